@@ -1,0 +1,1 @@
+"""Where it runs: recipes, and later the pools and schedules."""

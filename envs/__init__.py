@@ -1,0 +1,1 @@
+"""What can be learned: one folder an environment, and the sessions that reach its server."""

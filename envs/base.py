@@ -1,0 +1,103 @@
+"""The contract of an environment: one class that teacher, GRPO and evaluation all play.
+
+In: the environment's settings and a session of its OpenEnv server.
+Out: a question from `reset(**row)`, the effect of the tools, and `reward` and `done` as attributes.
+Why: the class's public methods are the tools, so its code is the only description of the task; a second
+description (a hand-written schema, another prompt) costs a student its accuracy (METHOD: one class, three drivers).
+
+TRL's `environment_factory` looks at the same things: `reset`, public methods as tools.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from apprentice.envs.session import Reply, Session, SessionLost
+
+
+class ToolEnvironment(ABC):
+    """One episode at a time in an environment whose tools are this class's public methods.
+
+    Attributes:
+        reward: What the environment gave for the finished episode, 0.0 to 1.0; 0.0 while it runs, and `None` when the
+            infrastructure failed (never a reward: an outage must not train the policy).
+        done: Whether the environment has ended the episode.
+        failure: Why the infrastructure failed, if it did.
+    """
+
+    Settings: ClassVar[type[BaseModel]]
+    version: ClassVar[str]  # enters every artifact's key: raise it when the same seed means another question or reward
+    max_turns: ClassVar[int] = 1  # tool-calling turns after which an episode is over
+
+    def __init__(self, settings: BaseModel, session: Session | None = None):
+        """`session` may be left out where only the prompt and the tools are looked at."""
+        self.settings = settings
+        self.session = session
+        self.reward: float | None = 0.0
+        self.done = False
+        self.failure: str | None = None
+
+    @property
+    @abstractmethod
+    def instructions(self) -> str:
+        """The system prompt, the same for every driver."""
+
+    @abstractmethod
+    def reset(self, *, seed: int, **row: Any) -> str:
+        """Starts the episode of the question that `seed` names, and returns its text.
+
+        `row` takes what else a GRPO dataset's row carries. Raises SessionLost.
+        """
+
+    def _start(self, seed: int, **question: Any) -> Reply:
+        """Sends the full reset: everything that names the question, every time."""
+        self.reward, self.done, self.failure = 0.0, False, None
+        return self._guarded(lambda session: session.reset(seed=seed, **question))
+
+    def _act(self, action: dict[str, Any]) -> Reply:
+        """Sends one action of the running episode.
+
+        Raises ValueError when the episode is over (a tool error that the model sees), SessionLost.
+        """
+        if self.done:
+            raise ValueError("The episode is over; no further call counts.")
+        return self._guarded(lambda session: session.step(action))
+
+    def _guarded(self, call: Callable[[Session], Reply]) -> Reply:
+        if self.session is None:
+            raise SessionLost("this environment was made without a session, so it cannot be played")
+        try:
+            return call(self.session)
+        except SessionLost as lost:
+            self.reward, self.done, self.failure = None, True, str(lost)
+            raise
+
+    def _close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+
+def tools_of(environment: ToolEnvironment) -> list[Callable[..., str]]:
+    """The public methods of the class but `reset`, in the order TRL discovers them (by name)."""
+    return [
+        getattr(environment, name)
+        for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)
+        if not name.startswith("_") and name != "reset"
+    ]
+
+
+def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:
+    """The tools as JSON schemas, made by the function with which TRL and chat templates make theirs."""
+    return _schemas_of(type(environment))
+
+
+@cache
+def _schemas_of(environment: type[ToolEnvironment]) -> list[dict[str, Any]]:
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    # bound, as TRL hands them over, so that `self` is no parameter
+    return [get_json_schema(tool) for tool in tools_of(object.__new__(environment))]

@@ -1,0 +1,1 @@
+"""Reasoning Gym's procedural questions: one question, one answer, checked by an algorithm."""

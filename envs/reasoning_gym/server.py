@@ -1,0 +1,97 @@
+"""An OpenEnv server for Reasoning Gym, wire-compatible with the public Space.
+
+Run: `python -m apprentice.envs.reasoning_gym.server --max-sessions 64` (prints its URL; ends with its standard input).
+A reset must name its question whole (dataset, configuration, seed); a bare reset is refused, where the public server
+would serve another dataset in silence.
+"""
+
+import argparse
+from typing import Any
+from uuid import uuid4
+
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import Field
+
+from apprentice.envs.process import serve
+from apprentice.envs.reasoning_gym import datasets
+
+
+class ReasoningGymAction(Action):
+    """The answer to the current question."""
+
+    answer: str
+
+
+class ReasoningGymObservation(Observation):
+    """The question after a reset; the score and the correct answer after a step."""
+
+    question: str | None = None
+    score: float | None = Field(default=None, ge=0.0, le=1.0)
+    correct_answer: str | None = None
+    dataset_metadata: dict[str, Any] | None = None
+
+
+class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObservation, State]):
+    """One question an episode. Sessions share nothing that changes."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        super().__init__()
+        self._dataset: Any = None
+        self._entry: dict[str, Any] | None = None
+        self._state = State(episode_id=None, step_count=0)
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        dataset_name: str | None = None,
+        dataset_config: dict[str, Any] | None = None,
+        size: int = 1,
+        **_: Any,
+    ) -> ReasoningGymObservation:
+        if seed is None or dataset_name is None or size != 1:
+            raise ValueError("a reset names its question whole: dataset_name, dataset_config, seed and size=1")
+        config = dataset_config or {}
+        try:
+            datasets.check_name(dataset_name)
+            self._dataset, self._entry = datasets.entry(dataset_name, config, seed)
+        except (AssertionError, TypeError, ValueError) as error:
+            raise ValueError(f"Reasoning Gym refuses {dataset_name} with {config}: {error}") from error
+        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        return ReasoningGymObservation(question=self._entry["question"], done=False, reward=0.0)
+
+    def step(
+        self, action: ReasoningGymAction, timeout_s: float | None = None, **_: Any
+    ) -> ReasoningGymObservation:
+        if self._entry is None:
+            raise ValueError("no episode runs: reset first")
+        score = float(self._dataset.score_answer(answer=action.answer, entry=self._entry))
+        correct, self._entry = self._entry["answer"], None
+        self._state.step_count += 1
+        return ReasoningGymObservation(score=score, correct_answer=correct, done=True, reward=score)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--max-sessions", type=int, default=64)
+    arguments = parser.parse_args()
+    serve(
+        create_fastapi_app(
+            ReasoningGymEnvironment,
+            ReasoningGymAction,
+            ReasoningGymObservation,
+            max_concurrent_envs=arguments.max_sessions,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

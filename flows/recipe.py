@@ -1,0 +1,157 @@
+"""One YAML file describes one whole run.
+
+In: a file and `path=value` overrides. Out: a frozen `Recipe`. Unknown fields are refused with their path and the
+nearest known name.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.specs import (
+    CollectSpec,
+    EvaluateSpec,
+    GrpoSpec,
+    LengthsSpec,
+    SeedWindows,
+    SftSpec,
+    Spec,
+    StudentSpec,
+    TeacherSpec,
+    Window,
+)
+
+BLOCK = 100_000_000
+"""Seeds between the windows of two purposes."""
+SHIFT = 1_000_000
+"""Seeds by which a recipe's seed moves each window within its block."""
+
+
+class ServerSpec(Spec):
+    """Where the environment runs. Not part of any key: a question is the same on every server."""
+
+    url: str | None = None
+    """A running server (a Space, a container). Left out, the run starts and stops a local process."""
+
+
+class StoreSpec(Spec):
+    """Where artifacts are kept."""
+
+    path: Path = Path("artifacts")
+
+
+class WindowSpec(Spec):
+    """A seed window; left-out starts are laid out so that no two windows can overlap."""
+
+    size: int = Field(ge=1, le=SHIFT)
+    start: int | None = Field(default=None, ge=0)
+
+
+class WindowSpecs(Spec):
+    """How many seeds each purpose gets. `evaluate` needs some more than its questions: repeated ones are skipped."""
+
+    collect: WindowSpec
+    grpo: WindowSpec
+    evaluate: WindowSpec
+
+
+class Recipe(BaseModel):
+    """A whole run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    """Names the repositories: lower case, digits, dots, dashes."""
+    seed: int = Field(default=0, ge=0, lt=BLOCK // SHIFT)
+    """Of weights, order and sampling; it also moves the seed windows."""
+    environment: EnvironmentSpec
+    server: ServerSpec = ServerSpec()
+    store: StoreSpec = StoreSpec()
+    windows: WindowSpecs
+    teacher: TeacherSpec
+    student: StudentSpec
+    collect: CollectSpec = CollectSpec()
+    lengths: LengthsSpec = LengthsSpec()
+    sft: SftSpec = SftSpec()
+    grpo: GrpoSpec = GrpoSpec()
+    evaluate: EvaluateSpec = EvaluateSpec()
+
+    def seed_windows(self) -> SeedWindows:
+        """The three windows with their starts."""
+        windows = {}
+        for block, (purpose, window) in enumerate(self.windows):
+            start = block * BLOCK + self.seed * SHIFT if window.start is None else window.start
+            windows[purpose] = Window(start=start, size=window.size)
+        return SeedWindows(**windows)
+
+    @model_validator(mode="after")
+    def _windows_are_disjoint(self) -> "Recipe":
+        self.seed_windows()
+        return self
+
+    @model_validator(mode="after")
+    def _script_exists(self) -> "Recipe":
+        if self.teacher.scripted_error_rate is not None:
+            from apprentice.envs.scripted_teacher import policy_of
+
+            policy_of(self.environment.name).check(self.environment.settings)
+        return self
+
+
+def load_recipe(path: Path, overrides: list[str]) -> Recipe:
+    """Reads and checks a recipe. Raises Stop for a missing, malformed or wrong one."""
+    try:
+        given = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none beside it"
+        raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes there: {known}.") from None
+    except yaml.YAMLError as error:
+        raise Stop(f"{path} is not valid YAML: {error}", "Correct the line that it names.") from None
+    if not isinstance(given, dict):
+        raise Stop(f"{path} holds no recipe.", "Start from one in deployments/recipes/.")
+    for override in overrides:
+        _override(given, override)
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        raise Stop(f"{path} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
+
+
+def _override(recipe: dict[str, Any], override: str) -> None:
+    path, equals, value = override.partition("=")
+    if not equals or not path:
+        raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
+    *parents, last = path.split(".")
+    for name in parents:
+        recipe = recipe.setdefault(name, {}) or {}
+        if not isinstance(recipe, dict):
+            raise Stop(f"--set {override}: {name} has no fields.", "Check the path against the recipe.")
+    recipe[last] = yaml.safe_load(value)
+
+
+def explain(error: ValidationError) -> str:
+    """One line a mistake: its path, what is wrong, and for an unknown field the nearest known one."""
+    lines = []
+    for mistake in error.errors():
+        path = ".".join(str(part) for part in mistake["loc"]) or "recipe"
+        message = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            known = _fields_at(mistake["loc"][:-1])
+            near = difflib.get_close_matches(str(mistake["loc"][-1]), known, n=1, cutoff=0.5)
+            message = f"unknown field; did you mean {near[0]}?" if near else f"unknown field; known: {', '.join(known)}"
+        lines.append(f"  {path}: {message}")
+    return "\n".join(lines)
+
+
+def _fields_at(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Recipe
+    for name in path:
+        annotation = model.model_fields[str(name)].annotation if str(name) in model.model_fields else None
+        candidates = [annotation, *get_args(annotation)]
+        model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
+    return list(model.model_fields)

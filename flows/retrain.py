@@ -1,0 +1,46 @@
+"""The whole run, top to bottom: a teacher plays, the student learns from it, then from the environment, and is examined.
+
+In: a recipe. Out: the run's folder with report.json and report.md. Every stage is a Prefect task whose artifact is
+looked up by its key first; what exists is not made again.
+"""
+
+from pathlib import Path
+
+from prefect import flow
+
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.report import new_run_folder, write_report
+from apprentice.flows.servers import RunServers
+from apprentice.tasks.collect import collect
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.grpo import grpo
+from apprentice.tasks.lengths import lengths
+from apprentice.tasks.questions import questions
+from apprentice.tasks.sft import sft
+from apprentice.tasks.stage import Work
+from apprentice.tasks.store import LocalStore
+from apprentice.tasks.student import student
+from apprentice.tasks.verdict import verdict
+
+
+@flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}")
+def retrain(recipe: Recipe, runs: Path = Path("runs")) -> Path:
+    """Trains a student as the recipe says and reports what it learned; returns the run's folder."""
+    folder = new_run_folder(runs, recipe)
+    with RunServers(recipe) as servers:
+        work = Work(LocalStore(recipe.store.path, project=recipe.name), servers)
+        task, seed = recipe.environment, recipe.seed
+
+        asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)
+        rollouts = collect(work, recipe.collect, recipe.teacher, task, asked)
+        kept = filter_rollouts(work, rollouts, asked)
+        base = student(work, recipe.student, task, asked, seed)
+        measured = lengths(work, recipe.lengths, kept, base)
+        warm = sft(work, recipe.sft, base, kept, measured, seed)
+        trained = grpo(work, recipe.grpo, warm, task, asked, seed)
+        examined = [evaluate(work, recipe.evaluate, model, task, asked, seed) for model in (base, warm, trained)]
+        judged = verdict(work, *examined, trained, recipe.grpo.beta)
+
+    write_report(folder, recipe, work, rollouts, kept, measured, warm, trained, examined, judged)
+    return folder

@@ -1,0 +1,52 @@
+"""The servers of a run: started when a stage first asks, stopped when the run ends, whatever happens.
+
+In: a recipe. Out: URLs. A cached run asks for nothing and starts nothing; a URL in the recipe is used as it is.
+"""
+
+import json
+from contextlib import ExitStack
+from functools import cached_property
+
+from apprentice.envs.process import local_server
+from apprentice.flows.recipe import Recipe
+
+
+class RunServers:
+    """A context manager that holds what was started."""
+
+    def __init__(self, recipe: Recipe):
+        self._recipe = recipe
+        self._started = ExitStack()
+
+    def __enter__(self) -> "RunServers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+
+    def environment(self) -> str:
+        return self._recipe.server.url or self._local_environment
+
+    def teacher(self) -> str | None:
+        if self._recipe.teacher.scripted_error_rate is None:
+            return self._recipe.teacher.base_url
+        return self._scripted_teacher
+
+    @cached_property
+    def _local_environment(self) -> str:
+        recipe = self._recipe
+        sessions = max(64, recipe.evaluate.batch_size, recipe.grpo.batch_size * recipe.grpo.gradient_accumulation)
+        module = f"apprentice.envs.{recipe.environment.name}.server"
+        return self._started.enter_context(local_server(module, "--max-sessions", str(2 * sessions)))
+
+    @cached_property
+    def _scripted_teacher(self) -> str:
+        task = self._recipe.environment
+        url = self._started.enter_context(
+            local_server(
+                "apprentice.envs.scripted_teacher",
+                *("--environment", task.name, "--settings", json.dumps(task.settings)),
+                *("--error-rate", str(self._recipe.teacher.scripted_error_rate)),
+            )
+        )
+        return f"{url}/v1"

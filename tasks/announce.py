@@ -1,0 +1,82 @@
+"""What a run says while it goes: on the terminal, and to Prefect so that its interface tells the same story.
+
+In: titles, tables, pictures, progress. Out: lines and bars on the terminal (rich), Prefect artifacts in a run.
+"""
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect.artifacts import (
+    create_image_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.context import TaskRunContext
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from apprentice.tasks.stage import StageRun
+
+console = Console(highlight=False)
+
+
+def stage_starts(title: str) -> None:
+    console.print(f"[bold]▶ {title}[/]")
+
+
+def stage_ended(title: str, run: "StageRun") -> None:
+    if run.state == "cached":
+        console.print(f"[dim]✓ {title}: cached as {run.key}[/]")
+    else:
+        console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
+
+
+def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Shows rows as a table, here and in Prefect. `key`: lower case and dashes."""
+    shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        shown.add_row(*(str(value) for value in row.values()))
+    console.print(shown)
+    if TaskRunContext.get():
+        create_table_artifact(key=key, table=list(rows), description=title)
+
+
+def markdown(key: str, text: str, description: str) -> None:
+    if TaskRunContext.get():
+        create_markdown_artifact(key=key, markdown=text, description=description)
+
+
+def picture(key: str, png: Path, description: str) -> None:
+    """Shows a picture in Prefect, embedded, so that no file server is needed."""
+    if TaskRunContext.get():
+        data = base64.b64encode(png.read_bytes()).decode()
+        create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
+
+
+@contextmanager
+def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    in_prefect = TaskRunContext.get() is not None
+    percent = 100.0 * done / total if total else 100.0
+    artifact = create_progress_artifact(progress=percent, description=title) if in_prefect else None
+    with Progress(*columns, console=console, transient=True) as bar:
+        line = bar.add_task(title, total=total, completed=done)
+        shown = done
+
+        def advance(units: int) -> None:
+            nonlocal shown
+            bar.advance(line, units)
+            now = int(bar.tasks[0].completed)
+            if artifact is not None and (now - shown >= total / 10 or now == total):
+                shown = now
+                update_progress_artifact(artifact_id=artifact, progress=100.0 * now / total)  # type: ignore[arg-type]
+
+        yield advance

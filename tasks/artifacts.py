@@ -1,0 +1,122 @@
+"""The types on the arrows between stages.
+
+In: what a stage made. Out: a frozen reference: repository, immutable revision, key, a few counts. Never data, never a
+path: the next stage may run on another machine and fetches what it needs from the store.
+"""
+
+import hashlib
+import json
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+KEY_LENGTH = 20
+
+
+class Artifact(BaseModel):
+    """A published result of one stage."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    repo_type: ClassVar[Literal["dataset", "model"]] = "dataset"
+    suffix: ClassVar[str]
+
+    repository: str
+    """`namespace/name`, as on the Hub."""
+    revision: str
+    """Names the content for ever: a digest of every file."""
+    key: str
+    """Names what made it: stage, version, settings, inputs' revisions."""
+
+
+class Questions(Artifact):
+    """Every question of the three seed windows, as text."""
+
+    suffix = "questions"
+    collect: int
+    grpo: int
+    evaluate: int
+    dropped_from_grpo: int
+    """GRPO seeds whose question stands in the evaluation set."""
+
+
+class Rollouts(Artifact):
+    """Every episode the teacher played, failed ones included."""
+
+    suffix = "rollouts"
+    episodes: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class KeptRollouts(Artifact):
+    """The episodes that the student learns from."""
+
+    suffix = "kept-rollouts"
+    episodes: int
+    kept: int
+    dropped: dict[str, int]
+    """How many were dropped for which cause."""
+
+
+class LengthStats(Artifact):
+    """Token lengths of the training texts, and the max_length that follows."""
+
+    suffix = "lengths"
+    p50: int
+    p95: int
+    p99: int
+    longest: int
+    max_length: int
+    truncated: int
+
+
+class Checkpoint(Artifact):
+    """A model with its tokenizer."""
+
+    repo_type = "model"
+    parameters: int
+    stage: Literal["base", "sft", "grpo"]
+
+
+class BaseStudent(Checkpoint):
+    """The student before it learned anything."""
+
+    suffix = "base"
+
+
+class SftCheckpoint(Checkpoint):
+    """The student after supervised fine-tuning."""
+
+    suffix = "sft"
+
+
+class GrpoCheckpoint(Checkpoint):
+    """The student after GRPO."""
+
+    suffix = "grpo"
+
+
+class Evaluation(Artifact):
+    """One model's results on the held-out questions."""
+
+    suffix = "evaluation"
+    model: str
+    n: int
+    format_compliance: float
+    accuracy: float
+    mean_score: float
+
+
+class Verdict(Artifact):
+    """The models compared, the GRPO curves read, and the advice that follows."""
+
+    suffix = "verdict"
+    diagnosis: str
+
+
+def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[str, str]) -> str:
+    """The key of what `stage` makes from `settings` (JSON-able, whole) and `inputs` (argument name to revision)."""
+    made_by = {"stage": stage, "version": version, "settings": settings, "inputs": inputs}
+    canonical = json.dumps(made_by, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:KEY_LENGTH]

@@ -1,0 +1,39 @@
+"""The README.md of every artifact: what it is and what made it, from the artifact's own data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from apprentice.tasks.artifacts import Artifact
+
+
+def write_card(out: Path, kind: type[Artifact], repository: str, counts: dict[str, Any], made_by: dict[str, Any]) -> None:
+    """Writes `out`/README.md with the Hub's metadata block."""
+    metadata: dict[str, Any] = {"tags": ["apprentice", made_by["stage"]]}
+    data = sorted(out.glob("*.jsonl"))
+    if kind.repo_type == "model":
+        metadata |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    elif data:
+        metadata["configs"] = [{"config_name": file.stem, "data_files": file.name} for file in data]
+    lines = [
+        "---",
+        yaml.safe_dump(metadata, sort_keys=False).strip(),
+        "---",
+        f"# {repository}",
+        "",
+        (kind.__doc__ or "").split("\n")[0],
+        "",
+        "| | |",
+        "| --- | --- |",
+        *(f"| {name} | {json.dumps(value, ensure_ascii=False)} |" for name, value in counts.items()),
+        "",
+        "## Made by",
+        "",
+        "```json",
+        json.dumps(made_by, indent=2, ensure_ascii=False),
+        "```",
+        "",
+    ]
+    (out / "README.md").write_text("\n".join(lines))

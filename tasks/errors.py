@@ -1,0 +1,17 @@
+"""The one exception a user is meant to read: what went wrong, and what to do about it."""
+
+
+class Stop(Exception):
+    """Ends a run with a sentence for the user instead of a traceback.
+
+    Args:
+        what: What went wrong, in one or two sentences.
+        do: What the user can do about it.
+    """
+
+    def __init__(self, what: str, do: str):
+        super().__init__(f"{what}\n→ {do}")
+
+    def __reduce__(self):
+        what, _, do = str(self).partition("\n→ ")
+        return Stop, (what, do)

@@ -1,0 +1,86 @@
+"""Keeps the episodes that are worth learning from, and says why the others are not.
+
+In: `Rollouts` and the evaluation's `Questions`. Out: `KeptRollouts`: kept.jsonl and samples.md.
+The environment's reward does the labelling. The other checks are those that a person would make on samples: a valid
+call, arguments that fit, no leaked reasoning; and no question that the evaluation asks.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+from apprentice.tasks import announce
+from apprentice.tasks.artifacts import KeptRollouts, Questions, Rollouts
+from apprentice.tasks.episode import problems
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.questions import read_questions
+from apprentice.tasks.stage import Bench, stage
+
+SAMPLES = 3
+
+
+@stage(gives=KeptRollouts, version=1, title="Filter by reward")
+def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
+    """Drops what is wrong, broken, leaky or examined later. Raises Stop when nothing is left."""
+    examined = {row["question"] for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]}
+    dropped: Counter[str] = Counter()
+    samples: list[dict[str, Any]] = []
+    kept = 0
+    with (bench.fetch(rollouts) / "rollouts.jsonl").open() as episodes, (bench.out / "kept.jsonl").open("w") as out:
+        for line in episodes:
+            episode = json.loads(line)
+            cause = why_dropped(episode, examined)
+            if cause is not None:
+                dropped[cause] += 1
+                continue
+            kept += 1
+            out.write(line)
+            samples += [episode] if len(samples) < SAMPLES else []
+    _announce(rollouts.episodes, kept, dropped)
+    if not kept:
+        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
+        raise Stop(
+            f"The filter kept none of the {rollouts.episodes} episodes ({worst}).",
+            "Make the task easier (environment.settings), choose a stronger teacher, or look at the rollouts: "
+            f"{bench.fetch(rollouts) / 'rollouts.jsonl'}",
+        )
+    text = "\n\n".join(_as_markdown(sample) for sample in samples)
+    (bench.out / "samples.md").write_text(text + "\n")
+    announce.markdown("kept-samples", text, "Three of the kept rollouts, as the student will see them")
+    return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+
+
+def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
+    """The first cause for which an episode is not learned from, or None."""
+    if episode["failure"]:
+        return f"failed at the {episode['failure']['boundary']}"
+    if episode["reward"] != 1.0:
+        return "wrong answer"
+    turns = [message for message in episode["messages"] if message["role"] == "assistant"]
+    for turn in turns:
+        found = problems(turn, episode["tools"])
+        if found:
+            return found[0]
+        if (turn.get("content") or "").strip() or turn.get("reasoning_content"):
+            return "leaked reasoning text"
+    if episode["messages"][1]["content"] in examined:
+        return "stands in the evaluation set"
+    return None
+
+
+def _announce(episodes: int, kept: int, dropped: Counter[str]) -> None:
+    rows = [{"rollouts": "kept", "count": kept, "share": f"{kept / episodes:.1%}"}]
+    rows += [
+        {"rollouts": f"dropped: {cause}", "count": count, "share": f"{count / episodes:.1%}"}
+        for cause, count in dropped.most_common()
+    ]
+    announce.table("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
+
+
+def _as_markdown(episode: dict[str, Any]) -> str:
+    lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
+    for message in episode["messages"]:
+        said = message.get("content") or ""
+        calls = [f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []]
+        lines.append(f"- *{message['role']}*: {' '.join([said, *calls]).strip()}")
+    return "\n".join(lines)

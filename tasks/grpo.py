@@ -1,0 +1,122 @@
+"""GRPO in the environment that the teacher played: the student learns from the reward of its own attempts.
+
+In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png.
+TRL's GRPOTrainer with `environment_factory`. The seed stands in the dataset's row and `reset(**row)` uses it, so the
+completions of one group answer one question; a rollout that infrastructure failed scores None, never 0.0.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.session import Session
+from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
+from apprentice.tasks.episode import prompt
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.questions import read_questions
+from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
+from apprentice.tasks.specs import GrpoSpec
+from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.student import load_model, save
+from apprentice.tasks.training import arguments, keep_log, training
+
+SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
+
+
+@stage(gives=GrpoCheckpoint, version=1, title="GRPO")
+def grpo(
+    bench: Bench,
+    spec: GrpoSpec,
+    checkpoint: SftCheckpoint,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    seed: int,
+) -> dict[str, Any]:
+    """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost."""
+    from transformers import set_seed
+    from trl import GRPOTrainer
+
+    set_seed(seed)
+    folder = bench.fetch(checkpoint)
+    tokenizer = load_tokenizer(folder)
+    url = bench.work.servers.environment()
+    instances: list[ToolEnvironment] = []
+
+    def factory() -> ToolEnvironment:
+        instances.append(environment.make(Session(url)))
+        return instances[-1]
+
+    trainer = GRPOTrainer(
+        model=load_model(folder),
+        processing_class=tokenizer,
+        train_dataset=_rows(environment, bench.fetch(questions)),
+        reward_funcs=EnvironmentReward(spec),
+        environment_factory=factory,  # type: ignore[arg-type]
+        args=_config(bench, spec, environment, seed),
+    )
+    try:
+        with training(bench, "GRPO steps", trainer, spec.max_steps):
+            trainer.train()
+    finally:
+        for instance in instances:
+            instance._close()
+    keep_log(bench, trainer, SHOWN)
+    return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
+
+
+class EnvironmentReward:
+    """Reads the reward off the environments, as TRL's reward function.
+
+    Counts what infrastructure lost, and raises Stop once it is more than `max_failed` of all rollouts so far (of at
+    least a hundred, so that one early loss stops nothing).
+    """
+
+    __name__ = "environment_reward"
+
+    def __init__(self, spec: GrpoSpec):
+        self._spec = spec
+        self.rollouts = 0
+        self.lost = 0
+
+    def __call__(self, environments: list[ToolEnvironment], **_: Any) -> list[float | None]:
+        self.rollouts += len(environments)
+        self.lost += sum(environment.reward is None for environment in environments)
+        if self.lost > self._spec.max_failed * max(self.rollouts, 100):
+            why = next(environment.failure for environment in environments if environment.failure)
+            raise Stop(
+                f"{self.lost} of {self.rollouts} rollouts were lost to the environment, the last one to: {why}",
+                "See that its server runs, then run again.",
+            )
+        return [self._shaped(environment.reward) for environment in environments]
+
+    def _shaped(self, reward: float | None) -> float | None:
+        if reward is None or self._spec.reward == "score":
+            return reward
+        return float(reward == 1.0)
+
+
+def _rows(environment: EnvironmentSpec, questions: Path) -> Any:
+    """A row a question: the prompt whose user turn `reset` completes, and the seed that names the question."""
+    from datasets import Dataset
+
+    opening = prompt(environment.make(), "")
+    used = [row["seed"] for row in read_questions(questions, "grpo") if row["used"]]
+    return Dataset.from_list([{"prompt": opening, "seed": seed} for seed in used])
+
+
+def _config(bench: Bench, spec: GrpoSpec, environment: EnvironmentSpec, seed: int) -> Any:
+    from trl import GRPOConfig
+
+    return GRPOConfig(
+        **arguments(bench, spec, seed, "grpo"),
+        max_steps=spec.max_steps,
+        num_generations=spec.num_generations,
+        max_completion_length=spec.max_completion_length,
+        max_tool_calling_iterations=environment.make().max_turns,
+        max_grad_norm=spec.max_grad_norm,
+        temperature=spec.temperature,
+        beta=spec.beta,
+        chat_template_kwargs=TEMPLATE_ARGUMENTS,
+        logging_steps=spec.logging_steps,
+    )

@@ -1,0 +1,56 @@
+"""Measures the training texts in the student's tokens and derives max_length.
+
+In: `KeptRollouts` and the student's tokenizer. Out: `LengthStats`: lengths.json, histogram.png.
+Why: max_length that covers the 99th percentile truncates under one row in a hundred and pads little.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks import announce
+from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats
+from apprentice.tasks.pictures import histogram
+from apprentice.tasks.rendering import load_tokenizer, row_ids, training_row
+from apprentice.tasks.specs import LengthsSpec
+from apprentice.tasks.stage import Bench, stage
+
+
+@stage(gives=LengthStats, version=1, title="Token lengths")
+def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
+    """p50, p95, p99 and the longest text in tokens, and max_length = p99 + margin, rounded up, within the model."""
+    folder = bench.fetch(student)
+    tokenizer = load_tokenizer(folder)
+    measured = []
+    with (bench.fetch(kept) / "kept.jsonl").open() as episodes, announce.progress("lengths", kept.kept) as advance:
+        for line in episodes:
+            episode = json.loads(line)
+            measured.append(len(row_ids(tokenizer, training_row(episode["messages"], episode["tools"]))))
+            advance(1)
+    stats = summarise(measured, spec, _positions(folder))
+    (bench.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
+    picture = histogram(measured, stats["max_length"], bench.out / "histogram.png")
+    announce.table("token-lengths", "Tokens of a training text", [stats])
+    announce.picture("token-lengths-histogram", picture, "Tokens of the training texts; the line is max_length")
+    return stats
+
+
+def summarise(measured: list[int], spec: LengthsSpec, positions: int) -> dict[str, int]:
+    """Percentiles as whole tokens; max_length is a multiple of `spec.multiple_of` and never beyond the model's reach."""
+    import numpy as np
+
+    p50, p95, p99 = (int(np.percentile(measured, q)) for q in (50, 95, 99))
+    wanted = -(-(p99 + spec.margin) // spec.multiple_of) * spec.multiple_of
+    max_length = min(wanted, positions)
+    return {
+        "p50": p50,
+        "p95": p95,
+        "p99": p99,
+        "longest": max(measured),
+        "max_length": max_length,
+        "truncated": sum(length > max_length for length in measured),
+    }
+
+
+def _positions(checkpoint: Path) -> int:
+    return json.loads((checkpoint / "config.json").read_text())["max_position_embeddings"]

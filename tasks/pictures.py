@@ -1,0 +1,39 @@
+"""Pictures for reports and for Prefect: a histogram of lengths, the curves of a training run."""
+
+from pathlib import Path
+from typing import Any
+
+
+def histogram(values: list[int], line: int, to: Path) -> Path:
+    """A histogram of token lengths with max_length as a line."""
+    figure, axes = _figure(1)
+    axes[0].hist(values, bins=min(40, max(values) - min(values) + 1), color="#4878a8")
+    axes[0].axvline(line, color="#b04030", linestyle="--", label=f"max_length = {line}")
+    axes[0].set(xlabel="tokens", ylabel="rows")
+    axes[0].legend()
+    return _save(figure, to)
+
+
+def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
+    """One panel for each metric of `shown` (name to label) over the steps of a trainer's log history."""
+    figure, axes = _figure(len(shown))
+    for axis, (metric, label) in zip(axes, shown.items(), strict=True):
+        points = [(entry["step"], entry[metric]) for entry in log if entry.get(metric) is not None]
+        axis.plot(*zip(*points, strict=True), color="#4878a8") if points else axis.text(0.5, 0.5, "not logged", ha="center")
+        axis.set(xlabel="step", title=label)
+    return _save(figure, to)
+
+
+def _figure(panels: int) -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * panels, 3.0), layout="constrained")
+    return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
+
+
+def _save(figure: Any, to: Path) -> Path:
+    figure.savefig(to, dpi=110)
+    return to

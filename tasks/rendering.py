@@ -1,0 +1,96 @@
+"""Messages to token ids, for SFT rows, GRPO prompts and evaluation alike.
+
+In: a tokenizer from the Hub or a checkpoint, messages in OpenAI's format. Out: a tokenizer whose template is safe to
+train on, rows for TRL, token ids.
+Why: Qwen3's plain template drops the empty <think> block from earlier assistant turns, so an episode that is rendered
+whole differs from the same episode as GRPO concatenates it. TRL's training template does not; here it replaces the
+plain one once, when the student is first loaded, and travels with every checkpoint.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.episode import Message
+
+TEMPLATE_ARGUMENTS = {"enable_thinking": False}
+"""The chat template's arguments, the same for SFT, GRPO and evaluation."""
+
+CLOSING = {"role": "assistant", "content": "Done."}
+"""The turn after the environment has ended the episode. TRL generates it and puts loss on it, so SFT teaches a short one."""
+
+
+def prepare_tokenizer(tokenizer: Any) -> Any:
+    """Gives a tokenizer the response parser of its template, then that template's training variant. In place.
+
+    Raises ValueError for a chat template that TRL does not know.
+    """
+    from trl.chat_template_utils import add_response_schema, get_training_chat_template
+
+    if getattr(tokenizer, "response_template", None) is None:
+        add_response_schema(tokenizer)
+    tokenizer.chat_template = get_training_chat_template(tokenizer) or tokenizer.chat_template
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_tokenizer(checkpoint: Path) -> Any:
+    """The tokenizer of a checkpoint of ours, prepared when it was published."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(checkpoint)
+
+
+def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn.
+
+    Arguments are JSON texts: columns of an Arrow table would fill what one row lacks with nulls, and render them.
+    """
+    return {
+        "messages": [_as_trained(message) for message in messages] + [CLOSING],
+        "tools": json.dumps(tools, ensure_ascii=False),
+        "chat_template_kwargs": TEMPLATE_ARGUMENTS,
+    }
+
+
+def _as_trained(message: Message) -> Message:
+    """Without the wire's ids, and with the arguments spelt as the chat template spells them."""
+    kept: Message = {"role": message["role"], "content": message.get("content") or ""}
+    if message.get("tool_calls"):
+        kept["tool_calls"] = [
+            {"type": "function", "function": {"name": call["function"]["name"], "arguments": _spelt(call)}}
+            for call in message["tool_calls"]
+        ]
+    return kept
+
+
+def _spelt(call: dict[str, Any]) -> str:
+    arguments = call["function"]["arguments"]
+    arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
+    """The token ids after which the model speaks."""
+    return tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False, **TEMPLATE_ARGUMENTS
+    )
+
+
+def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
+    """The token ids of a training row, as SFTTrainer makes them."""
+    return tokenizer.apply_chat_template(
+        row["messages"],
+        tools=json.loads(row["tools"]),
+        tokenize=True,
+        return_dict=False,
+        **row["chat_template_kwargs"],
+    )
+
+
+def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:
+    """What the model said, by the parser that GRPO uses; a broken tool call comes back as plain content."""
+    from trl.chat_template_utils import parse_response
+
+    return parse_response(tokenizer, ids, prefix=prefix, tools=tools)

@@ -1,0 +1,52 @@
+"""Supervised fine-tuning on the kept rollouts: the student learns the form of an episode from the teacher.
+
+In: the base student, `KeptRollouts`, `LengthStats`. Out: `SftCheckpoint`: weights, tokenizer, log.json, curves.png.
+TRL's SFTTrainer with loss on the assistant's tokens only, over whole trajectories: the call, and the short turn after
+the tool's reply, which GRPO generates too (a student that never saw it runs on to the length limit).
+"""
+
+import itertools
+import json
+import math
+from typing import Any
+
+from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
+from apprentice.tasks.rendering import load_tokenizer, training_row
+from apprentice.tasks.specs import SftSpec
+from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.student import load_model, save
+from apprentice.tasks.training import arguments, keep_log, training
+
+
+@stage(gives=SftCheckpoint, version=1, title="SFT")
+def sft(
+    bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+) -> dict[str, Any]:
+    """Trains for `spec.epochs` over the kept rollouts."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl import SFTConfig, SFTTrainer
+
+    set_seed(seed)
+    folder = bench.fetch(student)
+    tokenizer = load_tokenizer(folder)
+    with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
+        played = map(json.loads, itertools.islice(episodes, spec.max_rows))
+        rows = [training_row(episode["messages"], episode["tools"]) for episode in played]
+    trainer = SFTTrainer(
+        model=load_model(folder),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        args=SFTConfig(
+            **arguments(bench, spec, seed, "sft"),
+            num_train_epochs=spec.epochs,
+            max_length=lengths.max_length,
+            assistant_only_loss=True,
+            logging_steps=5,
+        ),
+    )
+    steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
+    with training(bench, "SFT steps", trainer, steps):
+        trainer.train()
+    keep_log(bench, trainer, {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"})
+    return save(trainer.model, tokenizer, bench.out) | {"stage": "sft"}

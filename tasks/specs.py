@@ -1,0 +1,178 @@
+"""One frozen settings model a stage, and what names the questions. Everything here enters the stage's key.
+
+In: a recipe's sections. Out: checked settings; a field's docstring says what it means and what its value costs.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+class Spec(BaseModel):
+    """Frozen; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Window(Spec):
+    """The seeds start, start + 1, … start + size - 1: one question each."""
+
+    start: int = Field(ge=0)
+    size: int = Field(ge=1)
+
+    def seeds(self) -> range:
+        return range(self.start, self.start + self.size)
+
+
+class SeedWindows(Spec):
+    """A window a purpose. They cannot overlap: a question is its seed."""
+
+    collect: Window
+    grpo: Window
+    evaluate: Window
+
+    @model_validator(mode="after")
+    def _are_disjoint(self) -> "SeedWindows":
+        named = sorted(((window.start, window.size, name) for name, window in self), key=lambda each: each[0])
+        for (start, size, first), (next_start, _, second) in zip(named, named[1:], strict=False):
+            if start + size > next_start:
+                raise ValueError(
+                    f"the seed windows of {first} ({start} to {start + size - 1}) and {second} (from {next_start}) "
+                    f"overlap; move {second} to {start + size} or beyond, or leave the starts out"
+                )
+        return self
+
+
+class BuiltStudent(Spec):
+    """A Qwen3 made and seeded on the spot, with a byte-level tokenizer: nothing is downloaded."""
+
+    hidden_size: int = 128
+    """Width. Twice the width is about four times the work."""
+    intermediate_size: int = 384
+    layers: int = 4
+    heads: int = 4
+    max_positions: int = 512
+    """Longest sequence in tokens."""
+
+
+class StudentSpec(Spec):
+    """Who learns: a model of the Hub, or one built on the spot."""
+
+    model: str | None = None
+    """A model's repository on the Hub, such as Qwen/Qwen3-1.7B."""
+    revision: str | None = None
+    """The commit or tag of `model`; needed with it, so that the key names what was loaded."""
+    build: BuiltStudent | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> "StudentSpec":
+        if (self.model is None) == (self.build is None):
+            raise ValueError("name either `model` (a repository of the Hub) or `build` (a small model made here)")
+        return self
+
+
+class TeacherSpec(Spec):
+    """Who shows how: any OpenAI-compatible endpoint, or the environment's scripted policy behind a local one."""
+
+    scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Set: the scripted policy plays, wrong on this share of the questions. Costs nothing."""
+    base_url: str | None = None
+    """The endpoint; left out, OpenAI's own. Its key is read from the environment variable OPENAI_API_KEY."""
+    model: str = "gpt-5-mini"
+    max_tokens: int = 1024
+    """Tokens an answer may take, reasoning included."""
+    temperature: float = 1.0
+    """Left out of the request for models that refuse it."""
+    timeout: float = 60.0
+    """Seconds for one request."""
+
+
+class CollectSpec(Spec):
+    """How the teacher plays."""
+
+    asks: int = Field(default=3, ge=1)
+    """Times the teacher is asked for one turn before a malformed answer counts as the episode's failure."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of episodes that may fail for reasons of infrastructure; above it the stage stops, to be resumed."""
+
+
+class LengthsSpec(Spec):
+    """How max_length follows from the lengths."""
+
+    margin: int = 16
+    """Tokens added to the 99th percentile."""
+    multiple_of: int = 8
+    """max_length is rounded up to it."""
+
+
+class SftSpec(Spec):
+    """TRL's SFTTrainer: fields not here keep TRL's defaults."""
+
+    epochs: float = 3.0
+    batch_size: int = 4
+    gradient_accumulation: int = 2
+    learning_rate: float = 2e-5
+    scheduler: str = "cosine"
+    warmup_steps: int = 10
+    adam_epsilon: float = 1e-8
+    adam_beta2: float = 0.999
+    gradient_checkpointing: bool = False
+    """Less memory for about a third more time."""
+    bf16: bool = False
+    """bf16 compute over fp32 master weights; needs a GPU that has it."""
+    max_rows: int | None = None
+    """Train on the first rows only: where SFT stops is part of the recipe."""
+
+
+class GrpoSpec(Spec):
+    """TRL's GRPOTrainer: fields not here keep TRL's defaults."""
+
+    max_steps: int = 150
+    batch_size: int = 1
+    """Completions a device takes at once."""
+    gradient_accumulation: int = 4
+    """batch_size × gradient_accumulation completions, and as many sessions, make one step on one device."""
+    num_generations: int = 2
+    """Completions of one question: a group."""
+    learning_rate: float = 1e-6
+    scheduler: str = "linear"
+    warmup_steps: int = 10
+    adam_epsilon: float = 1e-8
+    adam_beta2: float = 0.999
+    max_grad_norm: float = 1.0
+    beta: float = 0.0
+    """Weight of the KL term against the starting checkpoint; 0 means that there is no reference model."""
+    temperature: float = 1.0
+    max_completion_length: int = 256
+    """Tokens of a whole rollout after its prompt, tool replies included."""
+    reward: Literal["score", "exact"] = "score"
+    """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0, so that no partial credit
+    is learned."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
+    gradient_checkpointing: bool = False
+    bf16: bool = False
+    logging_steps: int = 1
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> "GrpoSpec":
+        rollouts = self.batch_size * self.gradient_accumulation
+        if rollouts % self.num_generations:
+            raise ValueError(
+                f"a step has {rollouts} completions (batch_size × gradient_accumulation), "
+                f"which num_generations={self.num_generations} does not divide"
+            )
+        return self
+
+
+class EvaluateSpec(Spec):
+    """How a model is examined."""
+
+    questions: int = Field(default=400, ge=1)
+    """Distinct held-out questions. 400 show a difference of about 7 points at 50%; 1,000 one of about 4."""
+    decoding: Literal["greedy", "sampled"] = "greedy"
+    """`sampled`: at the temperature of training, the policy as it is; `greedy`: its most likely answer."""
+    temperature: float = 1.0
+    max_new_tokens: int = 64
+    """Tokens a turn may take."""
+    batch_size: int = 64
+    """Episodes generated together, and as many sessions."""

@@ -1,0 +1,154 @@
+"""What makes a function a stage: its result is named by what made it, looked up before it is made, published whole.
+
+In: a body `body(bench, *settings_and_artifacts) -> counts` that fills `bench.out`.
+Out: a callable `stage(work, *settings_and_artifacts) -> Artifact`, run as a Prefect task whose cache key is the
+artifact's key. The store is the truth: Prefect's cached result is used only where the store holds the artifact.
+"""
+
+import inspect
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from prefect import task
+from prefect.cache_policies import CacheKeyFnPolicy
+from pydantic import BaseModel
+
+from apprentice.tasks import announce
+from apprentice.tasks.artifacts import Artifact, make_key
+from apprentice.tasks.cards import write_card
+from apprentice.tasks.store import LocalStore
+
+A = TypeVar("A", bound=Artifact)
+P = ParamSpec("P")
+Body = Callable[Concatenate["Bench", P], dict[str, Any]]
+PACKAGES = ("torch", "transformers", "trl", "datasets", "openenv-core", "reasoning-gym", "openai", "prefect")
+
+
+class StageRun(NamedTuple):
+    """One line of the run's log."""
+
+    name: str
+    state: Literal["ran", "cached"]
+    seconds: float
+    key: str
+
+
+class Servers(Protocol):
+    """What a stage can ask for while it runs: started when first asked for, stopped when the run ends."""
+
+    def environment(self) -> str:
+        """The URL of the environment's server."""
+        ...
+
+    def teacher(self) -> str:
+        """The base URL of the teacher's OpenAI-compatible endpoint."""
+        ...
+
+
+class Work:
+    """What all stages of one run share: the store, the servers, the log of what ran."""
+
+    def __init__(self, store: LocalStore, servers: Servers):
+        self.store = store
+        self.servers = servers
+        self.log: list[StageRun] = []
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What one running stage has before it.
+
+    Attributes:
+        out: The folder that becomes the artifact.
+        scratch: A folder that outlives an interruption, named by the key, so that only the same work finds it.
+    """
+
+    work: Work
+    key: str
+    out: Path
+    scratch: Path
+
+    def fetch(self, artifact: Artifact) -> Path:
+        return self.work.store.fetch(artifact)
+
+
+class Stage(Generic[P, A]):
+    """A function whose result is an artifact. Call it with the run's `Work` and the body's own arguments."""
+
+    def __init__(self, body: Body[P], gives: type[A], version: int, title: str):
+        update_wrapper(self, body)
+        self.name = body.__name__
+        self.body = body
+        self.gives = gives
+        self.version = version
+        self.title = title
+        self._task = task(
+            self._perform,
+            name=self.name,
+            description=inspect.getdoc(body),
+            cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: f"{self.name}-{given['key']}"),
+            persist_result=True,
+            result_serializer="json",
+        )
+
+    def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
+        settings, inputs = self.made_from(*args, **kwargs)
+        key = make_key(self.name, self.version, settings, inputs)
+        found = work.store.find(self.gives, key)
+        started = time.perf_counter()
+        run = self._task.with_options(refresh_cache=found is None)
+        run(work, key, (args, kwargs))
+        artifact = found or work.store.find(self.gives, key)
+        assert artifact is not None
+        work.log.append(StageRun(self.name, "cached" if found else "ran", time.perf_counter() - started, key))
+        announce.stage_ended(self.title, work.log[-1])
+        return artifact
+
+    def made_from(self, *args: P.args, **kwargs: P.kwargs) -> tuple[dict[str, Any], dict[str, str]]:
+        """What enters the key: every setting as JSON, and every input artifact's revision."""
+        bound = inspect.signature(self.body).bind(None, *args, **kwargs)  # type: ignore[arg-type]
+        bound.apply_defaults()
+        settings: dict[str, Any] = {}
+        inputs: dict[str, str] = {}
+        for name, value in list(bound.arguments.items())[1:]:
+            if isinstance(value, Artifact):
+                inputs[name] = value.revision
+            elif isinstance(value, BaseModel):
+                settings[name] = value.model_dump(mode="json")
+            else:
+                settings[name] = value
+        return settings, inputs
+
+    def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
+        args, kwargs = given
+        found = work.store.find(self.gives, key)
+        if found is not None:
+            return found
+        settings, inputs = self.made_from(*args, **kwargs)
+        made_by = {
+            "stage": self.name,
+            "version": self.version,
+            "settings": settings,
+            "inputs": inputs,
+            "packages": {name: installed(name) for name in PACKAGES},
+        }
+        announce.stage_starts(self.title)
+        scratch = work.store.root / ".scratch" / f"{self.name}-{key}"
+        scratch.mkdir(parents=True, exist_ok=True)
+        with work.store.staging() as out:
+            counts = self.body(Bench(work, key, out, scratch), *args, **kwargs)
+            write_card(out, self.gives, work.store.repository(self.gives), counts, made_by)
+            artifact = work.store.publish(self.gives, key, out, counts, made_by)
+        shutil.rmtree(scratch)
+        return artifact
+
+
+def stage(gives: type[A], version: int, title: str) -> Callable[[Body[P]], Stage[P, A]]:
+    """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before."""
+    return lambda body: Stage(body, gives, version, title)

@@ -1,0 +1,119 @@
+"""Where artifacts live: a local folder with the Hub's layout.
+
+In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fetched by its revision.
+
+    <root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json
+    <root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from apprentice.tasks.artifacts import Artifact
+from apprentice.tasks.errors import Stop
+
+A = TypeVar("A", bound=Artifact)
+
+
+class LocalStore:
+    """An artifact store in a folder.
+
+    Args:
+        root: The store's folder, made when first needed.
+        project: First part of every repository's name: the recipe's name.
+        namespace: The Hub's user or organisation; locally just a folder.
+    """
+
+    def __init__(self, root: Path, project: str, namespace: str = "local"):
+        self.root = root.absolute()
+        self.project = project
+        self.namespace = namespace
+
+    def repository(self, kind: type[Artifact]) -> str:
+        return f"{self.namespace}/{self.project}-{kind.suffix}"
+
+    def find(self, kind: type[A], key: str) -> A | None:
+        """The artifact that `key` names, or None when nothing whole stands there."""
+        folder = self._folder(kind, self.repository(kind))
+        try:
+            revision = (folder / "refs" / key).read_text()
+            record = json.loads((folder / "snapshots" / revision / "artifact.json").read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return kind(repository=self.repository(kind), revision=revision, key=key, **record["counts"])
+
+    def fetch(self, artifact: Artifact) -> Path:
+        """The artifact's files, read-only by agreement. Raises Stop when they are gone."""
+        snapshot = self._folder(type(artifact), artifact.repository) / "snapshots" / artifact.revision
+        if not snapshot.is_dir():
+            raise Stop(
+                f"{artifact.repository} at {artifact.revision[:12]} is not in the store {self.root}.",
+                "Run the recipe again: the stage that made it runs anew.",
+            )
+        return snapshot
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A folder beside the store's repositories; what was not published from it is removed."""
+        folder = self.root / ".staging" / uuid.uuid4().hex
+        with _disk_errors(self.root):
+            folder.mkdir(parents=True)
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
+        """Publishes what stands in `staged`, whole or not at all; the ref is written last."""
+        counts = kind(repository="-", revision="-", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
+        record = {"key": key, "counts": counts, "made_by": made_by}
+        folder = self._folder(kind, self.repository(kind))
+        with _disk_errors(self.root):
+            (staged / "artifact.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+            revision = digest(staged)
+            snapshot = folder / "snapshots" / revision
+            snapshot.parent.mkdir(parents=True, exist_ok=True)
+            if not snapshot.exists():  # the same content was published before: it is the same snapshot
+                os.replace(staged, snapshot)
+            (folder / "refs").mkdir(exist_ok=True)
+            half = folder / "refs" / f".{key}.{uuid.uuid4().hex}"
+            half.write_text(revision)
+            os.replace(half, folder / "refs" / key)
+        return kind(repository=self.repository(kind), revision=revision, key=key, **counts)
+
+    def _folder(self, kind: type[Artifact], repository: str) -> Path:
+        return self.root / f"{kind.repo_type}s" / repository
+
+
+def digest(folder: Path) -> str:
+    """40 hex digits over the names and contents of all files below `folder`, links followed."""
+    total = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as content:
+            each = hashlib.file_digest(content, "sha256").hexdigest()
+        total.update(f"{file.relative_to(folder).as_posix()}\0{each}\n".encode())
+    return total.hexdigest()[:40]
+
+
+@contextmanager
+def _disk_errors(root: Path) -> Iterator[None]:
+    """Says in words what a full or read-only disk did."""
+    import errno
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG):
+            raise
+        raise Stop(
+            f"Writing an artifact under {root} failed: {error.strerror}. Nothing half-written was published.",
+            "Make room there (or choose another folder with --set store.path=…) and run again; "
+            "finished stages and episodes are kept.",
+        ) from error

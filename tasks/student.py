@@ -1,0 +1,136 @@
+"""The student before training: a model of the Hub by its revision, or a small Qwen3 built and seeded on the spot.
+
+In: what the recipe says of the student, the task (its prompt), the questions (their fixed frame). Out: `BaseStudent`.
+Why a tokenizer of our own for the built one: a net of a million weights without pretraining must not spend itself on
+copying a prompt. Letters and digits stay single; every stretch of text that is the same in all episodes is one token.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.artifacts import BaseStudent, Questions
+from apprentice.tasks.episode import prompt
+from apprentice.tasks.questions import read_questions
+from apprentice.tasks.rendering import CLOSING, TEMPLATE_ARGUMENTS, load_tokenizer, prepare_tokenizer
+from apprentice.tasks.specs import BuiltStudent, StudentSpec
+from apprentice.tasks.stage import Bench, stage
+
+
+@stage(gives=BaseStudent, version=1, title="Student")
+def student(
+    bench: Bench, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
+) -> dict[str, Any]:
+    """Publishes the model and a tokenizer that is prepared for training."""
+    if spec.build is not None:
+        texts = [row["question"] for row in read_questions(bench.fetch(questions), "collect")]
+        parameters = _build(spec.build, environment, texts, seed, bench.out)
+    else:
+        parameters = _from_hub(spec, bench.out)
+    return {"parameters": parameters, "stage": "base"}
+
+
+def load_model(checkpoint: Path) -> Any:
+    """The weights of a checkpoint of ours in fp32: where the optimizer steps, bf16 weights at lr 2e-5 do not move."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source = checkpoint / "source.json"
+    if source.exists():
+        named = json.loads(source.read_text())
+        return AutoModelForCausalLM.from_pretrained(named["model"], revision=named["revision"], dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+
+
+def save(model: Any, tokenizer: Any, to: Path) -> dict[str, Any]:
+    """Writes a checkpoint; returns what its artifact counts."""
+    model.save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    return {"parameters": model.num_parameters()}
+
+
+def _from_hub(spec: StudentSpec, out: Path) -> int:
+    """Keeps a reference to the Hub's weights, not a copy, with the prepared tokenizer and the configuration."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    assert spec.model is not None
+    config = AutoConfig.from_pretrained(spec.model, revision=spec.revision)
+    config.save_pretrained(out)
+    prepare_tokenizer(AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)).save_pretrained(out)
+    (out / "source.json").write_text(json.dumps({"model": spec.model, "revision": spec.revision}))
+    import torch
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config).num_parameters()
+
+
+def _build(spec: BuiltStudent, environment: EnvironmentSpec, texts: list[str], seed: int, out: Path) -> int:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = build_tokenizer(environment, texts)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.heads,
+        head_dim=spec.hidden_size // spec.heads,
+        max_position_embeddings=spec.max_positions,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(seed)
+    return save(Qwen3ForCausalLM(config), tokenizer, out)["parameters"]
+
+
+def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
+    """Bytes without merges, the chat template of Qwen3, and each fixed stretch of an episode as one added token."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from trl.chat_template_utils import qwen3_chat_template
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    tokenizer.chat_template = qwen3_chat_template
+    prepare_tokenizer(tokenizer)
+    stretches = [AddedToken(text, normalized=False) for text in _fixed_stretches(tokenizer, environment, texts)]
+    tokenizer.add_tokens(stretches)
+    return tokenizer
+
+
+def _fixed_stretches(tokenizer: Any, environment: EnvironmentSpec, texts: list[str]) -> list[str]:
+    """What stands in every episode, read off a rendered prompt, the tools and the questions' common beginning and end."""
+    from apprentice.envs.base import tool_schemas
+
+    instance = environment.make()
+    tools = tool_schemas(instance)
+    mark = "\0"
+    rendered = tokenizer.apply_chat_template(
+        prompt(instance, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
+    )
+    before, after = rendered.split(mark)
+    begin = os.path.commonprefix(texts)
+    end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]
+    generation = after[after.index("<think>") :]
+    # no stretch begins with the newline after a turn's end: the ids of a longer episode must begin with a shorter one's
+    stretches = [before + begin, "<|im_start|>assistant\n", generation, CLOSING["content"], '"}}\n</tool_call>']
+    stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]
+    stretches += [end] if len(end) > 1 else []
+    for tool in tools:
+        function = tool["function"]
+        first = next(iter(function["parameters"]["properties"]), "")
+        stretches.append(f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{"{first}": "')
+    return stretches
+
+
+__all__ = ["build_tokenizer", "load_model", "load_tokenizer", "save", "student"]
