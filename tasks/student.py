@@ -124,7 +124,7 @@ def _fixed_stretches(tokenizer: Any, environment: EnvironmentSpec, texts: list[s
     generation = after[after.index("<think>") :]
     # no stretch begins with the newline after a turn's end: the ids of a longer episode must begin with a shorter one's
     stretches = [before + begin, "<|im_start|>assistant\n", generation, CLOSING["content"], '"}}\n</tool_call>']
-    stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]
+    stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>", ", "]
     stretches += [end] if len(end) > 1 else []
     for tool in tools:
         function = tool["function"]

@@ -14,8 +14,10 @@ from apprentice.tasks.stage import Bench
 
 
 def arguments(bench: Bench, spec: SftSpec | GrpoSpec, seed: int, name: str) -> dict[str, Any]:
-    """The arguments that SFTConfig and GRPOConfig have in common."""
+    """The arguments that SFTConfig and GRPOConfig have in common. Trackio reads its folder when it is imported."""
     import torch
+
+    os.environ["TRACKIO_DIR"] = str(bench.work.store.root / "trackio")
 
     return {
         "output_dir": str(bench.scratch),
@@ -26,7 +28,7 @@ def arguments(bench: Bench, spec: SftSpec | GrpoSpec, seed: int, name: str) -> d
         "warmup_steps": spec.warmup_steps,
         "adam_epsilon": spec.adam_epsilon,
         "adam_beta2": spec.adam_beta2,
-        "gradient_checkpointing": spec.gradient_checkpointing,
+        "activation_checkpointing": spec.gradient_checkpointing,
         "bf16": spec.bf16,
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
@@ -40,14 +42,13 @@ def arguments(bench: Bench, spec: SftSpec | GrpoSpec, seed: int, name: str) -> d
 
 @contextmanager
 def training(bench: Bench, title: str, trainer: Any, steps: int) -> Iterator[None]:
-    """A bar while the trainer works; its metrics go to Trackio's files in the store, with no account and no server."""
+    """A bar while the trainer works."""
     from transformers import PrinterCallback, TrainerCallback
 
     class Bar(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
             advance(1)
 
-    os.environ["TRACKIO_DIR"] = str(bench.work.store.root / "trackio")
     trainer.remove_callback(PrinterCallback)
     with announce.progress(title, steps) as advance:
         trainer.add_callback(Bar())

@@ -61,4 +61,4 @@ class Environment(ToolEnvironment):
         reply = self._act({"answer": str(answer)})
         self.reward = float(reply.observation["score"] or 0.0)
         self.done = True
-        return "Received."
+        return "OK."

@@ -1,0 +1,38 @@
+# Each target does its own set-up: a virtual environment in .venv with the locked versions of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+RECIPE ?= deployments/recipes/laptop.yaml
+
+.PHONY: run test lint bench lock clean
+.DEFAULT_GOAL := run
+
+run: .venv/ready  ## run the recipe on the embedded default; ends with the report
+	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
+
+test: .venv/ready  ## the tests, all but the long ones
+	$(BIN)/python -m pytest
+
+lint: .venv/ready .types/apprentice
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: .venv/ready  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
+	$(BIN)/python tests/bench/laptop.py
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.types/apprentice: .venv/ready  # links through which pyright finds the rooms as apprentice.<room>
+	mkdir -p $@
+	for room in envs tasks flows deployments; do ln -sfn ../../$$room $@/$$room; done
+
+lock: .venv/ready  ## writes constraints.txt from what is installed
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda' > constraints.txt
+
+clean:
+	rm -rf .venv .types build *.egg-info

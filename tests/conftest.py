@@ -1,0 +1,79 @@
+"""What the tests share: one environment server for the session, and small tasks."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.update(
+    {
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "HF_HUB_OFFLINE": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+)
+
+from apprentice.envs.catalog import EnvironmentSpec  # noqa: E402
+from apprentice.envs.process import local_server  # noqa: E402
+from apprentice.tasks.stage import Bench, Work  # noqa: E402
+from apprentice.tasks.store import LocalStore  # noqa: E402
+
+TASKS = {
+    "chain_sum": EnvironmentSpec(
+        name="reasoning_gym",
+        settings={"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}},
+    ),
+    "palindromes": EnvironmentSpec(
+        name="reasoning_gym",
+        settings={"dataset": "palindrome_generation", "config": {"min_length": 3, "max_length": 5}},
+    ),
+}
+
+
+@pytest.fixture(params=list(TASKS))
+def task(request: pytest.FixtureRequest) -> EnvironmentSpec:
+    """Every task that a law must hold for."""
+    return TASKS[request.param]
+
+
+@pytest.fixture
+def chain_sum() -> EnvironmentSpec:
+    return TASKS["chain_sum"]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """A Reasoning Gym server with room for 64 sessions."""
+    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "64") as url:
+        yield url
+
+
+class FixedServers:
+    """Servers that stand already."""
+
+    def __init__(self, environment: str, teacher: str = ""):
+        self._urls = environment, teacher
+
+    def environment(self) -> str:
+        return self._urls[0]
+
+    def teacher(self) -> str:
+        return self._urls[1]
+
+
+@pytest.fixture
+def work(tmp_path: Path, server: str) -> Work:
+    """A run's work over an empty store and the session's server."""
+    return Work(LocalStore(tmp_path / "artifacts", project="toy"), FixedServers(server))
+
+
+@pytest.fixture
+def bench(work: Work, tmp_path: Path) -> Bench:
+    """A running stage with empty folders."""
+    out, scratch = tmp_path / "out", tmp_path / "scratch"
+    out.mkdir()
+    scratch.mkdir()
+    return Bench(work, "0" * 20, out, scratch)

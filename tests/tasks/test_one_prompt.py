@@ -1,0 +1,212 @@
+"""Law 1: teacher, SFT, GRPO and evaluation see the same bytes for the same seed.
+
+The GRPO side is not imitated: a real GRPOTrainer runs its own generation and tool loop, with a model that says what we
+tell it to, so that the ids compared are those that TRL trains on.
+"""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.session import Session
+from apprentice.tasks.episode import Episode, prompt
+from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.student import build_tokenizer
+
+SEEDS = (5, 6, 7, 8)
+
+
+@pytest.fixture
+def played(task: EnvironmentSpec, server: str) -> list[Episode]:
+    """Episodes as the scripted teacher plays them over the wire's format."""
+    episodes = []
+    for seed in SEEDS:
+        episode = Episode(task.make(Session(server)), seed)
+        name, arguments = policy.call(task.settings, episode.messages, 0.0)
+        episode.hear(said(name, arguments))
+        episode.environment._close()
+        episodes.append(episode)
+    return episodes
+
+
+def said(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    compact = json.dumps(arguments, separators=(",", ":"))  # the wire's spelling, not the template's
+    call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": compact}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@pytest.fixture
+def tokenizer(task: EnvironmentSpec, played: list[Episode]):
+    return build_tokenizer(task, [episode.question for episode in played])
+
+
+def test_the_teacher_is_shown_the_prompt_and_the_tools_that_the_student_sees(task, played, server):
+    for episode in played:
+        environment = task.make(Session(server))
+        assert episode.messages[:2] == prompt(environment, environment.reset(seed=episode.seed))
+        assert episode.tools == tool_schemas(environment)
+        environment._close()
+
+
+def test_prompt_ids_are_equal_in_an_sft_row_a_grpo_prompt_and_an_evaluation_prompt(task, tokenizer, played, tmp_path, server):
+    rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server)
+    for episode, rollout in zip(played, rollouts, strict=True):
+        evaluation = prompt_ids(tokenizer, episode.messages[:2], episode.tools)
+        sft = sft_ids(tokenizer, episode, tmp_path)
+        assert rollout.prompt_ids == evaluation
+        assert sft[: len(evaluation)] == evaluation
+
+
+def test_a_whole_episode_has_the_ids_in_sft_that_grpo_concatenates(task, tokenizer, played, tmp_path, server):
+    rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server)
+    for episode, rollout in zip(played, rollouts, strict=True):
+        sft = sft_ids(tokenizer, episode, tmp_path)
+        concatenated = rollout.prompt_ids + rollout.completion_ids
+        # the template ends a turn with a newline after its end token, which no model generates
+        assert sft[: len(concatenated)] == concatenated
+        assert tokenizer.decode(sft[len(concatenated) :]) == "\n"
+        assert rollout.reward == 1.0
+
+
+def test_the_tools_reply_carries_no_loss_and_the_assistants_turns_do(tokenizer, played, tmp_path):
+    dataset = sft_dataset(tokenizer, played[0], tmp_path)
+    learned = tokenizer.decode([i for i, kept in zip(dataset["input_ids"], dataset["assistant_masks"], strict=True) if kept])
+    answer = played[0].messages[2]["tool_calls"][0]["function"]["arguments"].split('"')[3]
+    assert answer in learned
+    assert "Done." in learned
+    assert "OK." not in learned
+    assert played[0].question not in learned
+
+
+def test_a_parsed_call_renders_to_the_ids_it_was_parsed_from(tokenizer, played):
+    for episode in played:
+        ids = row_ids(tokenizer, training_row(episode.messages, episode.tools))
+        prefix = prompt_ids(tokenizer, episode.messages[:2], episode.tools)
+        turn = ids[len(prefix) : ids.index(tokenizer.eos_token_id, len(prefix)) + 1]
+        heard = parse(tokenizer, turn, prefix, episode.tools)
+        again = row_ids(tokenizer, training_row([*episode.messages[:2], heard, *episode.messages[3:]], episode.tools))
+        assert again == ids
+
+
+def test_a_qwen3_tokenizer_with_its_plain_template_is_prepared_once_and_for_all(tokenizer, tmp_path):
+    """The plain template drops earlier turns' empty think block; what we save and load again does not."""
+    from transformers import AutoTokenizer
+    from trl.chat_template_utils import is_chat_template_prefix_preserving
+
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert is_chat_template_prefix_preserving(loaded)
+    assert "{%- generation %}" in loaded.chat_template
+    assert loaded.response_template == tokenizer.response_template
+
+
+# --- the trainers' own ids ------------------------------------------------------------------------------------------
+
+
+def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
+    """The row as TRL's SFTTrainer tokenizes it."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    trainer = SFTTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([training_row(episode.messages, episode.tools)]),
+        args=SFTConfig(str(folder), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=512),
+    )
+    return tokenized(trainer.train_dataset[0])
+
+
+def tokenized(row: dict[str, Any]) -> dict[str, Any]:
+    if "assistant_masks" not in row:  # TRL folds the mask into labels
+        row = {**row, "assistant_masks": [label != -100 for label in row["labels"]]}
+    return row
+
+
+def sft_ids(tokenizer: Any, episode: Episode, folder) -> list[int]:
+    return list(sft_dataset(tokenizer, episode, folder)["input_ids"])
+
+
+def tiny_model(tokenizer: Any) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=16,
+            max_position_embeddings=512,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def grpo_rollouts(task: EnvironmentSpec, tokenizer: Any, played: list[Episode], folder, server: str) -> list[Any]:
+    """What GRPOTrainer makes of the episodes when the model says what the teacher said."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    speeches = {episode.question: spoken(tokenizer, episode) for episode in played}
+
+    class Puppet(GRPOTrainer):
+        """Generation is replaced; prompts, parsing, tool calls and concatenation are TRL's own."""
+
+        def _generate_single_turn(self, prompt_ids, *_: Any, **__: Any):
+            texts = [self.processing_class.decode(ids) for ids in prompt_ids]
+            turns = [next(speech for question, speech in speeches.items() if question in text) for text in texts]
+            return [list(turn[text.count("<tool_response>\n")]) for turn, text in zip(turns, texts, strict=True)], None
+
+    opening = prompt(task.make(), "")
+    trainer = Puppet(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([{"prompt": opening, "seed": episode.seed} for episode in played]),
+        reward_funcs=lambda environments, **_: [environment.reward for environment in environments],
+        environment_factory=lambda: task.make(Session(server)),  # type: ignore[arg-type]
+        args=GRPOConfig(
+            str(folder),
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            per_device_train_batch_size=len(played),
+            num_generations=2,
+            chat_template_kwargs=TEMPLATE_ARGUMENTS,
+            max_tool_calling_iterations=1,
+        ),
+    )
+    inputs = [{"prompt": opening, "seed": episode.seed} for episode in played]
+    out = trainer._generate_and_score_completions(inputs)
+    rollouts = []
+    for place in range(len(played)):
+        said_ids, mask = out["completion_ids"][place], out["completion_mask"][place].bool()
+        given_ids, given = out["prompt_ids"][place], out["prompt_mask"][place].bool()
+        rollouts.append(
+            SimpleNamespace(
+                prompt_ids=given_ids[given].tolist(),
+                completion_ids=said_ids[mask].tolist(),
+                reward=trainer.environments[place].reward,
+            )
+        )
+        trainer.environments[place]._close()
+    return rollouts
+
+
+def spoken(tokenizer: Any, episode: Episode) -> list[list[int]]:
+    """The model's turns of an episode as ids: what SFT puts loss on, less what the generation prompt already holds."""
+    row = training_row(episode.messages, episode.tools)
+    ids = row_ids(tokenizer, row)
+    turns, start = [], len(prompt_ids(tokenizer, episode.messages[:2], episode.tools))
+    closing = len(prompt_ids(tokenizer, row["messages"][:-1], episode.tools))
+    for begin in (start, closing):
+        turns.append(ids[begin : ids.index(tokenizer.eos_token_id, begin) + 1])
+    return turns

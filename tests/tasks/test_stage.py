@@ -1,0 +1,105 @@
+"""Law 10: an artifact is named by what made it, whole or not there; a stale one is never served."""
+
+import json
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.testing.utilities import prefect_test_harness
+
+from apprentice.tasks.artifacts import LengthStats, Questions
+from apprentice.tasks.specs import LengthsSpec
+from apprentice.tasks.stage import Bench, Stage, Work, stage
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect_server():
+    with prefect_test_harness():
+        yield
+
+
+runs: list[dict[str, Any]] = []
+
+
+def toy_stage(version: int = 1) -> Stage[Any, Questions]:
+    @stage(gives=Questions, version=version, title="toy")
+    def toy(bench: Bench, spec: LengthsSpec, given: LengthStats, seed: int) -> dict[str, Any]:
+        runs.append({"spec": spec, "given": given, "seed": seed, "version": version})
+        (bench.out / "data.jsonl").write_text(json.dumps({"margin": spec.margin, "run": len(runs)}) + "\n")
+        return {"collect": spec.margin, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
+
+    return toy
+
+
+def input_artifact(revision: str = "a" * 40) -> LengthStats:
+    counts = dict(p50=1, p95=1, p99=1, longest=1, max_length=8, truncated=0)
+    return LengthStats(repository="local/toy-lengths", revision=revision, key="k", **counts)
+
+
+def run(work: Work, version: int = 1, margin: int = 1, revision: str = "a" * 40, seed: int = 0) -> Questions:
+    @flow
+    def one() -> Questions:
+        return toy_stage(version)(work, LengthsSpec(margin=margin), input_artifact(revision), seed)
+
+    return one()
+
+
+def test_the_same_work_is_done_once_and_its_state_is_cached(work: Work):
+    before = len(runs)
+    first, second = run(work), run(work)
+    assert len(runs) == before + 1
+    assert first == second
+    assert [entry.state for entry in work.log] == ["ran", "cached"]
+
+
+@pytest.mark.parametrize("change", [{"margin": 2}, {"revision": "b" * 40}, {"version": 2}, {"seed": 1}])
+def test_a_changed_setting_input_or_version_misses_the_cache(work: Work, change: dict[str, Any]):
+    first = run(work)
+    other = run(work, **change)
+    assert other.key != first.key
+    assert [entry.state for entry in work.log] == ["ran", "ran"]
+
+
+def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: Work):
+    import shutil
+
+    run(work)
+    shutil.rmtree(work.store.root / "datasets")
+    again = run(work)
+    assert work.log[-1].state == "ran"
+    assert work.store.fetch(again).is_dir()
+
+
+def test_prefects_own_state_is_cached_on_the_second_run(work: Work):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.sorting import TaskRunSort
+
+    run(work)
+    run(work)
+    with get_client(sync_client=True) as client:
+        newest, older = client.read_task_runs(sort=TaskRunSort.END_TIME_DESC, limit=2)
+    assert (older.state_name, newest.state_name) == ("Completed", "Cached")
+
+
+def test_a_stage_that_fails_publishes_nothing_and_leaves_no_staging(work: Work):
+    @stage(gives=Questions, version=1, title="toy")
+    def failing(bench: Bench) -> dict[str, Any]:
+        (bench.out / "half.jsonl").write_text("{}\n")
+        raise RuntimeError("midway")
+
+    @flow
+    def one() -> None:
+        failing(work)
+
+    with pytest.raises(RuntimeError, match="midway"):
+        one()
+    assert not list((work.store.root / ".staging").iterdir())
+    assert not (work.store.root / "datasets").exists()
+
+
+def test_the_record_says_what_made_the_artifact(work: Work):
+    made = run(work)
+    record = json.loads((work.store.fetch(made) / "artifact.json").read_text())
+    assert record["made_by"]["settings"]["spec"] == {"margin": 1, "multiple_of": 8}
+    assert record["made_by"]["inputs"] == {"given": "a" * 40}
+    assert "torch" in record["made_by"]["packages"]

@@ -1,0 +1,78 @@
+"""The store publishes whole or not at all, also on a full disk."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apprentice.tasks.artifacts import Questions
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.store import LocalStore
+
+COUNTS = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)
+
+
+def publish(store: LocalStore, key: str, text: str = "{}\n") -> Questions:
+    with store.staging() as folder:
+        (folder / "questions.jsonl").write_text(text)
+        return store.publish(Questions, key, folder, COUNTS, {"stage": "questions"})
+
+
+def test_what_was_published_is_found_by_key_and_fetched_by_revision(tmp_path: Path):
+    store = LocalStore(tmp_path, project="toy")
+    made = publish(store, "k1")
+    assert store.find(Questions, "k1") == made
+    assert (store.fetch(made) / "questions.jsonl").read_text() == "{}\n"
+    assert store.find(Questions, "k2") is None
+
+
+def test_without_its_ref_an_artifact_does_not_exist(tmp_path: Path):
+    store = LocalStore(tmp_path, project="toy")
+    made = publish(store, "k1")
+    (tmp_path / "datasets" / made.repository / "refs" / "k1").unlink()
+    assert store.find(Questions, "k1") is None
+
+
+def test_equal_content_has_one_revision_and_other_content_another(tmp_path: Path):
+    one, two = LocalStore(tmp_path / "1", project="toy"), LocalStore(tmp_path / "2", project="toy")
+    assert publish(one, "k").revision == publish(two, "k").revision
+    assert publish(one, "k2", "other\n").revision != publish(two, "k").revision
+
+
+FULL_DISK = """
+import sys; sys.path[:0] = []
+from pathlib import Path
+from apprentice.tasks.artifacts import Questions
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.store import LocalStore
+store = LocalStore(Path(sys.argv[1]), project="toy")
+try:
+    with store.staging() as folder:
+        (folder / "questions.jsonl").write_text("x" * 4_000_000)
+        store.publish(Questions, "k", folder, dict(collect=1, grpo=1, evaluate=1, dropped_from_grpo=0), {})
+except Stop as stop:
+    print(stop)
+print("found" if store.find(Questions, "k") else "nothing", len(list(store.root.rglob("*.jsonl"))))
+"""
+
+
+def test_a_full_disk_ends_in_a_clear_error_and_nothing_half_written(tmp_path: Path):
+    """On a real file system of one megabyte, mounted in a namespace of its own."""
+    mount = f"mount -t tmpfs -o size=1M tmpfs {tmp_path} && exec {sys.executable} -c '{FULL_DISK}' {tmp_path}"
+    out = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount], capture_output=True, text=True)
+    if out.returncode and os.getuid() == 0:
+        out = subprocess.run(["unshare", "--mount", "sh", "-c", mount], capture_output=True, text=True)
+    if out.returncode:
+        pytest.skip(f"this machine grants no mount namespace: {out.stderr.strip()[:100]}")
+    assert "No space left on device" in out.stdout
+    assert "Make room there" in out.stdout
+    assert out.stdout.splitlines()[-1] == "nothing 0"
+
+
+def test_a_store_that_may_not_be_written_says_so(tmp_path: Path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises((Stop, NotADirectoryError)):
+        publish(LocalStore(file, project="toy"), "k")
