@@ -128,7 +128,9 @@ def _override(recipe: dict[str, Any], override: str) -> None:
         raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
     *parents, last = path.split(".")
     for name in parents:
-        recipe = recipe.setdefault(name, {}) or {}
+        if recipe.get(name) is None:
+            recipe[name] = {}
+        recipe = recipe[name]
         if not isinstance(recipe, dict):
             raise Stop(f"--set {override}: {name} has no fields.", "Check the path against the recipe.")
     recipe[last] = yaml.safe_load(value)

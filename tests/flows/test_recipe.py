@@ -1,0 +1,64 @@
+"""A recipe is checked before anything runs; a mistake is named with its path and what was probably meant."""
+
+from pathlib import Path
+
+import pytest
+
+from apprentice.flows.recipe import load_recipe
+from apprentice.tasks.errors import Stop
+
+RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
+TOY = RECIPES / "toy.yaml"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_checked_in_recipe_is_valid_and_named_by_its_file(path: Path):
+    assert load_recipe(path, []).name == path.stem
+
+
+def test_overrides_reach_nested_fields():
+    recipe = load_recipe(TOY, ["grpo.max_steps=50", "seed=2", "store.path=elsewhere"])
+    assert (recipe.grpo.max_steps, recipe.seed, recipe.store.path) == (50, 2, Path("elsewhere"))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 99])
+def test_windows_cannot_overlap_between_purposes_or_seeds(seed: int):
+    here = load_recipe(TOY, [f"seed={seed}"]).seed_windows()
+    other = load_recipe(TOY, [f"seed={(seed + 1) % 100}"]).seed_windows()
+    seeds = [number for windows in (here, other) for _, window in windows for number in window.seeds()]
+    assert len(seeds) == len(set(seeds))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("grpo.max_step=5", "grpo.max_step: unknown field; did you mean max_steps?"),
+        ("gropo={}", "gropo: unknown field; did you mean grpo?"),
+        ("student.build.hiden_size=3", "student.build.hiden_size: unknown field; did you mean hidden_size?"),
+        ("grpo.max_steps=many", "grpo.max_steps: Input should be a valid integer"),
+        ("environment.name=reasoning_gim", "unknown environment 'reasoning_gim'; did you mean 'reasoning_gym'?"),
+        ("environment.settings.dataset=chain_sun", "unknown Reasoning Gym dataset 'chain_sun'; did you mean 'chain_sum'?"),
+        ("environment.settings.dataset=sudoku", "no scripted policy plays 'sudoku'"),
+        ("environment.settings.size=3", "settings"),
+        ("windows.grpo.start=10", "overlap"),
+        ("grpo.num_generations=3", "does not divide"),
+        ("student.model=Qwen/Qwen3-0.6B", "name either `model`"),
+        ("grpo.max_steps", "is not of the form path=value"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(override: str, words: str):
+    with pytest.raises(Stop) as stop:
+        load_recipe(TOY, [override])
+    assert words in str(stop.value)
+
+
+def test_a_missing_recipe_names_those_that_are_there():
+    with pytest.raises(Stop, match="toy.yaml"):
+        load_recipe(RECIPES / "tou.yaml", [])
+
+
+@pytest.mark.parametrize(("text", "words"), [("a: [", "not valid YAML"), ("- 1", "holds no recipe"), ("", "holds no recipe")])
+def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
+    (tmp_path / "wrong.yaml").write_text(text)
+    with pytest.raises(Stop, match=words):
+        load_recipe(tmp_path / "wrong.yaml", [])

@@ -1,0 +1,204 @@
+"""The whole flow on a recipe cut to seconds: real servers, real client, real trainers, as a user starts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TOY = ROOT / "deployments" / "recipes" / "toy.yaml"
+BIN = Path(sys.executable).parent
+
+
+class Ran:
+    """One finished `apprentice run`."""
+
+    def __init__(self, code: int, out: str):
+        self.code = code
+        self.out = out
+        self.folder = Path(out.strip().splitlines()[-1])
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.folder / "report.json").read_text())
+
+    @property
+    def states(self) -> list[tuple[str, str]]:
+        return [(stage["name"], stage["state"]) for stage in self.report["stages"]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+
+
+def command(*overrides: str) -> list[str]:
+    return [str(BIN / "apprentice"), "run", str(TOY), *(part for each in overrides for part in ("--set", each))]
+
+
+def apprentice(home: Path, *overrides: str) -> Ran:
+    done = subprocess.run(command(*overrides), cwd=home, env=environment(home), capture_output=True, text=True, timeout=300)
+    return Ran(done.returncode, done.stdout + ("" if done.returncode == 0 else done.stderr))
+
+
+@pytest.fixture(scope="module")
+def first(home: Path) -> Ran:
+    ran = apprentice(home)
+    assert ran.code == 0, ran.out
+    return ran
+
+
+def test_a_run_ends_with_a_report_for_people_and_one_for_machines(first: Ran):
+    report = first.report
+    assert list(report["models"]) == ["base", "sft", "grpo"]
+    for model in report["models"].values():
+        assert model["n"] == 40
+        assert set(model) >= {"format_compliance", "accuracy", "mean_score", "ci"}
+        assert all(model["ci"][rate][0] <= model[rate] <= model["ci"][rate][1] for rate in model["ci"])
+    assert [(each["from"], each["to"]) for each in report["comparisons"]] == [("base", "sft"), ("sft", "grpo")]
+    assert set(report["comparisons"][0]) >= {"delta_accuracy", "ci", "p_value"}
+    assert set(report["grpo"]) >= {"reward_initial", "reward_final", "delta", "diagnosis"}
+    assert report["collect"]["episodes"] == 60 == report["collect"]["kept"] + sum(report["collect"]["causes"].values())
+    assert report["collect"]["causes"]["wrong answer"] > 0
+    assert set(report["lengths"]) >= {"p50", "p95", "p99", "longest", "max_length", "truncated"}
+    assert set(report["seeds"]) == {"collect", "grpo", "evaluate"}
+    assert report["versions"]["trl"]
+    assert {stage["state"] for stage in report["stages"]} == {"ran"}
+    text = (first.folder / "report.md").read_text()
+    assert all((first.folder / name).stat().st_size > 1000 for name in ("grpo-curves.png", "sft-curves.png", "lengths-histogram.png"))
+    assert "## What was learned" in text
+    assert "**Seed " in text
+
+
+def test_every_episode_records_what_was_sent_and_what_it_cost(first: Ran, home: Path):
+    rollouts = next((home / "artifacts/datasets/local/toy-rollouts/snapshots").glob("*/rollouts.jsonl"))
+    episodes = [json.loads(line) for line in rollouts.read_text().splitlines()]
+    assert [episode["seed"] for episode in episodes] == list(range(60))
+    for episode in episodes:
+        assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
+        assert episode["environment"]["settings"]["config"] == {"min_word_len": 3, "max_word_len": 5}
+        assert episode["tools"][0]["function"]["name"] == "answer"
+        assert episode["usage"]["asked"] == 1
+        assert episode["usage"]["prompt_tokens"] > 0
+        assert episode["failure"] is None
+
+
+def test_no_held_out_question_was_learned_from(first: Ran, home: Path):
+    store = home / "artifacts/datasets/local"
+    examined = questions(store / "toy-evaluation", "episodes.jsonl")
+    kept = {json.loads(line)["messages"][1]["content"] for line in read(store / "toy-kept-rollouts", "kept.jsonl")}
+    assert len(examined) == 40
+    assert not kept & examined
+
+
+def test_datasets_loads_what_was_published(first: Ran, home: Path):
+    from datasets import load_dataset
+
+    snapshot = next((home / "artifacts/datasets/local/toy-questions/snapshots").iterdir())
+    assert load_dataset(str(snapshot), "questions", split="train", cache_dir=str(home / "hf")).num_rows == 180
+
+
+def test_trackios_metrics_lie_in_the_store(first: Ran, home: Path):
+    assert list((home / "artifacts/trackio").glob("toy*"))
+
+
+def test_a_second_run_runs_no_stage_again_and_starts_no_server(first: Ran, home: Path):
+    second = apprentice(home)
+    assert {state for _, state in second.states} == {"cached"}
+    assert second.report["models"] == first.report["models"]
+
+
+def test_a_changed_grpo_setting_reruns_grpo_and_what_follows_and_nothing_before(first: Ran, home: Path):
+    changed = apprentice(home, "grpo.learning_rate=2.0e-4")
+    ran = [name for name, state in changed.states if state == "ran"]
+    assert ran == ["grpo", "evaluate", "verdict"]
+    assert [state for name, state in changed.states if name == "evaluate"] == ["cached", "cached", "ran"]
+
+
+def test_a_filter_that_keeps_nothing_stops_with_what_to_do(first: Ran, home: Path):
+    ran = apprentice(home, "teacher.scripted_error_rate=0.9999999")
+    assert ran.code == 1
+    assert "kept none of the 60 episodes (60 × wrong answer)" in ran.out
+    assert "stronger teacher" in ran.out
+    assert "Traceback" not in ran.out
+
+
+def test_a_mistake_in_the_recipe_ends_without_a_traceback(home: Path):
+    ran = apprentice(home, "grpo.max_step=3")
+    assert ran.code == 1
+    assert "did you mean max_steps?" in ran.out
+    assert "Traceback" not in ran.out
+
+
+@pytest.mark.parametrize("stage", ["Teacher's rollouts", "SFT", "GRPO", "Evaluation"])
+def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Path, stage: str):
+    """At each stage that takes time; the seed makes its work new, and large enough to be interrupted."""
+    seed = {"Teacher's rollouts": 1, "SFT": 2, "GRPO": 3, "Evaluation": 4}[stage]
+    long = [f"seed={seed}", "windows.collect.size=4000"] if stage == "Teacher's rollouts" else [f"seed={seed}"]
+    long += ["sft.epochs=200"] if stage == "SFT" else ["grpo.max_steps=400"] if stage == "GRPO" else []
+    process = subprocess.Popen(
+        command(*long), cwd=home, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if line.startswith(f"▶ {stage}"):
+            break
+    if stage == "Teacher's rollouts":
+        wait_for(lambda: any(lines(path) > 20 for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl")))
+    children = children_of(process.pid)
+    assert any("reasoning_gym.server" in line for line in children.values()), "".join(seen)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert "goes on from the last finished stage" in out
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    if stage == "Teacher's rollouts":
+        bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl"))
+        assert 20 < bought < 4000
+    short = [override for override in long if "epochs" not in override and "max_steps" not in override]
+    again = apprentice(home, *short)
+    assert again.code == 0, again.out
+    before = [name for name, state in again.states if state == "cached"]
+    expected = {"Teacher's rollouts": "questions", "SFT": "lengths", "GRPO": "sft", "Evaluation": "grpo"}[stage]
+    assert expected in before
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def read(repository: Path, name: str) -> list[str]:
+    return [line for path in repository.glob(f"snapshots/*/{name}") for line in path.read_text().splitlines()]
+
+
+def questions(repository: Path, name: str) -> set[str]:
+    return {json.loads(line)["question"] for line in read(repository, name)}
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def children_of(parent: int) -> dict[int, str]:
+    """Every process below `parent`: its id and command line."""
+    import psutil
+
+    return {child.pid: " ".join(child.cmdline()) for child in psutil.Process(parent).children(recursive=True)}
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        time.sleep(0.05)
