@@ -12,7 +12,7 @@ run: .venv/ready  ## run the recipe on the embedded default; ends with the repor
 test: .venv/ready  ## the tests, all but the long ones
 	$(BIN)/python -m pytest
 
-lint: .venv/ready .types/apprentice
+lint: .venv/ready build/types/apprentice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
@@ -27,12 +27,12 @@ bench: .venv/ready  ## the laptop recipe anew for seeds 0, 1 and 2; prints the R
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-.types/apprentice: .venv/ready  # links through which pyright finds the rooms as apprentice.<room>
+build/types/apprentice: .venv/ready  # links through which pyright finds the rooms as apprentice.<room>
 	mkdir -p $@
-	for room in envs tasks flows deployments; do ln -sfn ../../$$room $@/$$room; done
+	for room in envs tasks flows deployments; do ln -sfn ../../../$$room $@/$$room; done
 
 lock: .venv/ready  ## writes constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda' > constraints.txt
 
 clean:
-	rm -rf .venv .types build *.egg-info
+	rm -rf .venv build *.egg-info

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
 from apprentice.envs.session import Reply, Session, SessionLost
+from pydantic import BaseModel
 
 
 class ToolEnvironment(ABC):

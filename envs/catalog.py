@@ -9,10 +9,9 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, computed_field, field_validator, model_validator
-
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.session import Session
+from pydantic import BaseModel, ConfigDict, computed_field, field_validator, model_validator
 
 
 def names() -> list[str]:

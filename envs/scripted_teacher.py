@@ -5,15 +5,14 @@ Run: `python -m apprentice.envs.scripted_teacher --environment reasoning_gym --s
 """
 
 import argparse
+import hashlib
 import importlib
 import json
 import time
 from typing import Any
-from uuid import uuid4
-
-from fastapi import FastAPI
 
 from apprentice.envs.process import serve
+from fastapi import FastAPI
 
 
 def policy_of(environment: str) -> Any:
@@ -30,11 +29,16 @@ def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> F
     async def complete(request: dict[str, Any]) -> dict[str, Any]:
         tool, arguments = policy.call(settings, request["messages"], error_rate)
         function = {"name": tool, "arguments": json.dumps(arguments)}
-        call = {"id": f"call_{uuid4().hex[:24]}", "type": "function", "function": function}
+        asked = hashlib.sha256(json.dumps(request["messages"]).encode()).hexdigest()
+        call = {
+            "id": f"call_{asked[:24]}",
+            "type": "function",
+            "function": function,
+        }  # the same words, the same record
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         read, written = _tokens(request["messages"]) + _tokens(request.get("tools", [])), _tokens(function)
         return {
-            "id": f"chatcmpl-{uuid4().hex}",
+            "id": f"chatcmpl-{asked[:32]}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": request["model"],

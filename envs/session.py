@@ -74,7 +74,7 @@ class Session:
     def _run(self, exchange: Coroutine[Any, Any, Reply]) -> Reply:
         try:
             return _on_loop(exchange)
-        except (OSError, EOFError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError, EOFError) as error:
             raise SessionLost(f"{self.url}: {_why(error)}") from error
 
     async def _exchange(self, kind: str, payload: dict[str, Any]) -> Reply:
@@ -94,7 +94,7 @@ class Session:
             client = self._client
             assert client is not None
             result = await (client.reset(**payload) if kind == "reset" else client.step(payload))
-        except (OSError, asyncio.TimeoutError):
+        except (TimeoutError, OSError):
             await self._throw_away()
             raise
         except ConnectionClosed as closed:

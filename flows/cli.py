@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,11 @@ def run(
     recipe: Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")],
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Override one field, e.g. --set grpo.max_steps=50. Repeatable."),
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Override one field, e.g. --set grpo.max_steps=50. Repeatable.",
+        ),
     ] = None,
     runs: Annotated[Path, typer.Option(help="Where the run's folder with its report is made.")] = Path("runs"),
 ) -> None:
@@ -46,6 +51,7 @@ def run(
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", category=FutureWarning)
     from apprentice.flows.recipe import load_recipe
     from apprentice.tasks.announce import console
     from apprentice.tasks.errors import Stop
@@ -53,9 +59,8 @@ def run(
     try:
         chosen = load_recipe(recipe, set_ or [])
         os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
-        from rich.markdown import Markdown
-
         from apprentice.flows.retrain import retrain
+        from rich.markdown import Markdown
 
         folder = retrain(chosen, runs)
     except Stop as stop:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from apprentice.flows.recipe import Recipe
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import (
     Artifact,
-    Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
     LengthStats,
@@ -46,7 +44,6 @@ def write_report(
     measured: LengthStats,
     warm: SftCheckpoint,
     trained: GrpoCheckpoint,
-    examined: list[Evaluation],
     judged: Verdict,
 ) -> dict[str, Any]:
     """Writes report.json and report.md into `folder` and shows the latter's tables."""
@@ -68,11 +65,8 @@ def write_report(
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
         "artifacts": {
-            artifact.suffix if not isinstance(artifact, Evaluation) else f"evaluation-{artifact.model}": {
-                "repository": artifact.repository,
-                "revision": artifact.revision,
-            }
-            for artifact in (rollouts, kept, measured, warm, trained, *examined, judged)
+            artifact.suffix: {"repository": artifact.repository, "revision": artifact.revision}
+            for artifact in (rollouts, kept, measured, warm, trained, judged)
         },
         "peak_memory_mb": _peak_memory_mb(),
     }

@@ -1,12 +1,10 @@
-"""The whole run, top to bottom: a teacher plays, the student learns from it, then from the environment, and is examined.
+"""The whole run: a teacher plays, the student learns from it, then from the environment, and is examined.
 
 In: a recipe. Out: the run's folder with report.json and report.md. Every stage is a Prefect task whose artifact is
 looked up by its key first; what exists is not made again.
 """
 
 from pathlib import Path
-
-from prefect import flow
 
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import new_run_folder, write_report
@@ -22,6 +20,7 @@ from apprentice.tasks.stage import Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.student import student
 from apprentice.tasks.verdict import verdict
+from prefect import flow
 
 
 @flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}")
@@ -39,8 +38,10 @@ def retrain(recipe: Recipe, runs: Path = Path("runs")) -> Path:
         measured = lengths(work, recipe.lengths, kept, base)
         warm = sft(work, recipe.sft, base, kept, measured, seed)
         trained = grpo(work, recipe.grpo, warm, task, asked, seed)
-        examined = [evaluate(work, recipe.evaluate, model, task, asked, seed) for model in (base, warm, trained)]
-        judged = verdict(work, *examined, trained, recipe.grpo.beta)
+        before = evaluate(work, recipe.evaluate, base, task, asked, seed)
+        after_sft = evaluate(work, recipe.evaluate, warm, task, asked, seed)
+        after_grpo = evaluate(work, recipe.evaluate, trained, task, asked, seed)
+        judged = verdict(work, before, after_sft, after_grpo, trained, recipe.grpo.beta)
 
-    write_report(folder, recipe, work, rollouts, kept, measured, warm, trained, examined, judged)
+    write_report(folder, recipe, work, rollouts, kept, measured, warm, trained, judged)
     return folder

@@ -4,6 +4,7 @@ In: titles, tables, pictures, progress. Out: lines and bars on the terminal (ric
 """
 
 import base64
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from apprentice.tasks.stage import StageRun
 
-console = Console(highlight=False)
+console = Console(file=sys.__stdout__, highlight=False)
+"""Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
 
 
 def stage_starts(title: str) -> None:
@@ -67,7 +69,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
     in_prefect = TaskRunContext.get() is not None
     percent = 100.0 * done / total if total else 100.0
     artifact = create_progress_artifact(progress=percent, description=title) if in_prefect else None
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         line = bar.add_task(title, total=total, completed=done)
         shown = done
 

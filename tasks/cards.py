@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from apprentice.tasks.artifacts import Artifact
 
 
-def write_card(out: Path, kind: type[Artifact], repository: str, counts: dict[str, Any], made_by: dict[str, Any]) -> None:
+def write_card(
+    out: Path, kind: type[Artifact], repository: str, counts: dict[str, Any], made_by: dict[str, Any]
+) -> None:
     """Writes `out`/README.md with the Hub's metadata block."""
     metadata: dict[str, Any] = {"tags": ["apprentice", made_by["stage"]]}
     data = sorted(out.glob("*.jsonl"))

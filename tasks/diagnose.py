@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 
 def read_curves(log: list[dict[str, Any]], beta: float) -> Reading:
-    """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError for an empty one."""
+    """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without one."""
     rewards = [entry["reward"] for entry in log if entry.get("reward") is not None]
     if not rewards:
         raise ValueError("the log holds no rewards; lower grpo.logging_steps")
@@ -44,12 +44,21 @@ def read_curves(log: list[dict[str, Any]], beta: float) -> Reading:
 
 
 def _judge(
-    first: float, last: float, ci: Interval | None, logs: int, dead_first: float, dead_last: float, beta: float
+    first: float,
+    last: float,
+    ci: Interval | None,
+    logs: int,
+    dead_first: float,
+    dead_last: float,
+    beta: float,
 ) -> tuple[str, str]:
     if ci is None and logs < 2 * ENDS:
         return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."
     if first >= 0.9:
-        return "too easy", "The reward was at 90% before GRPO began; make the task harder (environment.settings)."
+        return (
+            "too easy",
+            "The reward was at 90% before GRPO began; make the task harder (environment.settings).",
+        )
     if first <= 0.2 and dead_first >= 0.8:
         return (
             "no signal",
@@ -64,7 +73,13 @@ def _judge(
         )
         return "fell", f"The reward fell during training. {cause}"
     if dead_last >= 0.8:
-        return "saturated", "Most groups score the same and teach nothing more: stop earlier or make the task harder."
+        return (
+            "saturated",
+            "Most groups score the same and teach nothing more: stop earlier or make the task harder.",
+        )
     if ci is None or ci[0] <= 0:
-        return "flat", "The reward's rise is within its noise: more steps, a larger batch, or a higher learning rate."
+        return (
+            "flat",
+            "The reward's rise is within its noise: more steps, a larger batch, or a higher learning rate.",
+        )
     return "learning", "The reward rose and groups still differ: more steps may give more."

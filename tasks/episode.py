@@ -92,7 +92,9 @@ def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:
 
 
 def _call_problem(function: dict[str, Any], tools: list[dict[str, Any]]) -> str | None:
-    validator = next((_validator(json.dumps(tool)) for tool in tools if tool["function"]["name"] == function["name"]), None)
+    validator = next(
+        (_validator(json.dumps(tool)) for tool in tools if tool["function"]["name"] == function["name"]), None
+    )
     if validator is None:
         return "unknown tool"
     try:

@@ -44,7 +44,10 @@ def evaluate(
             try:
                 episodes = play_together(pool, batch, player)
             except SessionLost as lost:
-                raise Stop(f"The evaluation lost the environment: {lost}", "See that its server runs, then run again.") from lost
+                raise Stop(
+                    f"The evaluation lost the environment: {lost}",
+                    "See that its server runs, then run again.",
+                ) from lost
             records += [as_record(episode) for episode in episodes]
             advance(len(batch))
     with (bench.out / "episodes.jsonl").open("w") as file:

@@ -26,7 +26,10 @@ def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> d
     dropped: Counter[str] = Counter()
     samples: list[dict[str, Any]] = []
     kept = 0
-    with (bench.fetch(rollouts) / "rollouts.jsonl").open() as episodes, (bench.out / "kept.jsonl").open("w") as out:
+    with (
+        (bench.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
+        (bench.out / "kept.jsonl").open("w") as out,
+    ):
         for line in episodes:
             episode = json.loads(line)
             cause = why_dropped(episode, examined)
@@ -81,6 +84,8 @@ def _as_markdown(episode: dict[str, Any]) -> str:
     lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
     for message in episode["messages"]:
         said = message.get("content") or ""
-        calls = [f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []]
+        calls = [
+            f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []
+        ]
         lines.append(f"- *{message['role']}*: {' '.join([said, *calls]).strip()}")
     return "\n".join(lines)

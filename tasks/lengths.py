@@ -22,7 +22,10 @@ def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseSt
     folder = bench.fetch(student)
     tokenizer = load_tokenizer(folder)
     measured = []
-    with (bench.fetch(kept) / "kept.jsonl").open() as episodes, announce.progress("lengths", kept.kept) as advance:
+    with (
+        (bench.fetch(kept) / "kept.jsonl").open() as episodes,
+        announce.progress("lengths", kept.kept) as advance,
+    ):
         for line in episodes:
             episode = json.loads(line)
             measured.append(len(row_ids(tokenizer, training_row(episode["messages"], episode["tools"]))))
@@ -36,7 +39,7 @@ def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseSt
 
 
 def summarise(measured: list[int], spec: LengthsSpec, positions: int) -> dict[str, int]:
-    """Percentiles as whole tokens; max_length is a multiple of `spec.multiple_of` and never beyond the model's reach."""
+    """Percentiles in tokens; max_length is a multiple of `spec.multiple_of`, never beyond the model's positions."""
     import numpy as np
 
     p50, p95, p99 = (int(np.percentile(measured, q)) for q in (50, 95, 99))

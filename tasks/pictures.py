@@ -19,7 +19,9 @@ def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
     figure, axes = _figure(len(shown))
     for axis, (metric, label) in zip(axes, shown.items(), strict=True):
         points = [(entry["step"], entry[metric]) for entry in log if entry.get(metric) is not None]
-        axis.plot(*zip(*points, strict=True), color="#4878a8") if points else axis.text(0.5, 0.5, "not logged", ha="center")
+        axis.plot(*zip(*points, strict=True), color="#4878a8") if points else axis.text(
+            0.5, 0.5, "not logged", ha="center"
+        )
         axis.set(xlabel="step", title=label)
     return _save(figure, to)
 

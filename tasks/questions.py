@@ -76,7 +76,9 @@ def _ask(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows) -> di
                 texts[seed] = text
                 advance(1)
     except Refused as refused:
-        raise Stop(f"The environment refused the task: {refused}", "Correct environment.settings in the recipe.") from refused
+        raise Stop(
+            f"The environment refused the task: {refused}", "Correct environment.settings in the recipe."
+        ) from refused
     except SessionLost as lost:
         raise Stop(f"The environment's server cannot be reached: {lost}", "See that it runs, then run again.") from lost
     return texts

@@ -17,7 +17,7 @@ TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
 
 CLOSING = {"role": "assistant", "content": "Done."}
-"""The turn after the environment has ended the episode. TRL generates it and puts loss on it, so SFT teaches a short one."""
+"""The turn after the environment ended the episode. TRL generates it, with loss on it, so SFT teaches a short one."""
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:
@@ -74,7 +74,12 @@ def _spelt(call: dict[str, Any]) -> str:
 def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
     """The token ids after which the model speaks."""
     return tokenizer.apply_chat_template(
-        messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False, **TEMPLATE_ARGUMENTS
+        messages,
+        tools=tools,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+        **TEMPLATE_ARGUMENTS,
     )
 
 
@@ -93,4 +98,4 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[st
     """What the model said, by the parser that GRPO uses; a broken tool call comes back as plain content."""
     from trl.chat_template_utils import parse_response
 
-    return parse_response(tokenizer, ids, prefix=prefix, tools=tools)
+    return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))

@@ -48,5 +48,9 @@ def sft(
     steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
     with training(bench, "SFT steps", trainer, steps):
         trainer.train()
-    keep_log(bench, trainer, {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"})
+    keep_log(
+        bench,
+        trainer,
+        {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"},
+    )
     return save(trainer.model, tokenizer, bench.out) | {"stage": "sft"}

@@ -3,9 +3,11 @@
 In: a recipe's sections. Out: checked settings; a field's docstring says what it means and what its value costs.
 """
 
+import itertools
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
 
 class Spec(BaseModel):
     """Frozen; unknown fields are refused."""
@@ -33,7 +35,7 @@ class SeedWindows(Spec):
     @model_validator(mode="after")
     def _are_disjoint(self) -> "SeedWindows":
         named = sorted(((window.start, window.size, name) for name, window in self), key=lambda each: each[0])
-        for (start, size, first), (next_start, _, second) in zip(named, named[1:], strict=False):
+        for (start, size, first), (next_start, _, second) in itertools.pairwise(named):
             if start + size > next_start:
                 raise ValueError(
                     f"the seed windows of {first} ({start} to {start + size - 1}) and {second} (from {next_start}) "

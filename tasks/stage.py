@@ -15,14 +15,13 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from prefect import task
-from prefect.cache_policies import CacheKeyFnPolicy
-from pydantic import BaseModel
-
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact, make_key
 from apprentice.tasks.cards import write_card
 from apprentice.tasks.store import LocalStore
+from prefect import Task
+from prefect.cache_policies import CacheKeyFnPolicy
+from pydantic import BaseModel
 
 A = TypeVar("A", bound=Artifact)
 P = ParamSpec("P")
@@ -46,8 +45,8 @@ class Servers(Protocol):
         """The URL of the environment's server."""
         ...
 
-    def teacher(self) -> str:
-        """The base URL of the teacher's OpenAI-compatible endpoint."""
+    def teacher(self) -> str | None:
+        """The base URL of the teacher's OpenAI-compatible endpoint; None for OpenAI's own."""
         ...
 
 
@@ -88,7 +87,7 @@ class Stage(Generic[P, A]):
         self.gives = gives
         self.version = version
         self.title = title
-        self._task = task(
+        self._task: Task[..., A] = Task(
             self._perform,
             name=self.name,
             description=inspect.getdoc(body),
@@ -98,7 +97,7 @@ class Stage(Generic[P, A]):
         )
 
     def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
-        settings, inputs = self.made_from(*args, **kwargs)
+        settings, inputs = self.made_from(args, kwargs)
         key = make_key(self.name, self.version, settings, inputs)
         found = work.store.find(self.gives, key)
         started = time.perf_counter()
@@ -110,9 +109,9 @@ class Stage(Generic[P, A]):
         announce.stage_ended(self.title, work.log[-1])
         return artifact
 
-    def made_from(self, *args: P.args, **kwargs: P.kwargs) -> tuple[dict[str, Any], dict[str, str]]:
+    def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
-        bound = inspect.signature(self.body).bind(None, *args, **kwargs)  # type: ignore[arg-type]
+        bound = inspect.signature(self.body).bind(None, *args, **kwargs)
         bound.apply_defaults()
         settings: dict[str, Any] = {}
         inputs: dict[str, str] = {}
@@ -130,7 +129,7 @@ class Stage(Generic[P, A]):
         found = work.store.find(self.gives, key)
         if found is not None:
             return found
-        settings, inputs = self.made_from(*args, **kwargs)
+        settings, inputs = self.made_from(args, kwargs)
         made_by = {
             "stage": self.name,
             "version": self.version,
@@ -142,7 +141,8 @@ class Stage(Generic[P, A]):
         scratch = work.store.root / ".scratch" / f"{self.name}-{key}"
         scratch.mkdir(parents=True, exist_ok=True)
         with work.store.staging() as out:
-            counts = self.body(Bench(work, key, out, scratch), *args, **kwargs)
+            body: Callable[..., dict[str, Any]] = self.body
+            counts = body(Bench(work, key, out, scratch), *args, **kwargs)
             write_card(out, self.gives, work.store.repository(self.gives), counts, made_by)
             artifact = work.store.publish(self.gives, key, out, counts, made_by)
         shutil.rmtree(scratch)

@@ -13,8 +13,8 @@ def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval for a rate (E. B. Wilson, 1927): honest near 0 and 1, where the normal one is not."""
     from statsmodels.stats.proportion import proportion_confint
 
-    low, high = proportion_confint(successes, n, alpha=0.05, method="wilson")
-    return float(low), float(high)
+    interval: Any = proportion_confint(successes, n, alpha=0.05, method="wilson")
+    return float(interval[0]), float(interval[1])
 
 
 def mean_interval(values: list[float]) -> Interval:
@@ -25,7 +25,12 @@ def mean_interval(values: list[float]) -> Interval:
     if len(set(values)) == 1:
         return values[0], values[0]
     result = bootstrap(
-        (np.array(values),), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0), batch=1000
+        (np.array(values),),
+        np.mean,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),
+        batch=1000,
     )
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
@@ -38,11 +43,12 @@ def paired_difference(before: list[bool], after: list[bool]) -> dict[str, Any]:
     lost = sum(before) - both
     won = sum(after) - both
     neither = len(before) - both - lost - won
+    tested: Any = mcnemar([[both, lost], [won, neither]], exact=True)
     differences = [float(a) - float(b) for b, a in zip(before, after, strict=True)]
     return {
         "delta_accuracy": sum(differences) / len(differences),
         "ci": mean_interval(differences),
-        "p_value": float(mcnemar([[both, lost], [won, neither]], exact=True).pvalue),
+        "p_value": float(tested.pvalue),
         "won": won,
         "lost": lost,
     }

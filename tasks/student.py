@@ -36,7 +36,9 @@ def load_model(checkpoint: Path) -> Any:
     """The weights of a checkpoint of ours in fp32: where the optimizer steps, bf16 weights at lr 2e-5 do not move."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # the run has bars of its own
     source = checkpoint / "source.json"
     if source.exists():
         named = json.loads(source.read_text())
@@ -46,6 +48,9 @@ def load_model(checkpoint: Path) -> Any:
 
 def save(model: Any, tokenizer: Any, to: Path) -> dict[str, Any]:
     """Writes a checkpoint; returns what its artifact counts."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
     return {"parameters": model.num_parameters()}
@@ -103,13 +108,13 @@ def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
     )
     tokenizer.chat_template = qwen3_chat_template
     prepare_tokenizer(tokenizer)
-    stretches = [AddedToken(text, normalized=False) for text in _fixed_stretches(tokenizer, environment, texts)]
+    stretches: Any = [AddedToken(text, normalized=False) for text in _fixed_stretches(tokenizer, environment, texts)]
     tokenizer.add_tokens(stretches)
     return tokenizer
 
 
 def _fixed_stretches(tokenizer: Any, environment: EnvironmentSpec, texts: list[str]) -> list[str]:
-    """What stands in every episode, read off a rendered prompt, the tools and the questions' common beginning and end."""
+    """What stands in every episode: read off a rendered prompt, the tools, the questions' common beginning and end."""
     from apprentice.envs.base import tool_schemas
 
     instance = environment.make()
@@ -119,11 +124,17 @@ def _fixed_stretches(tokenizer: Any, environment: EnvironmentSpec, texts: list[s
         prompt(instance, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
     )
     before, after = rendered.split(mark)
-    begin = os.path.commonprefix(texts)
-    end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]
+    begin = os.path.commonprefix(texts)  # noqa: RUF071 (characters are meant, not path components)
+    end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]  # noqa: RUF071
     generation = after[after.index("<think>") :]
     # no stretch begins with the newline after a turn's end: the ids of a longer episode must begin with a shorter one's
-    stretches = [before + begin, "<|im_start|>assistant\n", generation, CLOSING["content"], '"}}\n</tool_call>']
+    stretches = [
+        before + begin,
+        "<|im_start|>assistant\n",
+        generation,
+        CLOSING["content"],
+        '"}}\n</tool_call>',
+    ]
     stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>", ", "]
     stretches += [end] if len(end) > 1 else []
     for tool in tools:

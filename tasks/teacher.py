@@ -57,10 +57,13 @@ class Teacher:
 
         key = "none-needed" if spec.scripted_error_rate is not None else os.environ.get("OPENAI_API_KEY")
         if not key:
-            raise Stop("The teacher needs a key and OPENAI_API_KEY is not set.", "Set it in the environment and run again.")
+            raise Stop(
+                "The teacher needs a key and OPENAI_API_KEY is not set.",
+                "Set it in the environment and run again.",
+            )
         self._client = OpenAI(api_key=key, base_url=base_url, timeout=spec.timeout, max_retries=5)
         self._asks = asks
-        limit, takes_temperature = next(rest for prefix, *rest in FAMILIES if spec.model.startswith(prefix))
+        _, limit, takes_temperature = next(family for family in FAMILIES if spec.model.startswith(family[0]))
         self._settings: dict[str, Any] = {"model": spec.model, limit: spec.max_tokens}
         if takes_temperature:
             self._settings["temperature"] = spec.temperature

@@ -3,7 +3,8 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def training(bench: Bench, title: str, trainer: Any, steps: int) -> Iterator[Non
             advance(1)
 
     trainer.remove_callback(PrinterCallback)
-    with announce.progress(title, steps) as advance:
+    # Trackio greets on standard output; errors and warnings come another way
+    with announce.progress(title, steps) as advance, redirect_stdout(StringIO()):
         trainer.add_callback(Bar())
         yield
 

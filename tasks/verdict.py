@@ -3,6 +3,7 @@
 In: the three `Evaluation`s and the GRPO checkpoint. Out: `Verdict`: verdict.json.
 """
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def verdict(
     episodes = {evaluation.model: read_episodes(bench.fetch(evaluation)) for evaluation in (base, sft, grpo)}
     models = {name: with_intervals(records) for name, records in episodes.items()}
     names = list(episodes)
-    comparisons = [compare(one, other, episodes) for one, other in zip(names, names[1:], strict=False)]
+    comparisons = [compare(one, other, episodes) for one, other in itertools.pairwise(names)]
     reading = read_curves(read_log(bench.fetch(trained)), beta)._asdict()
     report = {"models": models, "comparisons": comparisons, "grpo": reading}
     (bench.out / "verdict.json").write_text(json.dumps(report, indent=2))

@@ -16,15 +16,18 @@ os.environ.update(
     }
 )
 
-from apprentice.envs.catalog import EnvironmentSpec  # noqa: E402
-from apprentice.envs.process import local_server  # noqa: E402
-from apprentice.tasks.stage import Bench, Work  # noqa: E402
-from apprentice.tasks.store import LocalStore  # noqa: E402
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.process import local_server
+from apprentice.tasks.stage import Bench, Work
+from apprentice.tasks.store import LocalStore
 
 TASKS = {
     "chain_sum": EnvironmentSpec(
         name="reasoning_gym",
-        settings={"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}},
+        settings={
+            "dataset": "chain_sum",
+            "config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2},
+        },
     ),
     "palindromes": EnvironmentSpec(
         name="reasoning_gym",

@@ -9,13 +9,12 @@ import argparse
 from typing import Any
 from uuid import uuid4
 
+from apprentice.envs.process import serve
+from apprentice.envs.reasoning_gym import datasets
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
-
-from apprentice.envs.process import serve
-from apprentice.envs.reasoning_gym import datasets
 
 
 class ReasoningGymAction(Action):
@@ -64,9 +63,7 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return ReasoningGymObservation(question=self._entry["question"], done=False, reward=0.0)
 
-    def step(
-        self, action: ReasoningGymAction, timeout_s: float | None = None, **_: Any
-    ) -> ReasoningGymObservation:
+    def step(self, action: ReasoningGymAction, timeout_s: float | None = None, **_: Any) -> ReasoningGymObservation:
         if self._entry is None:
             raise ValueError("no episode runs: reset first")
         score = float(self._dataset.score_answer(answer=action.answer, entry=self._entry))

@@ -4,13 +4,19 @@ import random
 
 import pytest
 import reasoning_gym
-
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import datasets, policy
 from apprentice.envs.session import Refused, Session
 
-DATASETS = ["chain_sum", "spell_backward", "letter_counting", "simple_equations", "propositional_logic", "leg_counting"]
+DATASETS = [
+    "chain_sum",
+    "spell_backward",
+    "letter_counting",
+    "simple_equations",
+    "propositional_logic",
+    "leg_counting",
+]
 
 
 @pytest.mark.parametrize("name", [*DATASETS, "palindrome_generation", "word_ladder", "sudoku", "countdown"])
@@ -24,7 +30,8 @@ def test_the_same_seed_is_the_same_question_on_two_servers(task: EnvironmentSpec
     with local_server("apprentice.envs.reasoning_gym.server") as other:
         here, there = task.make(Session(server)), task.make(Session(other))
         asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
-        here._close(), there._close()
+        here._close()
+        there._close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
@@ -45,7 +52,10 @@ def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: Enviro
     assert sent == [dict(dataset_name="chain_sum", dataset_config=config, seed=seed, size=1) for seed in (1, 2)]
 
 
-@pytest.mark.parametrize("bare", [{}, {"seed": 1}, {"dataset_name": "chain_sum"}, {"dataset_name": "chain_sum", "seed": 1, "size": 9}])
+@pytest.mark.parametrize(
+    "bare",
+    [{}, {"seed": 1}, {"dataset_name": "chain_sum"}, {"dataset_name": "chain_sum", "seed": 1, "size": 9}],
+)
 def test_the_server_refuses_a_reset_that_does_not_name_its_question_whole(server: str, bare: dict):
     with pytest.raises(Refused, match="names its question whole"):
         Session(server).reset(**bare)
@@ -59,7 +69,13 @@ def test_a_configuration_that_the_dataset_refuses_comes_back_as_words(server: st
 def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: str):
     environment = task.make(Session(server))
     replies = set()
-    for seed, answer in ((1, "x"), (1, policy.call(task.settings, [{"role": "user", "content": environment.reset(seed=1)}], 0.0)[1]["answer"])):
+    for seed, answer in (
+        (1, "x"),
+        (
+            1,
+            policy.call(task.settings, [{"role": "user", "content": environment.reset(seed=1)}], 0.0)[1]["answer"],
+        ),
+    ):
         environment.reset(seed=seed)
         replies.add(environment.answer(answer))  # type: ignore[attr-defined]
     assert len(replies) == 1

@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.session import Session, SessionLost
@@ -20,7 +19,7 @@ class RestartableServer:
     CODE = (
         "import sys, uvicorn; from openenv.core.env_server.http_server import create_fastapi_app;"
         "from apprentice.envs.reasoning_gym.server import *;"
-        "app = create_fastapi_app(ReasoningGymEnvironment, ReasoningGymAction, ReasoningGymObservation, max_concurrent_envs=4);"
+        "app = create_fastapi_app(ReasoningGymEnvironment, ReasoningGymAction, ReasoningGymObservation, 4);"
         "uvicorn.run(app, host='127.0.0.1', port=int(sys.argv[1]), log_level='critical')"
     )
 
@@ -89,7 +88,7 @@ def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: E
     with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "1") as url:
         first = chain_sum.make(Session(url))
         first.reset(seed=1)
-        with pytest.raises(SessionLost, match="limit|grants no further"):
+        with pytest.raises(SessionLost, match=r"limit|grants no further"):
             chain_sum.make(Session(url, patience=0.2)).reset(seed=1)
         first._close()
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from apprentice.flows.recipe import load_recipe
 from apprentice.tasks.errors import Stop
 
@@ -36,8 +35,14 @@ def test_windows_cannot_overlap_between_purposes_or_seeds(seed: int):
         ("gropo={}", "gropo: unknown field; did you mean grpo?"),
         ("student.build.hiden_size=3", "student.build.hiden_size: unknown field; did you mean hidden_size?"),
         ("grpo.max_steps=many", "grpo.max_steps: Input should be a valid integer"),
-        ("environment.name=reasoning_gim", "unknown environment 'reasoning_gim'; did you mean 'reasoning_gym'?"),
-        ("environment.settings.dataset=chain_sun", "unknown Reasoning Gym dataset 'chain_sun'; did you mean 'chain_sum'?"),
+        (
+            "environment.name=reasoning_gim",
+            "unknown environment 'reasoning_gim'; did you mean 'reasoning_gym'?",
+        ),
+        (
+            "environment.settings.dataset=chain_sun",
+            "unknown Reasoning Gym dataset 'chain_sun'; did you mean 'chain_sum'?",
+        ),
         ("environment.settings.dataset=sudoku", "no scripted policy plays 'sudoku'"),
         ("environment.settings.size=3", "settings"),
         ("windows.grpo.start=10", "overlap"),
@@ -53,11 +58,13 @@ def test_a_mistake_is_named_with_its_path(override: str, words: str):
 
 
 def test_a_missing_recipe_names_those_that_are_there():
-    with pytest.raises(Stop, match="toy.yaml"):
+    with pytest.raises(Stop, match=r"toy\.yaml"):
         load_recipe(RECIPES / "tou.yaml", [])
 
 
-@pytest.mark.parametrize(("text", "words"), [("a: [", "not valid YAML"), ("- 1", "holds no recipe"), ("", "holds no recipe")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("a: [", "not valid YAML"), ("- 1", "holds no recipe"), ("", "holds no recipe")]
+)
 def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
     (tmp_path / "wrong.yaml").write_text(text)
     with pytest.raises(Stop, match=words):

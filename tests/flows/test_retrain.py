@@ -43,11 +43,18 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def command(*overrides: str) -> list[str]:
-    return [str(BIN / "apprentice"), "run", str(TOY), *(part for each in overrides for part in ("--set", each))]
+    return [
+        str(BIN / "apprentice"),
+        "run",
+        str(TOY),
+        *(part for each in overrides for part in ("--set", each)),
+    ]
 
 
 def apprentice(home: Path, *overrides: str) -> Ran:
-    done = subprocess.run(command(*overrides), cwd=home, env=environment(home), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command(*overrides), cwd=home, env=environment(home), capture_output=True, text=True, timeout=300
+    )
     return Ran(done.returncode, done.stdout + ("" if done.returncode == 0 else done.stderr))
 
 
@@ -65,7 +72,10 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(first: Ran):
         assert model["n"] == 40
         assert set(model) >= {"format_compliance", "accuracy", "mean_score", "ci"}
         assert all(model["ci"][rate][0] <= model[rate] <= model["ci"][rate][1] for rate in model["ci"])
-    assert [(each["from"], each["to"]) for each in report["comparisons"]] == [("base", "sft"), ("sft", "grpo")]
+    assert [(each["from"], each["to"]) for each in report["comparisons"]] == [
+        ("base", "sft"),
+        ("sft", "grpo"),
+    ]
     assert set(report["comparisons"][0]) >= {"delta_accuracy", "ci", "p_value"}
     assert set(report["grpo"]) >= {"reward_initial", "reward_final", "delta", "diagnosis"}
     assert report["collect"]["episodes"] == 60 == report["collect"]["kept"] + sum(report["collect"]["causes"].values())
@@ -75,7 +85,10 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(first: Ran):
     assert report["versions"]["trl"]
     assert {stage["state"] for stage in report["stages"]} == {"ran"}
     text = (first.folder / "report.md").read_text()
-    assert all((first.folder / name).stat().st_size > 1000 for name in ("grpo-curves.png", "sft-curves.png", "lengths-histogram.png"))
+    assert all(
+        (first.folder / name).stat().st_size > 1000
+        for name in ("grpo-curves.png", "sft-curves.png", "lengths-histogram.png")
+    )
     assert "## What was learned" in text
     assert "**Seed " in text
 
@@ -140,14 +153,33 @@ def test_a_mistake_in_the_recipe_ends_without_a_traceback(home: Path):
     assert "Traceback" not in ran.out
 
 
-@pytest.mark.parametrize("stage", ["Teacher's rollouts", "SFT", "GRPO", "Evaluation"])
+LONG = {
+    "Teacher's rollouts": ["seed=1", "windows.collect.size=4000"],
+    "SFT": ["sft.epochs=500"],
+    "GRPO": ["grpo.max_steps=500"],
+    "Evaluation": ["evaluate.batch_size=1"],
+}
+SHORT = {
+    "Teacher's rollouts": ["seed=1", "windows.collect.size=4000", "sft.max_rows=32"],
+    "SFT": ["sft.epochs=3"],
+    "GRPO": ["grpo.max_steps=3"],
+    "Evaluation": ["evaluate.batch_size=1"],
+}
+
+
+@pytest.mark.parametrize("stage", list(LONG))
 def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Path, stage: str):
-    """At each stage that takes time; the seed makes its work new, and large enough to be interrupted."""
+    """At each stage that takes time, made large enough to be interrupted."""
     seed = {"Teacher's rollouts": 1, "SFT": 2, "GRPO": 3, "Evaluation": 4}[stage]
     long = [f"seed={seed}", "windows.collect.size=4000"] if stage == "Teacher's rollouts" else [f"seed={seed}"]
     long += ["sft.epochs=200"] if stage == "SFT" else ["grpo.max_steps=400"] if stage == "GRPO" else []
     process = subprocess.Popen(
-        command(*long), cwd=home, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*long),
+        cwd=home,
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     seen = []
@@ -156,7 +188,9 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
         if line.startswith(f"▶ {stage}"):
             break
     if stage == "Teacher's rollouts":
-        wait_for(lambda: any(lines(path) > 20 for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl")))
+        wait_for(
+            lambda: any(lines(path) > 20 for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl"))
+        )
     children = children_of(process.pid)
     assert any("reasoning_gym.server" in line for line in children.values()), "".join(seen)
     process.send_signal(signal.SIGINT)
@@ -167,8 +201,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     if stage == "Teacher's rollouts":
         bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl"))
         assert 20 < bought < 4000
-    short = [override for override in long if "epochs" not in override and "max_steps" not in override]
-    again = apprentice(home, *short)
+    again = apprentice(home, *SHORT[stage])
     assert again.code == 0, again.out
     before = [name for name, state in again.states if state == "cached"]
     expected = {"Teacher's rollouts": "questions", "SFT": "lengths", "GRPO": "sft", "Evaluation": "grpo"}[stage]

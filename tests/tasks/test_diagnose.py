@@ -1,7 +1,6 @@
 """Law 9: curves are read for what they are."""
 
 import pytest
-
 from apprentice.tasks.diagnose import read_curves
 
 

@@ -1,7 +1,6 @@
 """What an assistant message does to an episode, and what counts as a valid call (law 7)."""
 
 import pytest
-
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.reasoning_gym.env import Environment, Settings
 from apprentice.envs.session import SessionLost
@@ -14,7 +13,10 @@ class Guess(ToolEnvironment):
     Settings = Settings
     version = "1"
     max_turns = 3
-    instructions = "Guess."
+
+    @property
+    def instructions(self) -> str:
+        return "Guess."
 
     def reset(self, *, seed: int, **row) -> str:
         self.seed, self.reward, self.done = seed, 0.0, False
@@ -43,7 +45,11 @@ class Guess(ToolEnvironment):
 
 
 def call(name: str, arguments) -> dict:
-    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}],
+    }
 
 
 @pytest.fixture
@@ -57,7 +63,14 @@ def test_an_episode_goes_on_until_the_environment_ends_it(episode: Episode):
     episode.hear(call("guess", '{"number": -3}'))
     assert episode.done
     assert (episode.reward, episode.valid) == (1.0, True)
-    assert [message["role"] for message in episode.messages] == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    assert [message["role"] for message in episode.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
 
 
 def test_an_episode_ends_when_no_tool_is_called_or_the_turns_are_used_up(episode: Episode):

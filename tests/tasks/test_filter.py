@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.filter import why_dropped
@@ -12,9 +11,19 @@ from apprentice.tasks.filter import why_dropped
 EXAMINED = {"held out"}
 
 
-def episode(task: EnvironmentSpec, reward: float | None = 1.0, question: str = "seen", failure: Any = None, **turn: Any) -> dict:
+def episode(
+    task: EnvironmentSpec,
+    reward: float | None = 1.0,
+    question: str = "seen",
+    failure: Any = None,
+    **turn: Any,
+) -> dict:
     arguments = turn.pop("arguments", '{"answer": "-5"}')
-    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "answer", "arguments": arguments}}]}
+    said = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "answer", "arguments": arguments}}],
+    }
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": question}, said | turn]
     return {"messages": messages, "tools": tool_schemas(task.make()), "reward": reward, "failure": failure}
 
@@ -27,7 +36,10 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
     ("given", "cause"),
     [
         ({"reward": 0.33}, "wrong answer"),
-        ({"reward": None, "failure": {"boundary": "teacher", "cause": "status 500"}}, "failed at the teacher"),
+        (
+            {"reward": None, "failure": {"boundary": "teacher", "cause": "status 500"}},
+            "failed at the teacher",
+        ),
         ({"tool_calls": None}, "no tool call"),
         ({"arguments": json.dumps({"answer": 5})}, "arguments off the schema"),
         ({"content": "Let me think: 2 + 3 is 5."}, "leaked reasoning text"),

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym import policy
@@ -53,7 +52,9 @@ def test_the_teacher_is_shown_the_prompt_and_the_tools_that_the_student_sees(tas
         environment._close()
 
 
-def test_prompt_ids_are_equal_in_an_sft_row_a_grpo_prompt_and_an_evaluation_prompt(task, tokenizer, played, tmp_path, server):
+def test_prompt_ids_are_equal_in_an_sft_row_a_grpo_prompt_and_an_evaluation_prompt(
+    task, tokenizer, played, tmp_path, server
+):
     rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server)
     for episode, rollout in zip(played, rollouts, strict=True):
         evaluation = prompt_ids(tokenizer, episode.messages[:2], episode.tools)
@@ -75,7 +76,9 @@ def test_a_whole_episode_has_the_ids_in_sft_that_grpo_concatenates(task, tokeniz
 
 def test_the_tools_reply_carries_no_loss_and_the_assistants_turns_do(tokenizer, played, tmp_path):
     dataset = sft_dataset(tokenizer, played[0], tmp_path)
-    learned = tokenizer.decode([i for i, kept in zip(dataset["input_ids"], dataset["assistant_masks"], strict=True) if kept])
+    learned = tokenizer.decode(
+        [i for i, kept in zip(dataset["input_ids"], dataset["assistant_masks"], strict=True) if kept]
+    )
     answer = played[0].messages[2]["tool_calls"][0]["function"]["arguments"].split('"')[3]
     assert answer in learned
     assert "Done." in learned
@@ -111,15 +114,19 @@ def test_a_qwen3_tokenizer_with_its_plain_template_is_prepared_once_and_for_all(
 def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
     """The row as TRL's SFTTrainer tokenizes it."""
     from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
 
     trainer = SFTTrainer(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([training_row(episode.messages, episode.tools)]),
-        args=SFTConfig(str(folder), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=512),
+        args=SFTConfig(
+            str(folder), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=512
+        ),
     )
-    return tokenized(trainer.train_dataset[0])
+    rows: Any = trainer.train_dataset
+    return tokenized(rows[0])
 
 
 def tokenized(row: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +161,8 @@ def tiny_model(tokenizer: Any) -> Any:
 def grpo_rollouts(task: EnvironmentSpec, tokenizer: Any, played: list[Episode], folder, server: str) -> list[Any]:
     """What GRPOTrainer makes of the episodes when the model says what the teacher said."""
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     speeches = {episode.question: spoken(tokenizer, episode) for episode in played}
 
@@ -162,7 +170,7 @@ def grpo_rollouts(task: EnvironmentSpec, tokenizer: Any, played: list[Episode], 
         """Generation is replaced; prompts, parsing, tool calls and concatenation are TRL's own."""
 
         def _generate_single_turn(self, prompt_ids, *_: Any, **__: Any):
-            texts = [self.processing_class.decode(ids) for ids in prompt_ids]
+            texts = [tokenizer.decode(ids) for ids in prompt_ids]
             turns = [next(speech for question, speech in speeches.items() if question in text) for text in texts]
             return [list(turn[text.count("<tool_response>\n")]) for turn, text in zip(turns, texts, strict=True)], None
 
@@ -185,7 +193,8 @@ def grpo_rollouts(task: EnvironmentSpec, tokenizer: Any, played: list[Episode], 
         ),
     )
     inputs = [{"prompt": opening, "seed": episode.seed} for episode in played]
-    out = trainer._generate_and_score_completions(inputs)
+    out: Any = trainer._generate_and_score_completions(inputs)
+    environments: Any = trainer.environments
     rollouts = []
     for place in range(len(played)):
         said_ids, mask = out["completion_ids"][place], out["completion_mask"][place].bool()
@@ -194,10 +203,10 @@ def grpo_rollouts(task: EnvironmentSpec, tokenizer: Any, played: list[Episode], 
             SimpleNamespace(
                 prompt_ids=given_ids[given].tolist(),
                 completion_ids=said_ids[mask].tolist(),
-                reward=trainer.environments[place].reward,
+                reward=environments[place].reward,
             )
         )
-        trainer.environments[place]._close()
+        environments[place]._close()
     return rollouts
 
 

@@ -4,18 +4,19 @@ import random
 
 import pytest
 import reasoning_gym
-from pydantic import ValidationError
-
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import questions, read_questions
 from apprentice.tasks.specs import SeedWindows, Window
 from apprentice.tasks.stage import Bench
+from pydantic import ValidationError
 
 
 def windows(size: int = 60, evaluate: int = 60) -> SeedWindows:
     return SeedWindows(
-        collect=Window(start=0, size=size), grpo=Window(start=10_000, size=size), evaluate=Window(start=20_000, size=evaluate)
+        collect=Window(start=0, size=size),
+        grpo=Window(start=10_000, size=size),
+        evaluate=Window(start=20_000, size=evaluate),
     )
 
 
@@ -29,7 +30,11 @@ def test_why_item_numbers_must_not_reach_into_another_window():
 
 def test_windows_that_overlap_are_refused_with_where_to_move_them():
     with pytest.raises(ValidationError, match=r"collect \(0 to 99\) and grpo \(from 99\) overlap; move grpo to 100"):
-        SeedWindows(collect=Window(start=0, size=100), grpo=Window(start=99, size=1), evaluate=Window(start=500, size=1))
+        SeedWindows(
+            collect=Window(start=0, size=100),
+            grpo=Window(start=99, size=1),
+            evaluate=Window(start=500, size=1),
+        )
 
 
 @pytest.mark.parametrize("trial", range(50))
@@ -49,7 +54,10 @@ def test_windows_are_accepted_exactly_when_no_seed_is_in_two(trial: int):
 def test_no_training_question_is_used_that_the_evaluation_asks(bench: Bench):
     small = EnvironmentSpec(
         name="reasoning_gym",
-        settings={"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
+        settings={
+            "dataset": "chain_sum",
+            "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+        },
     )
     counts = questions.body(bench, small, windows(200, 200), 40)
     examined = [row["question"] for row in read_questions(bench.out, "evaluate") if row["used"]]
@@ -60,7 +68,9 @@ def test_no_training_question_is_used_that_the_evaluation_asks(bench: Bench):
 
 
 def test_too_few_distinct_questions_for_the_evaluation_are_refused(bench: Bench):
-    tiny = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "coin_flip", "config": {"min_trials": 1, "max_trials": 1}})
+    tiny = EnvironmentSpec(
+        name="reasoning_gym", settings={"dataset": "coin_flip", "config": {"min_trials": 1, "max_trials": 1}}
+    )
     with pytest.raises(Stop, match="problem space is too small"):
         questions.body(bench, tiny, windows(), 60)
 
@@ -68,13 +78,18 @@ def test_too_few_distinct_questions_for_the_evaluation_are_refused(bench: Bench)
 def test_a_space_that_the_evaluation_uses_up_is_refused(bench: Bench):
     small = EnvironmentSpec(
         name="reasoning_gym",
-        settings={"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
+        settings={
+            "dataset": "chain_sum",
+            "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+        },
     )
     with pytest.raises(Stop, match="of the 60 seeds for collect ask what the evaluation asks"):
         questions.body(bench, small, windows(60, 3000), 180)
 
 
 def test_a_configuration_that_the_environment_refuses_is_a_clear_stop(bench: Bench):
-    wrong = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum", "config": {"min_terms": 4, "max_terms": 2}})
+    wrong = EnvironmentSpec(
+        name="reasoning_gym", settings={"dataset": "chain_sum", "config": {"min_terms": 4, "max_terms": 2}}
+    )
     with pytest.raises(Stop, match="max_terms must be >= min_terms"):
         questions.body(bench, wrong, windows(), 10)

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from apprentice.tasks.statistics import mean_interval, paired_difference, welch_interval, wilson
 
 
@@ -29,7 +28,13 @@ def test_a_paired_difference_counts_only_the_questions_that_changed():
 
 def test_equal_models_show_no_difference():
     same = [True, False] * 40
-    assert paired_difference(same, same) == {"delta_accuracy": 0.0, "ci": (0.0, 0.0), "p_value": 1.0, "won": 0, "lost": 0}
+    assert paired_difference(same, same) == {
+        "delta_accuracy": 0.0,
+        "ci": (0.0, 0.0),
+        "p_value": 1.0,
+        "won": 0,
+        "lost": 0,
+    }
 
 
 def test_the_bootstrap_covers_the_mean_about_as_often_as_it_claims():

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.store import LocalStore
@@ -61,7 +60,9 @@ print("found" if store.find(Questions, "k") else "nothing", len(list(store.root.
 def test_a_full_disk_ends_in_a_clear_error_and_nothing_half_written(tmp_path: Path):
     """On a real file system of one megabyte, mounted in a namespace of its own."""
     mount = f"mount -t tmpfs -o size=1M tmpfs {tmp_path} && exec {sys.executable} -c '{FULL_DISK}' {tmp_path}"
-    out = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount], capture_output=True, text=True)
+    out = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount], capture_output=True, text=True
+    )
     if out.returncode and os.getuid() == 0:
         out = subprocess.run(["unshare", "--mount", "sh", "-c", mount], capture_output=True, text=True)
     if out.returncode:
