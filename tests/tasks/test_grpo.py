@@ -1,0 +1,87 @@
+"""Laws 4 and 5 in GRPO: a group shares its question, an outage is no reward."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from apprentice.envs.session import Session
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.grpo import EnvironmentReward
+from apprentice.tasks.specs import GrpoSpec
+from tests.tasks.test_one_prompt import tiny_model
+
+
+def ended(reward: float | None) -> Any:
+    return SimpleNamespace(reward=reward, failure="server gone" if reward is None else None)
+
+
+def test_the_exact_reward_gives_nothing_for_partial_credit():
+    exact, score = EnvironmentReward(GrpoSpec(reward="exact")), EnvironmentReward(GrpoSpec(reward="score"))
+    environments = [ended(1.0), ended(0.33), ended(0.0)]
+    assert exact(environments) == [1.0, 0.0, 0.0]
+    assert score(environments) == [1.0, 0.33, 0.0]
+
+
+def test_a_lost_rollout_scores_none_and_never_zero():
+    assert EnvironmentReward(GrpoSpec(reward="exact"))([ended(None), ended(0.0)]) == [None, 0.0]
+
+
+def test_too_many_lost_rollouts_stop_the_stage_with_the_reason():
+    reward = EnvironmentReward(GrpoSpec(max_failed=0.05))
+    assert reward([ended(None)] * 5 + [ended(1.0)] * 60).count(None) == 5
+    with pytest.raises(Stop, match=r"6 of 66 rollouts were lost.*server gone"):
+        reward([ended(None)])
+
+
+def test_every_rollout_of_a_group_is_asked_the_same_question(chain_sum, server: str, tmp_path):
+    """In a real GRPOTrainer over the real server: two questions, four generations each."""
+    from datasets import Dataset
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from apprentice.tasks.episode import prompt
+    from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+    from apprentice.tasks.student import build_tokenizer
+
+    asked: list[tuple[int, str]] = []
+
+    class Noting(type(chain_sum.make())):
+        def reset(self, *, seed: int, **row: Any) -> str:
+            asked.append((seed, super().reset(seed=seed, **row)))
+            return asked[-1][1]
+
+    made: list[Noting] = []
+
+    def factory() -> Noting:
+        made.append(Noting(chain_sum.make().settings, Session(server)))
+        return made[-1]
+
+    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+    opening = prompt(chain_sum.make(), "")
+    trainer = GRPOTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([{"prompt": opening, "seed": seed} for seed in (11, 12)]),
+        reward_funcs=EnvironmentReward(GrpoSpec()),
+        environment_factory=factory,  # type: ignore[arg-type]
+        args=GRPOConfig(
+            str(tmp_path),
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            max_steps=1,
+            per_device_train_batch_size=8,
+            num_generations=4,
+            max_completion_length=8,
+            chat_template_kwargs=TEMPLATE_ARGUMENTS,
+            disable_tqdm=True,
+        ),
+    )
+    trainer.train()
+    for instance in made:
+        instance._close()
+    groups = [asked[start : start + 4] for start in range(0, 8, 4)]
+    assert len(asked) == 8
+    assert all(len(set(group)) == 1 for group in groups)
+    assert {group[0][0] for group in groups} == {11, 12}
