@@ -31,7 +31,9 @@ def run(folder: Path, seed: int, *overrides: str) -> Measured:
     """One `apprentice run` as a process: its report, wall time, and the peak memory of all its processes together."""
     sets = [part for each in (f"seed={seed}", *overrides) for part in ("--set", each)]
     started = time.perf_counter()
-    process = subprocess.Popen([str(APPRENTICE), "run", str(RECIPE), *sets], cwd=folder, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [str(APPRENTICE), "run", str(RECIPE), *sets], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     peak = 0
 
     def watch() -> None:

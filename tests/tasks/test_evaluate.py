@@ -50,7 +50,7 @@ def test_partial_credit_is_score_but_not_accuracy(chain_sum: EnvironmentSpec, se
         message["tool_calls"][0]["function"]["arguments"]["answer"] += "5"
         return message
 
-    result = rates(played(chain_sum, server, range(0, 50), close))
+    result = rates(played(chain_sum, server, range(50), close))
     assert result["accuracy"] == 0.0
     assert result["format_compliance"] == 1.0
     assert 0.0 < result["mean_score"] < 1.0
@@ -60,9 +60,9 @@ def test_a_right_answer_in_plain_text_is_neither_compliant_nor_accurate(chain_su
     def plain(episode: Episode) -> Message:
         return {"role": "assistant", "content": policy.call(chain_sum.settings, episode.messages, 0.0)[1]["answer"]}
 
-    assert rates(played(chain_sum, server, range(0, 25), plain))["accuracy"] == 0.0
-    assert rates(played(chain_sum, server, range(0, 25), plain))["format_compliance"] == 0.0
+    assert rates(played(chain_sum, server, range(25), plain))["accuracy"] == 0.0
+    assert rates(played(chain_sum, server, range(25), plain))["format_compliance"] == 0.0
 
 
 def test_records_come_in_the_order_of_the_questions(task: EnvironmentSpec, server: str):
-    assert [record["seed"] for record in played(task, server, range(0, 50), perfect(task))] == list(range(50))
+    assert [record["seed"] for record in played(task, server, range(50), perfect(task))] == list(range(50))
