@@ -11,7 +11,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.session import Session
-from pydantic import BaseModel, ConfigDict, computed_field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 def names() -> list[str]:
@@ -38,22 +38,23 @@ class EnvironmentSpec(BaseModel):
     settings: dict[str, Any] = {}
     """The environment's own settings, checked by its `Settings` model."""
 
-    @field_validator("name")
+    version: str = ""
+    """The version of the environment's code, part of every key. Filled in; a recipe that names another is refused."""
+
+    @model_validator(mode="before")
     @classmethod
-    def _is_known(cls, name: str) -> str:
-        environment_class(name)
-        return name
+    def _knows_its_version(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("name"), str):
+            return {"version": environment_class(given["name"]).version} | given
+        return given
 
     @model_validator(mode="after")
     def _settings_fit(self) -> "EnvironmentSpec":
-        environment_class(self.name).Settings.model_validate(self.settings)
+        known = environment_class(self.name)
+        known.Settings.model_validate(self.settings)
+        if self.version != known.version:
+            raise ValueError(f"this names version {self.version!r} of {self.name}; installed is {known.version!r}")
         return self
-
-    @computed_field
-    @property
-    def version(self) -> str:
-        """The environment code's version, part of every key."""
-        return environment_class(self.name).version
 
     def make(self, session: Session | None = None) -> ToolEnvironment:
         """A playable instance over `session`; without one only its prompt and tools can be looked at."""

@@ -53,14 +53,13 @@ def run(
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning)
     from apprentice.flows.recipe import load_recipe
-    from apprentice.tasks.announce import console
+    from apprentice.tasks.announce import console, say
     from apprentice.tasks.errors import Stop
 
     try:
         chosen = load_recipe(recipe, set_ or [])
         os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
         from apprentice.flows.retrain import retrain
-        from rich.markdown import Markdown
 
         folder = retrain(chosen, runs)
     except Stop as stop:
@@ -70,7 +69,7 @@ def run(
     except KeyboardInterrupt:
         console.print("[bold]Interrupted.[/] Run the same command again: it goes on from the last finished stage.")
         sys.exit(130)
-    console.print(Markdown((folder / "report.md").read_text().split("### Three samples")[0]))
+    say((folder / "report.md").read_text().split("### Three samples")[0])
     print(folder)
 
 

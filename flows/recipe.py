@@ -36,6 +36,8 @@ class ServerSpec(Spec):
 
     url: str | None = None
     """A running server (a Space, a container). Left out, the run starts and stops a local process."""
+    sessions: int = Field(default=16, ge=1)
+    """Sessions that questions and collection use at once: no more than the server grants."""
 
 
 class StoreSpec(Spec):

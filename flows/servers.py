@@ -16,6 +16,7 @@ class RunServers:
 
     def __init__(self, recipe: Recipe):
         self._recipe = recipe
+        self.sessions = recipe.server.sessions
         self._started = ExitStack()
 
     def __enter__(self) -> "RunServers":
@@ -35,7 +36,8 @@ class RunServers:
     @cached_property
     def _local_environment(self) -> str:
         recipe = self._recipe
-        sessions = max(64, recipe.evaluate.batch_size, recipe.grpo.batch_size * recipe.grpo.gradient_accumulation)
+        rollouts = recipe.grpo.batch_size * recipe.grpo.gradient_accumulation
+        sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, rollouts)
         module = f"apprentice.envs.{recipe.environment.name}.server"
         return self._started.enter_context(local_server(module, "--max-sessions", str(2 * sessions)))
 

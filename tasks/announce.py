@@ -19,6 +19,7 @@ from prefect.artifacts import (
 )
 from prefect.context import TaskRunContext
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -50,7 +51,13 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
+def say(text: str) -> None:
+    """Shows Markdown on the terminal."""
+    console.print(Markdown(text))
+
+
 def markdown(key: str, text: str, description: str) -> None:
+    """Shows Markdown in Prefect."""
     if TaskRunContext.get():
         create_markdown_artifact(key=key, markdown=text, description=description)
 

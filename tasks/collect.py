@@ -9,6 +9,7 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,9 +24,7 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.specs import CollectSpec, TeacherSpec
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.teacher import Teacher, TeacherFailed, Usage
-
-SESSIONS = 16
+from apprentice.tasks.teacher import Spent, Teacher, TeacherFailed
 
 
 @stage(gives=Rollouts, version=1, title="Teacher's rollouts")
@@ -51,7 +50,8 @@ def _play(
     """Appends every played episode to the journal; returns those that infrastructure failed, to be tried next time."""
     if not seeds:
         return []
-    teacher = Teacher(teacher_spec, bench.work.servers.teacher(), spec.asks)
+    servers = bench.work.servers
+    teacher = Teacher(teacher_spec, servers.teacher(), spec.asks)
     lost: list[dict[str, Any]] = []
 
     def play(instance: ToolEnvironment, seed: int) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _play(
 
     with (
         announce.progress("episodes", len(seeds)) as advance,
-        EnvironmentPool(environment, bench.work.servers.environment(), SESSIONS) as pool,
+        EnvironmentPool(environment, servers.environment(), servers.sessions) as pool,
     ):
         for _, record in pool.map(play, seeds):
             advance(1)
@@ -79,7 +79,7 @@ def _play(
 
 def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> dict[str, Any]:
     """One whole episode of the teacher as a record; a failure is data, with the boundary at which it happened."""
-    usage = Usage()
+    spent = Spent()
     record: dict[str, Any] = {"seed": seed, "environment": environment.model_dump(mode="json")}
     transcript: dict[str, Any] = {"messages": [], "tools": []}
     failure = None
@@ -87,13 +87,13 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         episode = Episode(instance, seed)
         transcript = {"messages": episode.messages, "tools": episode.tools}
         while not episode.done:
-            episode.hear(teacher.reply(episode.messages, episode.tools, usage))
+            episode.hear(teacher.reply(episode.messages, episode.tools, spent))
     except TeacherFailed as failed:
         failure = {"boundary": "teacher", "cause": str(failed)}
     except SessionLost as lost:
         failure = {"boundary": "environment", "cause": str(lost)}
     reward = None if failure else instance.reward
-    return record | transcript | {"reward": reward, "usage": vars(usage), "failure": failure}
+    return record | transcript | {"reward": reward} | asdict(spent) | {"failure": failure}
 
 
 @contextmanager

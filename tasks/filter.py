@@ -49,6 +49,7 @@ def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> d
         )
     text = "\n\n".join(_as_markdown(sample) for sample in samples)
     (bench.out / "samples.md").write_text(text + "\n")
+    announce.say(text)
     announce.markdown("kept-samples", text, "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
 

@@ -20,7 +20,6 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.specs import SeedWindows
 from apprentice.tasks.stage import Bench, stage
 
-SESSIONS = 16
 LEAST_FRESH = 0.5
 """Share of a training window that must be left when the evaluation's questions are taken out."""
 
@@ -70,7 +69,7 @@ def _ask(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows) -> di
     try:
         with (
             announce.progress("questions", len(seeds)) as advance,
-            EnvironmentPool(environment, url, SESSIONS) as pool,
+            EnvironmentPool(environment, url, bench.work.servers.sessions) as pool,
         ):
             for seed, text in pool.map(reset, seeds):
                 texts[seed] = text

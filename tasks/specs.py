@@ -69,6 +69,8 @@ class StudentSpec(Spec):
     def _is_one_of_two(self) -> "StudentSpec":
         if (self.model is None) == (self.build is None):
             raise ValueError("name either `model` (a repository of the Hub) or `build` (a small model made here)")
+        if self.model is not None and self.revision is None:
+            raise ValueError(f"name the revision of {self.model}, best a commit: a branch moves and the key does not")
         return self
 
 

@@ -41,6 +41,9 @@ class StageRun(NamedTuple):
 class Servers(Protocol):
     """What a stage can ask for while it runs: started when first asked for, stopped when the run ends."""
 
+    sessions: int
+    """Sessions of the environment's server that one stage may hold at once."""
+
     def environment(self) -> str:
         """The URL of the environment's server."""
         ...

@@ -19,15 +19,12 @@ class TeacherFailed(Exception):
 
 @dataclass
 class Usage:
-    """What an episode took from the teacher: requests and tokens, malformed answers included."""
+    """The tokens that an episode took from the teacher, malformed answers included."""
 
-    asked: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
-    causes: list[str] = field(default_factory=list)
-    """Why answers were asked for again."""
 
     def add(self, usage: Any) -> None:
         if usage is None:
@@ -36,6 +33,17 @@ class Usage:
         self.completion_tokens += usage.completion_tokens or 0
         self.cached_tokens += getattr(usage.prompt_tokens_details, "cached_tokens", None) or 0
         self.reasoning_tokens += getattr(usage.completion_tokens_details, "reasoning_tokens", None) or 0
+
+
+@dataclass
+class Spent:
+    """What an episode took from the teacher."""
+
+    attempts: int = 0
+    """Requests, those for the same turn again included."""
+    asked_again: list[str] = field(default_factory=list)
+    """Why answers were asked for again."""
+    usage: Usage = field(default_factory=Usage)
 
 
 # Model families and how they want to be asked; the first prefix that fits counts.
@@ -68,22 +76,22 @@ class Teacher:
         if takes_temperature:
             self._settings["temperature"] = spec.temperature
 
-    def reply(self, messages: list[Message], tools: list[dict[str, Any]], usage: Usage) -> Message:
-        """The teacher's next message, adding to `usage`. Raises TeacherFailed, Stop."""
+    def reply(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
+        """The teacher's next message, adding to `spent`. Raises TeacherFailed, Stop."""
         for _ in range(self._asks):
-            message = self._ask(messages, tools, usage)
+            message = self._ask(messages, tools, spent)
             found = problems(message, tools)
             if len(message.get("tool_calls") or []) > 1:
                 found.append("several calls")
             if not found:
                 return message
-            usage.causes += found
-        raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {usage.causes[-1]}")
+            spent.asked_again += found
+        raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {spent.asked_again[-1]}")
 
-    def _ask(self, messages: list[Message], tools: list[dict[str, Any]], usage: Usage) -> Message:
+    def _ask(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
         import openai
 
-        usage.asked += 1
+        spent.attempts += 1
         try:
             answer = self._client.chat.completions.create(
                 messages=messages,  # type: ignore[arg-type]
@@ -101,7 +109,7 @@ class Teacher:
             raise TeacherFailed(f"status {error.status_code}") from None
         except openai.APIConnectionError as error:
             raise TeacherFailed(f"no connection: {type(error).__name__}") from None
-        usage.add(answer.usage)
+        spent.usage.add(answer.usage)
         if not answer.choices:
             return {"role": "assistant", "content": ""}
         return answer.choices[0].message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)

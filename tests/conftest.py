@@ -57,6 +57,8 @@ def server() -> Iterator[str]:
 class FixedServers:
     """Servers that stand already."""
 
+    sessions = 16
+
     def __init__(self, environment: str, teacher: str = ""):
         self._urls = environment, teacher
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from apprentice.flows.recipe import load_recipe
 from apprentice.tasks.errors import Stop
 
@@ -13,6 +14,12 @@ TOY = RECIPES / "toy.yaml"
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_checked_in_recipe_is_valid_and_named_by_its_file(path: Path):
     assert load_recipe(path, []).name == path.stem
+
+
+def test_the_recipe_that_a_run_leaves_behind_can_be_run_again(tmp_path: Path):
+    recipe = load_recipe(TOY, ["seed=3"])
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    assert load_recipe(tmp_path / "recipe.yaml", []) == recipe
 
 
 def test_overrides_reach_nested_fields():
@@ -48,6 +55,8 @@ def test_windows_cannot_overlap_between_purposes_or_seeds(seed: int):
         ("windows.grpo.start=10", "overlap"),
         ("grpo.num_generations=3", "does not divide"),
         ("student.model=Qwen/Qwen3-0.6B", "name either `model`"),
+        ("student={model: Qwen/Qwen3-0.6B}", "name the revision of Qwen/Qwen3-0.6B"),
+        ("environment.version=0", "version '0' of reasoning_gym"),
         ("grpo.max_steps", "is not of the form path=value"),
     ],
 )

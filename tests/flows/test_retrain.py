@@ -101,7 +101,7 @@ def test_every_episode_records_what_was_sent_and_what_it_cost(first: Ran, home: 
         assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
         assert episode["environment"]["settings"]["config"] == {"min_word_len": 3, "max_word_len": 5}
         assert episode["tools"][0]["function"]["name"] == "answer"
-        assert episode["usage"]["asked"] == 1
+        assert episode["attempts"] == 1
         assert episode["usage"]["prompt_tokens"] > 0
         assert episode["failure"] is None
 

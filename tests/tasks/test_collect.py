@@ -100,8 +100,8 @@ def play(chain_sum: EnvironmentSpec, server: str, monkeypatch: pytest.MonkeyPatc
 def test_a_malformed_answer_is_asked_for_again_and_its_tokens_count(play: Any, bad: Any, cause: str):
     record, endpoint = play(bad, [call()])
     assert record["failure"] is None
-    assert record["usage"]["causes"] == [cause]
-    assert (record["usage"]["asked"], record["usage"]["prompt_tokens"]) == (2, 20)
+    assert record["asked_again"] == [cause]
+    assert (record["attempts"], record["usage"]["prompt_tokens"]) == (2, 20)
     assert len(endpoint.requests) == 2
 
 
