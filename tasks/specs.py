@@ -108,40 +108,48 @@ class LengthsSpec(Spec):
     """max_length is rounded up to it."""
 
 
-class SftSpec(Spec):
-    """TRL's SFTTrainer: fields not here keep TRL's defaults."""
+class TrainerSpec(Spec):
+    """What SFT and GRPO share; what is not here keeps TRL's defaults."""
 
-    epochs: float = 3.0
-    batch_size: int = 4
-    gradient_accumulation: int = 2
-    learning_rate: float = 2e-5
-    scheduler: str = "cosine"
+    batch_size: int
+    """Sequences that a device takes at once."""
+    gradient_accumulation: int
+    """Batches that make one optimizer step."""
+    learning_rate: float
+    scheduler: str
     warmup_steps: int = 10
     adam_epsilon: float = 1e-8
+    """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
     adam_beta2: float = 0.999
     gradient_checkpointing: bool = False
     """Less memory for about a third more time."""
     bf16: bool = False
     """bf16 compute over fp32 master weights; needs a GPU that has it."""
+
+
+class SftSpec(TrainerSpec):
+    """TRL's SFTTrainer, with the tutorial's defaults."""
+
+    batch_size: int = 4
+    gradient_accumulation: int = 2
+    learning_rate: float = 2e-5
+    scheduler: str = "cosine"
+    epochs: float = 3.0
     max_rows: int | None = None
     """Train on the first rows only: where SFT stops is part of the recipe."""
 
 
-class GrpoSpec(Spec):
-    """TRL's GRPOTrainer: fields not here keep TRL's defaults."""
+class GrpoSpec(TrainerSpec):
+    """TRL's GRPOTrainer, with the walkthrough's defaults."""
 
-    max_steps: int = 150
     batch_size: int = 1
-    """Completions a device takes at once."""
     gradient_accumulation: int = 4
     """batch_size × gradient_accumulation completions, and as many sessions, make one step on one device."""
-    num_generations: int = 2
-    """Completions of one question: a group."""
     learning_rate: float = 1e-6
     scheduler: str = "linear"
-    warmup_steps: int = 10
-    adam_epsilon: float = 1e-8
-    adam_beta2: float = 0.999
+    max_steps: int = 150
+    num_generations: int = 2
+    """Completions of one question: a group."""
     max_grad_norm: float = 1.0
     beta: float = 0.0
     """Weight of the KL term against the starting checkpoint; 0 means that there is no reference model."""
@@ -149,12 +157,9 @@ class GrpoSpec(Spec):
     max_completion_length: int = 256
     """Tokens of a whole rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
-    """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0, so that no partial credit
-    is learned."""
+    """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
-    gradient_checkpointing: bool = False
-    bf16: bool = False
     logging_steps: int = 1
 
     @model_validator(mode="after")

@@ -10,11 +10,11 @@ from typing import Any
 
 from apprentice.tasks import announce
 from apprentice.tasks.pictures import curves
-from apprentice.tasks.specs import GrpoSpec, SftSpec
+from apprentice.tasks.specs import TrainerSpec
 from apprentice.tasks.stage import Bench
 
 
-def arguments(bench: Bench, spec: SftSpec | GrpoSpec, seed: int, name: str) -> dict[str, Any]:
+def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
     """The arguments that SFTConfig and GRPOConfig have in common. Trackio reads its folder when it is imported."""
     import torch
 
