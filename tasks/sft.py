@@ -22,7 +22,7 @@ from apprentice.tasks.training import arguments, keep_log, training
 def sft(
     bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
-    """Trains for `spec.epochs` over the kept rollouts."""
+    """Trains for `spec.epochs` over the kept rollouts, or until it is right often enough."""
     from datasets import Dataset
     from transformers import set_seed
     from trl import SFTConfig, SFTTrainer
@@ -45,6 +45,8 @@ def sft(
             logging_steps=5,
         ),
     )
+    if spec.stop_at_token_accuracy is not None:
+        trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
     with training(bench, "SFT steps", trainer, steps):
         trainer.train()
@@ -54,3 +56,14 @@ def sft(
         {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"},
     )
     return save(trainer.model, tokenizer, bench.out) | {"stage": "sft"}
+
+
+def _stopper(enough: float) -> Any:
+    """Ends training once a log's mean token accuracy is `enough`."""
+    from transformers import TrainerCallback
+
+    class Stopper(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            control.should_training_stop |= float((logs or {}).get("mean_token_accuracy", 0.0)) >= enough
+
+    return Stopper()

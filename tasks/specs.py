@@ -135,6 +135,10 @@ class SftSpec(TrainerSpec):
     learning_rate: float = 2e-5
     scheduler: str = "cosine"
     epochs: float = 3.0
+    """At most; see `stop_at_token_accuracy`."""
+    stop_at_token_accuracy: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Stop when this share of the trained tokens is predicted right: SFT brings the form, mastery is GRPO's. A small
+    net learns a skill all at once, after a number of steps that differs from seed to seed; this does not."""
     max_rows: int | None = None
     """Train on the first rows only: where SFT stops is part of the recipe."""
 
