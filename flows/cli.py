@@ -1,6 +1,7 @@
 """The command line: `apprentice run RECIPE`."""
 
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="Trains a small language model to act in an environment, and proves what it learned.",
 )
 
@@ -52,6 +54,7 @@ def run(
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
     from apprentice.flows.recipe import load_recipe
     from apprentice.tasks.announce import console, say
     from apprentice.tasks.errors import Stop

@@ -169,7 +169,7 @@ SHORT = {
 
 @pytest.mark.parametrize("stage", list(LONG))
 def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Path, stage: str):
-    """At each stage that takes time, made large enough to be interrupted."""
+    """At each stage that takes time, made large enough to be interrupted; once by SIGTERM, which cleans up alike."""
     process = subprocess.Popen(
         command(*LONG[stage]),
         cwd=home,
@@ -187,7 +187,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     if stage != "SFT":
         wait_for(lambda: any("reasoning_gym.server" in line for line in children_of(process.pid).values()))
     children = children_of(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM if stage == "Evaluation" else signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
     assert "goes on from the last finished stage" in out
