@@ -14,8 +14,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
-from apprentice.envs.session import Reply, Session, SessionLost
 from pydantic import BaseModel
+
+from apprentice.envs.session import Reply, Session, SessionLost
 
 
 class ToolEnvironment(ABC):

@@ -9,9 +9,10 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, model_validator
+
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.session import Session
-from pydantic import BaseModel, ConfigDict, model_validator
 
 
 def names() -> list[str]:

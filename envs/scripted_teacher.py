@@ -11,8 +11,9 @@ import json
 import time
 from typing import Any
 
-from apprentice.envs.process import serve
 from fastapi import FastAPI
+
+from apprentice.envs.process import serve
 
 
 def policy_of(environment: str) -> Any:

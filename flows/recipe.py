@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.specs import (
@@ -23,7 +25,6 @@ from apprentice.tasks.specs import (
     TeacherSpec,
     Window,
 )
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 BLOCK = 100_000_000
 """Seeds between the windows of two purposes."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from apprentice.flows.recipe import Recipe
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import (

@@ -6,6 +6,8 @@ looked up by its key first; what exists is not made again.
 
 from pathlib import Path
 
+from prefect import flow
+
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import new_run_folder, write_report
 from apprentice.flows.servers import RunServers
@@ -20,7 +22,6 @@ from apprentice.tasks.stage import Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.student import student
 from apprentice.tasks.verdict import verdict
-from prefect import flow
 
 
 @flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}")

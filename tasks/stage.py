@@ -15,13 +15,14 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from prefect import Task
+from prefect.cache_policies import CacheKeyFnPolicy
+from pydantic import BaseModel
+
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact, make_key
 from apprentice.tasks.cards import write_card
 from apprentice.tasks.store import LocalStore
-from prefect import Task
-from prefect.cache_policies import CacheKeyFnPolicy
-from pydantic import BaseModel
 
 A = TypeVar("A", bound=Artifact)
 P = ParamSpec("P")
@@ -142,8 +143,8 @@ class Stage(Generic[P, A]):
         }
         announce.stage_starts(self.title)
         scratch = work.store.root / ".scratch" / f"{self.name}-{key}"
-        scratch.mkdir(parents=True, exist_ok=True)
         with work.store.staging() as out:
+            scratch.mkdir(parents=True, exist_ok=True)
             body: Callable[..., dict[str, Any]] = self.body
             counts = body(Bench(work, key, out, scratch), *args, **kwargs)
             write_card(out, self.gives, work.store.repository(self.gives), counts, made_by)

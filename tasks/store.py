@@ -63,8 +63,14 @@ class LocalStore:
     def staging(self) -> Iterator[Path]:
         """A folder beside the store's repositories; what was not published from it is removed."""
         folder = self.root / ".staging" / uuid.uuid4().hex
-        with _disk_errors(self.root):
+        try:
             folder.mkdir(parents=True)
+        except OSError as error:
+            raise Stop(
+                f"The store {self.root} cannot be written: {error.strerror}.",
+                "Make room or give yourself the right to write there, or choose another with --set store.path=….",
+            ) from error
+        with _disk_errors(self.root):
             try:
                 yield folder
             finally:
@@ -110,7 +116,7 @@ def _disk_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
             raise
         raise Stop(
             f"Writing an artifact under {root} failed: {error.strerror}. Nothing half-written was published.",

@@ -6,9 +6,10 @@ Speaks the wire of the public `reasoning_gym` Space (reset: dataset_name, datase
 
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, field_validator
+
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.reasoning_gym import datasets
-from pydantic import BaseModel, ConfigDict, field_validator
 
 
 class Settings(BaseModel):

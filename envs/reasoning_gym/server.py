@@ -9,12 +9,13 @@ import argparse
 from typing import Any
 from uuid import uuid4
 
-from apprentice.envs.process import serve
-from apprentice.envs.reasoning_gym import datasets
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
+
+from apprentice.envs.process import serve
+from apprentice.envs.reasoning_gym import datasets
 
 
 class ReasoningGymAction(Action):

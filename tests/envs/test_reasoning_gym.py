@@ -4,6 +4,7 @@ import random
 
 import pytest
 import reasoning_gym
+
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import datasets, policy

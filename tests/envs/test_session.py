@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.session import Session, SessionLost

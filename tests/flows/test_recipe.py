@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from apprentice.flows.recipe import load_recipe
 from apprentice.tasks.errors import Stop
 

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.session import Session
@@ -16,7 +17,6 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.specs import CollectSpec, TeacherSpec
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.teacher import Teacher
-
 from tests.conftest import FixedServers
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)

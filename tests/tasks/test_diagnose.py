@@ -1,6 +1,7 @@
 """Law 9: curves are read for what they are."""
 
 import pytest
+
 from apprentice.tasks.diagnose import read_curves
 
 

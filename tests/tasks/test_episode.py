@@ -1,6 +1,7 @@
 """What an assistant message does to an episode, and what counts as a valid call (law 7)."""
 
 import pytest
+
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.reasoning_gym.env import Environment, Settings
 from apprentice.envs.session import SessionLost

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.filter import why_dropped

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from apprentice.envs.session import Session
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.specs import GrpoSpec
-
 from tests.tasks.test_one_prompt import tiny_model
 
 
@@ -36,12 +36,13 @@ def test_too_many_lost_rollouts_stop_the_stage_with_the_reason():
 
 def test_every_rollout_of_a_group_is_asked_the_same_question(chain_sum, server: str, tmp_path):
     """In a real GRPOTrainer over the real server: two questions, four generations each."""
-    from apprentice.tasks.episode import prompt
-    from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
-    from apprentice.tasks.student import build_tokenizer
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from apprentice.tasks.episode import prompt
+    from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+    from apprentice.tasks.student import build_tokenizer
 
     asked: list[tuple[int, str]] = []
 

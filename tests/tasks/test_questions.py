@@ -4,12 +4,13 @@ import random
 
 import pytest
 import reasoning_gym
+from pydantic import ValidationError
+
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import questions, read_questions
 from apprentice.tasks.specs import SeedWindows, Window
 from apprentice.tasks.stage import Bench
-from pydantic import ValidationError
 
 
 def windows(size: int = 60, evaluate: int = 60) -> SeedWindows:

@@ -1,7 +1,8 @@
 """Where SFT stops."""
 
-from apprentice.tasks.sft import _stopper
 from transformers import TrainerControl
+
+from apprentice.tasks.sft import _stopper
 
 
 def test_sft_stops_at_the_first_log_that_is_right_often_enough():

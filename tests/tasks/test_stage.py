@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from prefect import flow
+from prefect.testing.utilities import prefect_test_harness
+
 from apprentice.tasks.artifacts import LengthStats, Questions
 from apprentice.tasks.specs import LengthsSpec
 from apprentice.tasks.stage import Bench, Stage, Work, stage
-from prefect import flow
-from prefect.testing.utilities import prefect_test_harness
 
 
 @pytest.fixture(scope="module", autouse=True)

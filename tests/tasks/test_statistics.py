@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from apprentice.tasks.statistics import mean_interval, paired_difference, welch_interval, wilson
 
 

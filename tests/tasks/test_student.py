@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.rendering import load_tokenizer
