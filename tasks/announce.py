@@ -17,7 +17,7 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
-from prefect.context import TaskRunContext
+from prefect.context import FlowRunContext, TaskRunContext
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 console = Console(file=sys.__stdout__, highlight=False)
 """Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
+
+
+def _in_prefect() -> bool:
+    return TaskRunContext.get() is not None or FlowRunContext.get() is not None
 
 
 def stage_starts(title: str) -> None:
@@ -47,7 +51,7 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         shown.add_row(*(str(value) for value in row.values()))
     console.print(shown)
-    if TaskRunContext.get():
+    if _in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
@@ -58,13 +62,13 @@ def say(text: str) -> None:
 
 def markdown(key: str, text: str, description: str) -> None:
     """Shows Markdown in Prefect."""
-    if TaskRunContext.get():
+    if _in_prefect():
         create_markdown_artifact(key=key, markdown=text, description=description)
 
 
 def picture(key: str, png: Path, description: str) -> None:
     """Shows a picture in Prefect, embedded, so that no file server is needed."""
-    if TaskRunContext.get():
+    if _in_prefect():
         data = base64.b64encode(png.read_bytes()).decode()
         create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
@@ -73,9 +77,8 @@ def picture(key: str, png: Path, description: str) -> None:
 def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    in_prefect = TaskRunContext.get() is not None
     percent = 100.0 * done / total if total else 100.0
-    artifact = create_progress_artifact(progress=percent, description=title) if in_prefect else None
+    artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         line = bar.add_task(title, total=total, completed=done)
         shown = done

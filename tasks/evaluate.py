@@ -22,7 +22,7 @@ from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model
 
 
-@stage(gives=Evaluation, version=1, title="Evaluation")
+@stage(gives=Evaluation, version=1, title="Evaluation of {checkpoint.stage}")
 def evaluate(
     bench: Bench,
     spec: EvaluateSpec,

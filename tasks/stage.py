@@ -110,16 +110,14 @@ class Stage(Generic[P, A]):
         artifact = found or work.store.find(self.gives, key)
         assert artifact is not None
         work.log.append(StageRun(self.name, "cached" if found else "ran", time.perf_counter() - started, key))
-        announce.stage_ended(self.title, work.log[-1])
+        announce.stage_ended(self._titled(args, kwargs), work.log[-1])
         return artifact
 
     def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
-        bound = inspect.signature(self.body).bind(None, *args, **kwargs)
-        bound.apply_defaults()
         settings: dict[str, Any] = {}
         inputs: dict[str, str] = {}
-        for name, value in list(bound.arguments.items())[1:]:
+        for name, value in list(self._bound(args, kwargs).items())[1:]:
             if isinstance(value, Artifact):
                 inputs[name] = value.revision
             elif isinstance(value, BaseModel):
@@ -127,6 +125,15 @@ class Stage(Generic[P, A]):
             else:
                 settings[name] = value
         return settings, inputs
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        bound = inspect.signature(self.body).bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _titled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The title with the arguments that it names, such as "Evaluation of {checkpoint.stage}"."""
+        return self.title.format(**self._bound(args, kwargs))
 
     def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
         args, kwargs = given
@@ -141,7 +148,7 @@ class Stage(Generic[P, A]):
             "inputs": inputs,
             "packages": {name: installed(name) for name in PACKAGES},
         }
-        announce.stage_starts(self.title)
+        announce.stage_starts(self._titled(args, kwargs))
         scratch = work.store.root / ".scratch" / f"{self.name}-{key}"
         with work.store.staging() as out:
             scratch.mkdir(parents=True, exist_ok=True)

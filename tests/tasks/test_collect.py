@@ -40,12 +40,12 @@ class Endpoint(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
-    server: Endpoint
-
     def do_POST(self) -> None:
         asked = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.requests.append(json.loads(asked))
-        turns = self.server.turns
+        endpoint = self.server
+        assert isinstance(endpoint, Endpoint)
+        endpoint.requests.append(json.loads(asked))
+        turns = endpoint.turns
         turn = turns.pop(0) if len(turns) > 1 else turns[0]
         status = turn if isinstance(turn, int) else 200
         calls = turn if isinstance(turn, list) else []
@@ -63,7 +63,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """Says nothing."""
 
 
