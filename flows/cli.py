@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 app = typer.Typer(
     add_completion=False,
@@ -20,7 +22,7 @@ app = typer.Typer(
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run speaks for itself; Prefect's interface has its logs
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
@@ -56,24 +58,30 @@ def run(
     warnings.filterwarnings("ignore", category=FutureWarning)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
     from apprentice.flows.recipe import load_recipe
-    from apprentice.tasks.announce import console, say
     from apprentice.tasks.errors import Stop
 
     try:
         chosen = load_recipe(recipe, set_ or [])
+        # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
         os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
         from apprentice.flows.retrain import retrain
 
         folder = retrain(chosen, runs)
     except Stop as stop:
         what, _, do = str(stop).partition("\n→ ")
-        console.print(f"[bold red]{what}[/]\n{do}", markup=True)
+        _console().print(f"[bold red]{escape(what)}[/]\n{escape(do)}")
         sys.exit(1)
     except KeyboardInterrupt:
-        console.print("[bold]Interrupted.[/] Run the same command again: it goes on from the last finished stage.")
+        _console().print("[bold]Interrupted.[/] Run the same command again: it goes on from the last finished stage.")
         sys.exit(130)
+    from apprentice.tasks.announce import say
+
     say((folder / "report.md").read_text().split("### Three samples")[0])
     print(folder)
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -34,8 +35,14 @@ def _in_prefect() -> bool:
     return TaskRunContext.get() is not None or FlowRunContext.get() is not None
 
 
+def _log(line: str) -> None:
+    if _in_prefect():
+        get_run_logger().info(line)
+
+
 def stage_starts(title: str) -> None:
     console.print(f"[bold]▶ {title}[/]")
+    _log(title)
 
 
 def stage_ended(title: str, run: "StageRun") -> None:
@@ -43,6 +50,7 @@ def stage_ended(title: str, run: "StageRun") -> None:
         console.print(f"[dim]✓ {title}: cached as {run.key}[/]")
     else:
         console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
+    _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
 
 
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
