@@ -57,7 +57,7 @@ def test_windows_cannot_overlap_between_purposes_or_seeds(seed: int):
         ("grpo.num_generations=3", "does not divide"),
         ("student.model=Qwen/Qwen3-0.6B", "name either `model`"),
         ("student={model: Qwen/Qwen3-0.6B}", "name the revision of Qwen/Qwen3-0.6B"),
-        ("environment.version=0", "version '0' of reasoning_gym"),
+        ("environment.version='0'", "version '0' of reasoning_gym"),
         ("grpo.max_steps", "is not of the form path=value"),
     ],
 )
