@@ -154,17 +154,16 @@ def test_a_mistake_in_the_recipe_ends_without_a_traceback(home: Path):
 
 
 LONG = {
-    "Teacher's rollouts": ["seed=1", "windows.collect.size=4000"],
+    "Teacher's rollouts": ["seed=1", "windows.collect.size=1500"],
     "SFT": ["sft.epochs=500"],
     "GRPO": ["grpo.max_steps=500"],
     "Evaluation": ["evaluate.batch_size=1"],
 }
 SHORT = {
-    "Teacher's rollouts": ["seed=1", "windows.collect.size=4000", "sft.max_rows=32"],
-    "SFT": ["sft.epochs=3"],
+    "Teacher's rollouts": ["seed=1", "windows.collect.size=1500", "sft.max_rows=32"],
     "GRPO": ["grpo.max_steps=3"],
-    "Evaluation": ["evaluate.batch_size=1"],
 }
+"""How the run goes on where that is shown, too: once in the middle of a stage's work, once from a stage's start."""
 
 
 @pytest.mark.parametrize("stage", list(LONG))
@@ -194,12 +193,14 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
     if stage == "Teacher's rollouts":
         bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl"))
-        assert 20 < bought < 4000
+        assert 20 < bought < 1500
+    assert not list((home / "artifacts/.staging").iterdir())
+    if stage not in SHORT:
+        return
     again = apprentice(home, *SHORT[stage])
     assert again.code == 0, again.out
     before = [name for name, state in again.states if state == "cached"]
-    expected = {"Teacher's rollouts": "questions", "SFT": "lengths", "GRPO": "sft", "Evaluation": "grpo"}[stage]
-    assert expected in before
+    assert {"Teacher's rollouts": "questions", "GRPO": "sft"}[stage] in before
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
