@@ -12,6 +12,12 @@ from apprentice.tasks.questions import questions, read_questions
 from apprentice.tasks.specs import SeedWindows, Window
 from apprentice.tasks.stage import Bench
 
+SMALL = EnvironmentSpec(
+    name="reasoning_gym",
+    settings={"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
+)
+"""Two terms of one digit: about two hundred questions in all."""
+
 
 def windows(size: int = 60, evaluate: int = 60) -> SeedWindows:
     return SeedWindows(
@@ -53,14 +59,7 @@ def test_windows_are_accepted_exactly_when_no_seed_is_in_two(trial: int):
 
 
 def test_no_training_question_is_used_that_the_evaluation_asks(bench: Bench):
-    small = EnvironmentSpec(
-        name="reasoning_gym",
-        settings={
-            "dataset": "chain_sum",
-            "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-        },
-    )
-    counts = questions.body(bench, small, windows(200, 200), 40)
+    counts = questions.body(bench, SMALL, windows(200, 200), 40)
     examined = [row["question"] for row in read_questions(bench.out, "evaluate") if row["used"]]
     trained = {row["question"] for row in read_questions(bench.out, "grpo") if row["used"]}
     assert len(examined) == len(set(examined)) == counts["evaluate"] == 40
@@ -77,15 +76,8 @@ def test_too_few_distinct_questions_for_the_evaluation_are_refused(bench: Bench)
 
 
 def test_a_space_that_the_evaluation_uses_up_is_refused(bench: Bench):
-    small = EnvironmentSpec(
-        name="reasoning_gym",
-        settings={
-            "dataset": "chain_sum",
-            "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-        },
-    )
     with pytest.raises(Stop, match="of the 60 seeds for collect ask what the evaluation asks"):
-        questions.body(bench, small, windows(60, 3000), 180)
+        questions.body(bench, SMALL, windows(60, 3000), 180)
 
 
 def test_a_configuration_that_the_environment_refuses_is_a_clear_stop(bench: Bench):
