@@ -9,14 +9,18 @@ TRL's `environment_factory` looks at the same things: `reset`, public methods as
 """
 
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from apprentice.envs.session import Reply, Session, SessionLost
+from apprentice.envs.breaker import SessionLost
+from apprentice.envs.session import Reply, Session
+
+T = TypeVar("T")
 
 
 class ToolEnvironment(ABC):
@@ -67,7 +71,7 @@ class ToolEnvironment(ABC):
             raise ValueError("The episode is over; no further call counts.")
         return self._guarded(lambda session: session.step(action))
 
-    def _guarded(self, call: Callable[[Session], Reply]) -> Reply:
+    def _guarded(self, call: Callable[[Session], T]) -> T:
         if self.session is None:
             raise SessionLost("this environment was made without a session, so it cannot be played")
         try:
@@ -76,6 +80,10 @@ class ToolEnvironment(ABC):
             self.reward, self.done, self.failure = None, True, str(lost)
             raise
 
+    def _wait_for_server(self) -> None:
+        """Returns when the server is there, as far as is known. Raises SessionLost."""
+        self._guarded(lambda session: session.wait_for_server())
+
     def _close(self) -> None:
         if self.session is not None:
             self.session.close()
@@ -83,16 +91,28 @@ class ToolEnvironment(ABC):
 
 def tools_of(environment: ToolEnvironment) -> list[Callable[..., str]]:
     """The public methods of the class but `reset`, in the order TRL discovers them (by name)."""
-    return [
-        getattr(environment, name)
-        for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)
-        if not name.startswith("_") and name != "reset"
-    ]
+    return [getattr(environment, name) for name in _tool_names(type(environment))]
+
+
+@cache
+def _tool_names(environment: type[ToolEnvironment]) -> list[str]:
+    functions = inspect.getmembers(environment, predicate=inspect.isfunction)
+    return [name for name, _ in functions if not name.startswith("_") and name != "reset"]
 
 
 def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:
     """The tools as JSON schemas, made by the function with which TRL and chat templates make theirs."""
     return _schemas_of(type(environment))
+
+
+def tools_text(environment: ToolEnvironment) -> str:
+    """`tool_schemas` as JSON text: what stands in records and training rows."""
+    return _text_of(type(environment))
+
+
+@cache
+def _text_of(environment: type[ToolEnvironment]) -> str:
+    return json.dumps(_schemas_of(environment), ensure_ascii=False)
 
 
 @cache

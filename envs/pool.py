@@ -1,61 +1,204 @@
 """Many sessions of one server, reused: work is spread over them, results come back as they finish.
 
 In: items and what to do with each in an environment. Out: results in the order in which they finish.
-Why: a reused session is seven times cheaper than a new one, and one caller at a time is all that a session takes.
+Why: a reused session is seven times cheaper than a new one, one caller at a time is all that a session takes, and a
+server grants only so many: how many is found out by asking for one more after another.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import islice
+from contextlib import AbstractAsyncContextManager, nullcontext
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.breaker import Breaker
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.session import Session
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import AtCapacity, Session, probe
+from apprentice.envs.waiting import spawn, start, wait_for
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
 
+ASK_AGAIN = 30.0
+"""Seconds after which a server at its limit is asked for one more session."""
+
+
+open_pools: "WeakSet[EnvironmentPool]" = WeakSet()
+"""All pools of this process: whoever is interrupted ends the work of the other threads, too."""
+
 
 class EnvironmentPool:
-    """`size` environments, each with a session of its own. Use it as a context manager."""
+    """Up to `size` environments, each with a session of its own. Use it as a context manager.
 
-    def __init__(self, spec: EnvironmentSpec, url: str, size: int):
-        self.environments = [spec.make(Session(url)) for _ in range(size)]
-        self._free: SimpleQueue[ToolEnvironment] = SimpleQueue()
-        for environment in self.environments:
-            self._free.put(environment)
-        self._threads = ThreadPoolExecutor(max_workers=size, thread_name_prefix="environment")
+    Args:
+        size: Environments; the server's `sessions` when left out.
+        say: Told about outages and limits.
+        lease: Held by each open session; see `Session`.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        server: EnvironmentServer,
+        size: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        lease: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+    ):
+        self.server = server
+        self.say = say
+        self.breaker = Breaker(server, lambda: probe(server), say)
+        self.sessions = [Session(server, self.breaker, lease) for _ in range(size or server.sessions)]
+        self._crews: list[Crew[Any, Any]] = []
+        open_pools.add(self)
+        self.environments = [spec.make(session) for session in self.sessions]
 
     def __enter__(self) -> "EnvironmentPool":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for environment in self.environments:
-            environment._close()
+        wait_for(self._shut())
+
+    def interrupt(self) -> None:
+        """Ends what runs on another thread; there `map` raises CancelledError."""
+
+        async def all_of_them() -> None:
+            for crew in self._crews:
+                await crew.stop()
+
+        start(all_of_them())
+
+    async def _shut(self) -> None:
+        self.breaker.stop()
+        for crew in self._crews:  # one that ran to its end, or one whose results nobody takes any more
+            await crew.stop()
+        await asyncio.gather(*(session.shut() for session in self.sessions))
 
     def map(self, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
-        """Applies `play` to every item in an environment that is free, and yields each as it finishes."""
+        """Applies `play` to every item in an environment that is free, and yields each as it finishes.
 
-        def leased(item: I) -> R:
-            environment = self._free.get()
-            try:
-                return play(environment, item)
-            finally:
-                self._free.put(environment)
+        Raises what `play` raises, after those that were running then are done and yielded; SessionLost.
+        """
+        crew = Crew(self, play, items)
+        self._crews.append(crew)
+        running = start(crew.run())
+        while (finished := crew.results.get()) is not None:
+            yield finished
+        running.result()
 
-        return self.spread(leased, items)
+    def together(self, do: Callable[[int], R], count: int) -> list[R]:
+        """`do(0)` … `do(count - 1)`, all at once; results in order. Raises the first one's exception."""
 
-    def spread(self, do: Callable[[I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
-        """Applies `do` to every item, at most twice `size` of them in flight, and yields each as it finishes."""
-        waiting = iter(items)
-        running: dict[Future[R], I] = {}
-        while True:
-            for item in islice(waiting, 2 * len(self.environments) - len(running)):
-                running[self._threads.submit(do, item)] = item
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
+        async def all_of_them() -> list[R | BaseException]:
+            return await asyncio.gather(*(spawn(do, place) for place in range(count)), return_exceptions=True)
+
+        results = wait_for(all_of_them())
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results  # type: ignore[return-value]
+
+
+class Crew(Generic[I, R]):
+    """One worker an open session; more join as the server grants more."""
+
+    def __init__(self, pool: EnvironmentPool, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]):
+        self.results: SimpleQueue[tuple[I, R] | None] = SimpleQueue()
+        self._pool = pool
+        self._play = play
+        self._items = iter(items)
+        self._idle: asyncio.Queue[tuple[ToolEnvironment, Session]] = asyncio.Queue()
+        for each in zip(pool.environments, pool.sessions, strict=True):
+            self._idle.put_nowait(each)
+        self._workers: set[asyncio.Task[None]] = set()
+        self._no_more = asyncio.Event()
+        self._error: BaseException | None = None
+        self._limit: int | None = None
+        self._running: asyncio.Task[Any] | None = None
+
+    async def run(self) -> None:
+        """Ends when every item is done, or with the first error once what was running is done."""
+        self._running = asyncio.current_task()
+        growing = asyncio.create_task(self._grow())
+        try:
+            await self._no_more.wait()
+            await _end([growing])
+            await asyncio.gather(*self._workers, return_exceptions=True)
+        finally:
+            await _end([growing, *self._workers])
+            self.results.put(None)
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self) -> None:
+        """Ends it in the middle of whatever it does."""
+        if self._running is not None:
+            await _end([self._running])
+
+    async def _grow(self) -> None:
+        """Opens one session after another; asks a server at its limit again now and then."""
+        try:
+            while not self._no_more.is_set():
+                environment, session = await self._idle.get()
+                while any(other.turned_away for other in self._pool.sessions):  # an episode that runs comes first
+                    await asyncio.sleep(1.0)
+                try:
+                    await session.open()
+                except AtCapacity:
+                    self._at_limit()
+                    if self._workers:
+                        await session.shut()
+                        self._idle.put_nowait((environment, session))
+                        await asyncio.sleep(ASK_AGAIN)
+                        continue
+                    await session.open(patient=True)
+                worker = asyncio.create_task(self._work(environment, session))
+                self._workers.add(worker)
+                worker.add_done_callback(self._workers.discard)
+        except Exception as error:
+            self._stop(error)
+
+    async def _work(self, environment: ToolEnvironment, session: Session) -> None:
+        try:
+            for item in self._items:
+                self.results.put((item, await spawn(self._play, environment, item)))
+                while self.results.qsize() > 4 * len(self._pool.sessions):  # whoever takes them is slower
+                    await asyncio.sleep(0.005)
+                await self._pool.breaker.wait()
+                if self._no_more.is_set():
+                    return
+                if any(other.turned_away for other in self._pool.sessions):
+                    await session.shut()
+                    self._at_limit()
+                    self._idle.put_nowait((environment, session))
+                    return
+            self._no_more.set()
+        except Exception as error:
+            self._stop(error)
+
+    def _at_limit(self) -> None:
+        held = sum(session.is_open for session in self._pool.sessions)
+        if held == self._limit:
+            return
+        self._limit = held
+        url = self._pool.server.url
+        self._pool.say(
+            f"{url} grants no more than {held} sessions at once; server.sessions asks for {len(self._pool.sessions)}. "
+            f"Going on with {held}; a higher max_concurrent_envs on the server is faster."
+            if held
+            else f"{url} grants no session: all are in use. Waiting for one."
+        )
+
+    def _stop(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._no_more.set()
+
+
+async def _end(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Cancels until all are done: in Python 3.11 `asyncio.wait_for` swallows a cancellation that meets its result."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=1.0)

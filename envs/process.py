@@ -52,7 +52,9 @@ def serve(app: Any) -> None:
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, ws_ping_interval=None))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", access_log=False, ws_ping_interval=None, ws_per_message_deflate=False)
+    )
     print(
         f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True
     )  # the listener queues what comes before it serves

@@ -7,21 +7,26 @@ full reset, the same actions again, then the one that failed.
 """
 
 import asyncio
-import threading
-from collections.abc import Coroutine
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from typing import Any, NamedTuple
 
 import tenacity
 
-T = TypeVar("T")
+from apprentice.envs.breaker import Breaker, SessionLost, why
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.waiting import wait_for
 
-
-class SessionLost(Exception):
-    """The server could not be reached, or went away, for longer than the session is patient."""
+ATTEMPTS = 8
+"""Times that one exchange is tried while the server is there; waiting for it to come back is not counted."""
 
 
 class Refused(Exception):
     """The server understood and said no: a configuration that it does not accept, an unknown dataset."""
+
+
+class AtCapacity(Exception):
+    """The server grants no further session: it accepts one and closes it with 1000 (OK)."""
 
 
 class Reply(NamedTuple):
@@ -36,118 +41,201 @@ class Session:
     """A resilient session. One caller at a time.
 
     Args:
-        url: The server's address, http:// or https://.
-        patience: Seconds that one call may take over all its attempts, reconnecting and rebuilding included.
-        message_timeout: Seconds after which a single message counts as lost.
+        breaker: Shared by the sessions of one pool; a session alone has its own.
+        lease: Entered when the session is first opened, left when it is closed: a share of a limit between runs.
+
+    Attributes:
+        turned_away: In the middle of an episode the server grants this session no place any more; it waits for one.
     """
 
-    def __init__(self, url: str, patience: float = 60.0, message_timeout: float = 20.0):
-        self.url = url
-        self._message_timeout = message_timeout
-        self._client = None
+    def __init__(
+        self,
+        server: EnvironmentServer,
+        breaker: Breaker | None = None,
+        lease: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+    ):
+        self.server = server
+        self.turned_away = False
+        self._breaker = breaker or Breaker(server, lambda: probe(server), lambda text: None)
+        self._lease = lease
+        self._leased: AsyncExitStack | None = None
+        self._client: Any = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._question: dict[str, Any] = {}
         self._actions: list[dict[str, Any]] = []
         self._retry = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((OSError, EOFError, asyncio.TimeoutError)),
+            retry=tenacity.retry_if_exception_type((OSError, EOFError)),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=5.0),
-            stop=tenacity.stop_after_delay(patience),
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            reraise=True,
+        )
+        self._wait_for_place = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(AtCapacity),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=tenacity.stop_after_delay(server.patience),
+            before_sleep=self._note_turned_away,
             reraise=True,
         )
 
     def reset(self, **question: Any) -> Reply:
         """Starts the episode that `question` names. Raises Refused, SessionLost."""
         self._question, self._actions = question, []
-        return self._run(self._exchange("reset", question))
+        return wait_for(self._exchange("reset", question))
 
     def step(self, action: dict[str, Any]) -> Reply:
         """Sends one action of the episode that `reset` started. Raises Refused, SessionLost."""
-        reply = self._run(self._exchange("step", action))
+        reply = wait_for(self._exchange("step", action))
         self._actions.append(action)
         return reply
 
+    def wait_for_server(self) -> None:
+        """Returns when the server is there, as far as is known. Raises SessionLost."""
+        wait_for(self._breaker.wait())
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
     def close(self) -> None:
-        """Ends the session on the server, as far as it can still be reached."""
+        """Ends the session on the server, as far as it can still be reached, and gives its lease back."""
+        wait_for(self.shut())
+
+    async def shut(self) -> None:
+        """As `close`, on the loop."""
         if self._client is not None:
             client, self._client = self._client, None
-            _on_loop(client.disconnect())
+            await client.disconnect()
+        await asyncio.gather(*self._leaving)
+        if self._leased is not None:
+            leased, self._leased = self._leased, None
+            await leased.aclose()
 
-    def _run(self, exchange: Coroutine[Any, Any, Reply]) -> Reply:
-        try:
-            return _on_loop(exchange)
-        except (TimeoutError, OSError, EOFError) as error:
-            raise SessionLost(f"{self.url}: {_why(error)}") from error
+    async def open(self, patient: bool = False) -> None:
+        """Takes a lease and a place on the server. Raises SessionLost; AtCapacity at once unless it is `patient`."""
+        await self._persist(self._connected, patient=patient)
 
     async def _exchange(self, kind: str, payload: dict[str, Any]) -> Reply:
-        async for attempt in self._retry.copy():
-            with attempt:
-                return await self._send(kind, payload)
-        raise AssertionError("tenacity ends in a return or an exception")
+        return await self._persist(self._send, kind, payload)
 
-    async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
+    async def _persist(self, do: Callable[..., Any], *given: Any, patient: bool = True) -> Any:
+        try:
+            return await self._once(do, *given)  # nearly always; what follows costs a tenth of an exchange
+        except (OSError, EOFError):
+            pass
+        except AtCapacity:
+            if not patient:
+                raise
+        try:
+            if patient:
+                return await self._wait_for_place(self._retry.copy(), self._once, do, *given)
+            return await self._retry(self._once, do, *given)
+        except AtCapacity as error:
+            if not patient:
+                raise
+            raise SessionLost(f"{self.server.url} granted no session for {self.server.patience:.0f} s") from error
+        except (OSError, EOFError) as error:
+            raise SessionLost(f"{self.server.url}: {why(error)}, {ATTEMPTS} times in a row") from error
+        finally:
+            self.turned_away = False
+
+    def _note_turned_away(self, _: tenacity.RetryCallState) -> None:
+        self.turned_away = True
+
+    async def _once(self, do: Callable[..., Any], *given: Any) -> Any:
+        """One attempt. Whatever goes wrong in it costs the connection; a failing one is counted by the breaker."""
         from websockets.exceptions import ConnectionClosed
 
         try:
-            if self._client is None:
-                await self._reconnect()
-                if kind == "step":
-                    await self._rebuild()
-            client = self._client
-            assert client is not None
-            result = await (client.reset(**payload) if kind == "reset" else client.step(payload))
-        except (TimeoutError, OSError):
-            await self._throw_away()
+            await self._breaker.wait()
+            result = await do(*given)
+        except Refused:
             raise
-        except ConnectionClosed as closed:
-            await self._throw_away()
-            raise EOFError(_closed(closed)) from closed
+        except (OSError, EOFError, ConnectionClosed) as error:
+            self._throw_away()
+            self._breaker.failed()
+            raise EOFError(why(error)) from error
+        except BaseException:  # cancelled, or refused a place: an unread reply must never be read later
+            self._throw_away()
+            raise
+        self._breaker.succeeded()
+        return result
+
+    async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
+        is_new = self._client is None
+        client = await self._connected()
+        if is_new and kind == "step":
+            await self._rebuild()
+        try:
+            result = await (client.reset(**payload) if kind == "reset" else client.step(payload))
         except RuntimeError as error:  # OpenEnv raises it for every reply of type "error"
             if not str(error).startswith("Server error: "):
                 raise
-            if "CAPACITY_REACHED" in str(error):
-                await self._throw_away()
-                raise EOFError(f"the server grants no further session: {error}") from error
             raise Refused(str(error).removeprefix("Server error: ")) from error
         return Reply(result.observation, result.reward, result.done)
 
-    async def _reconnect(self) -> None:
-        from openenv.core.generic_client import GenericEnvClient
-
-        client = GenericEnvClient(self.url, connect_timeout_s=10.0, message_timeout_s=self._message_timeout)
-        await client.connect()
-        self._client = client
+    async def _connected(self) -> Any:
+        """The connected client."""
+        if self._client is not None:
+            return self._client
+        if self._leased is None:
+            self._leased = AsyncExitStack()
+            await self._leased.enter_async_context(self._lease())
+        async with self._breaker.opening:
+            await self._breaker.wait()
+            self._client = await connect(self.server)
+        return self._client
 
     async def _rebuild(self) -> None:
         """Brings a new server session to where the lost one was."""
-        assert self._client is not None
         await self._client.reset(**self._question)
         for action in self._actions:
             await self._client.step(action)
 
-    async def _throw_away(self) -> None:
+    def _throw_away(self) -> None:
+        """Leaves the connection; saying goodbye to a server that hangs takes long, and nobody waits for it."""
         if self._client is not None:
-            client, self._client = self._client, None
+            leaving = asyncio.create_task(self._client.disconnect())
+            self._client = None
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+
+async def connect(server: EnvironmentServer) -> Any:
+    """A connected client whose session the server has granted. Raises AtCapacity, OSError, EOFError.
+
+    Being accepted says nothing: a session over the limit is accepted and closed. So the session's state is asked for.
+    """
+    from openenv.core.generic_client import GenericEnvClient
+    from websockets.exceptions import ConnectionClosed
+
+    client = GenericEnvClient(
+        server.url,
+        connect_timeout_s=min(10.0, server.message_timeout),
+        message_timeout_s=server.message_timeout,
+    )
+    await client.connect()
+    try:
+        await client.state()
+    except ConnectionClosed as closed:
+        if closed.rcvd is not None and closed.rcvd.code == 1000:
+            raise AtCapacity from closed
+        raise EOFError(f"connection closed ({closed})") from closed
+    except RuntimeError as error:
+        if "CAPACITY_REACHED" in str(error):
             await client.disconnect()
+            raise AtCapacity from error
+        if "FACTORY_ERROR" in str(error) or "SESSION_ERROR" in str(error):
+            raise ConnectionError(str(error)) from error
+    except BaseException:
+        await client.disconnect()
+        raise
+    return client
 
 
-def _closed(closed: Any) -> str:
-    if closed.rcvd is not None and closed.rcvd.code == 1000:
-        return "the server closed the session with 1000 (OK), as it does over its limit of concurrent sessions"
-    return f"connection closed ({closed})"
-
-
-def _why(error: BaseException) -> str:
-    return "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error)
-
-
-_starting = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-
-
-def _on_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine on the one event loop, in a daemon thread, that all sessions of the process share."""
-    global _loop
-    with _starting:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="openenv-sessions", daemon=True).start()
-    return asyncio.run_coroutine_threadsafe(coroutine, _loop).result()
+async def probe(server: EnvironmentServer) -> None:
+    """Returns when the server answers. Raises OSError, EOFError when it does not."""
+    try:
+        client = await connect(server)
+    except AtCapacity:
+        return
+    await client.disconnect()

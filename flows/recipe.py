@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.specs import (
     CollectSpec,
@@ -30,15 +31,6 @@ BLOCK = 100_000_000
 """Seeds between the windows of two purposes."""
 SHIFT = 1_000_000
 """Seeds by which a recipe's seed moves each window within its block."""
-
-
-class ServerSpec(Spec):
-    """Where the environment runs. Not part of any key: a question is the same on every server."""
-
-    url: str | None = None
-    """A running server (a Space, a container). Left out, the run starts and stops a local process."""
-    sessions: int = Field(default=16, ge=1)
-    """Sessions that questions and collection use at once: no more than the server grants."""
 
 
 class StoreSpec(Spec):
@@ -72,7 +64,7 @@ class Recipe(BaseModel):
     seed: int = Field(default=0, ge=0, lt=BLOCK // SHIFT)
     """Of weights, order and sampling; it also moves the seed windows."""
     environment: EnvironmentSpec
-    server: ServerSpec = ServerSpec()
+    server: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     windows: WindowSpecs
     teacher: TeacherSpec

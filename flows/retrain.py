@@ -33,7 +33,7 @@ def retrain(recipe: Recipe, runs: Path = Path("runs")) -> Path:
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)
-        rollouts = collect(work, recipe.collect, recipe.teacher, task, asked)
+        rollouts = collect(work, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
         kept = filter_rollouts(work, rollouts, asked)
         base = student(work, recipe.student, task, asked, seed)
         measured = lengths(work, recipe.lengths, kept, base)

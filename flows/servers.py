@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import cached_property
 
 from apprentice.envs.process import local_server
+from apprentice.envs.server import EnvironmentServer
 from apprentice.flows.recipe import Recipe
 
 
@@ -16,7 +17,6 @@ class RunServers:
 
     def __init__(self, recipe: Recipe):
         self._recipe = recipe
-        self.sessions = recipe.server.sessions
         self._started = ExitStack()
 
     def __enter__(self) -> "RunServers":
@@ -25,8 +25,9 @@ class RunServers:
     def __exit__(self, *_: object) -> None:
         self._started.close()
 
-    def environment(self) -> str:
-        return self._recipe.server.url or self._local_environment
+    def environment(self) -> EnvironmentServer:
+        server = self._recipe.server
+        return server if server.url else server.model_copy(update={"url": self._local_environment, "shared": False})
 
     def teacher(self) -> str | None:
         if self._recipe.teacher.scripted_error_rate is None:

@@ -5,6 +5,7 @@ In: titles, tables, pictures, progress. Out: lines and bars on the terminal (ric
 
 import base64
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markdown import Markdown
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -53,6 +55,13 @@ def stage_ended(title: str, run: "StageRun") -> None:
     _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
 
 
+def warn(text: str) -> None:
+    """Says what a person who watches should know now, on the terminal and in Prefect's log. From any thread."""
+    console.print(f"[yellow]  {escape(text)}[/]")
+    if _in_prefect():
+        get_run_logger().warning(text)
+
+
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table, here and in Prefect. `key`: lower case and dashes."""
     shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -81,20 +90,55 @@ def picture(key: str, png: Path, description: str) -> None:
         create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
 
+class _Bars:
+    """The terminal's bars: one display, however many stages advance at once."""
+
+    def __init__(self):
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._display = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+        self._using = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def bar(self, title: str, total: int, done: int) -> Iterator[Callable[[int], int]]:
+        """Yields a function that advances the bar and returns where it stands."""
+        with self._lock:
+            self._using += 1
+            if self._using == 1:
+                self._display.start()
+        line = self._display.add_task(title, total=total, completed=done)
+        stands = done
+
+        def advance(units: int) -> int:
+            nonlocal stands
+            stands += units
+            self._display.update(line, completed=stands)
+            return stands
+
+        try:
+            yield advance
+        finally:
+            self._display.remove_task(line)
+            with self._lock:
+                self._using -= 1
+                if not self._using:
+                    self._display.stop()
+
+
+_bars = _Bars()
+
+
 @contextmanager
 def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     percent = 100.0 * done / total if total else 100.0
     artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-        line = bar.add_task(title, total=total, completed=done)
-        shown = done
+    shown = done
+    with _bars.bar(title, total, done) as bar:
 
         def advance(units: int) -> None:
             nonlocal shown
-            bar.advance(line, units)
-            now = int(bar.tasks[0].completed)
+            now = bar(units)
             if artifact is not None and (now - shown >= total / 10 or now == total):
                 shown = now
                 update_progress_artifact(artifact_id=artifact, progress=100.0 * now / total)  # type: ignore[arg-type]

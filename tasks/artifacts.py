@@ -47,6 +47,17 @@ class Rollouts(Artifact):
     failed: int
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    """Of the prompt tokens."""
+    reasoning_tokens: int
+    """Of the completion tokens."""
+    cost_usd: float
+
+
+class RolloutShard(Rollouts):
+    """The episodes of a part of the collect window."""
+
+    suffix = "rollout-shards"
 
 
 class KeptRollouts(Artifact):

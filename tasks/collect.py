@@ -1,130 +1,190 @@
 """Has the teacher play one episode for each seed of the collect window.
 
-In: the task, the teacher, the seeds. Out: `Rollouts`: rollouts.jsonl, one episode a line, by seed.
-Every finished episode is appended to a scratch file that only this very work finds again (its name is the key), so an
-interrupted collection goes on where it was; a torn last line is cut off first.
+In: the task, the teacher, the window. Out: `Rollouts`: rollouts.jsonl, one episode a line, by seed.
+Every finished episode is journaled at once, so an interrupted collection goes on where it was, and an outage of the
+environment or of the teacher costs time and nothing else. The window may be split into shards, each a task and an
+artifact of its own; together they are the dataset that one shard gives.
 """
 
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import ToolEnvironment, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.pool import EnvironmentPool, open_pools
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Questions, Rollouts
-from apprentice.tasks.episode import Episode
+from apprentice.tasks.artifacts import Rollouts, RolloutShard
+from apprentice.tasks.budget import Budget, BudgetReached
+from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.questions import read_questions
-from apprentice.tasks.specs import CollectSpec, TeacherSpec
-from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.teacher import Spent, Teacher, TeacherFailed
+from apprentice.tasks.journal import Journal, journal
+from apprentice.tasks.limits import lease, limit_name, shared
+from apprentice.tasks.record import Record
+from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.stage import Bench, StandingServers, Work, stage
+from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
+
+COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
+PASSES = 2
+"""Times that an episode which infrastructure lost is played, all others first."""
 
 
-@stage(gives=Rollouts, version=1, title="Teacher's rollouts")
+@stage(gives=Rollouts, version=2, title="Teacher's rollouts")
 def collect(
-    bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, questions: Questions
+    bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
-    """Plays every seed of the collect window once. Raises Stop when too many fail; what finished is kept."""
-    seeds = [row["seed"] for row in read_questions(bench.fetch(questions), "collect")]
-    with _journal(bench.scratch / "episodes.jsonl") as journal:
-        done = {json.loads(line)["seed"] for line in journal}
-        failures = _play(bench, spec, teacher, environment, [seed for seed in seeds if seed not in done], journal)
-        return _publish(journal, failures, bench.out / "rollouts.jsonl")
-
-
-def _play(
-    bench: Bench,
-    spec: CollectSpec,
-    teacher_spec: TeacherSpec,
-    environment: EnvironmentSpec,
-    seeds: list[int],
-    journal: IO[bytes],
-) -> list[dict[str, Any]]:
-    """Appends every played episode to the journal; returns those that infrastructure failed, to be tried next time."""
-    if not seeds:
-        return []
+    """Plays every seed of the window once. Raises Stop; what finished is kept."""
     servers = bench.work.servers
-    teacher = Teacher(teacher_spec, servers.teacher(), spec.asks)
-    lost: list[dict[str, Any]] = []
+    standing = Work(bench.work.store, StandingServers(servers.environment(), servers.teacher()))
+    parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
+    try:
+        shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]
+    except KeyboardInterrupt:  # came to this thread; the shards are on others
+        for pool in list(open_pools):
+            pool.interrupt()
+        raise
+    with (bench.out / "rollouts.jsonl").open("wb") as file:
+        for shard in shards:
+            with (bench.fetch(shard) / "rollouts.jsonl").open("rb") as part:
+                shutil.copyfileobj(part, file)
+    return {name: sum(getattr(shard, name) for shard in shards) for name in ("episodes", "failed", *COUNTED)}
 
-    def play(instance: ToolEnvironment, seed: int) -> dict[str, Any]:
-        return play_one(instance, seed, teacher, environment)
 
-    with (
-        announce.progress("episodes", len(seeds)) as advance,
-        EnvironmentPool(environment, servers.environment(), servers.sessions) as pool,
+@stage(gives=RolloutShard, version=1, title="Rollouts of seeds {window}")
+def collect_shard(
+    bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
+) -> dict[str, Any]:
+    """Plays the seeds of one part of the window. Raises Stop; what finished is kept."""
+    instance = environment.make()
+    begun_with = {
+        "teacher": teacher.in_key(),
+        "collect": spec.in_key(),
+        "environment": environment.model_dump(mode="json"),
+        "prompt": {"messages": prompt(instance, ""), "tools": tools_text(instance)},
+    }
+    with journal(bench.scratch, begun_with) as kept:
+        for lost in Collector(bench, spec, teacher, environment, kept).play(window):
+            kept.append(lost)
+        return _publish(kept, bench.out / "rollouts.jsonl")
+
+
+class Collector:
+    """Fills a journal."""
+
+    def __init__(
+        self, bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, kept: Journal
     ):
-        for _, record in pool.map(play, seeds):
-            advance(1)
-            if record["failure"] and record["failure"]["boundary"] == "environment":
+        self._bench = bench
+        self._spec = spec
+        self._teacher = teacher
+        self._environment = environment
+        self._journal = kept
+
+    def play(self, window: Window) -> list[Record]:
+        """Plays what is missing; returns the episodes that infrastructure lost again and again. Raises Stop."""
+        lost: list[Record] = []
+        done = self._journal.seeds()
+        if len(done) == window.size:
+            return []
+        share = 1 / self._spec.shards
+        cap = self._teacher.budget_usd
+        budget = Budget(self._teacher.prices, cap and cap * share, self._bench.scratch / "spent_usd")
+        teacher = Teacher(self._teacher, self._bench.work.servers.teacher(), self._spec.asks, budget, share)
+        seeds = (seed for seed in window.seeds() if seed not in done)
+        try:
+            with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:
+                for _ in range(PASSES):
+                    lost = self._pass(pool, teacher, seeds, window.size, advance)
+                    seeds = iter([record.seed for record in lost])
+        except BudgetReached:
+            raise Stop(
+                f"The budget of {cap} USD is used up{f', a {self._spec.shards}th a shard' if share < 1 else ''}: "
+                f"{budget.spent:.4f} USD went into {len(self._journal)} of {window.size} episodes, which are kept.",
+                "Raise teacher.budget_usd and run again: it goes on from there.",
+            ) from None
+        except SessionLost as gone:
+            raise Stop(
+                f"The environment's server is gone: {gone}. {len(self._journal)} of {window.size} episodes are kept.",
+                "See that it runs, then run again: collection goes on from there.",
+            ) from gone
+        finally:
+            teacher.close()
+            budget.close()
+        return lost
+
+    def _pool(self) -> EnvironmentPool:
+        server = self._bench.work.servers.environment()
+        sessions = max(1, server.sessions // self._spec.shards)
+        return EnvironmentPool(self._environment, server, sessions, announce.warn, leases(server))
+
+    def _pass(self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any) -> list[Record]:
+        lost: list[Record] = []
+        for _, record in pool.map(partial(play_one, teacher=teacher, environment=self._environment), seeds):
+            if record.failed_at not in ("", "teacher"):
                 lost.append(record)
-                if len(lost) > spec.max_failed * len(seeds):
+                if len(lost) > max(self._spec.max_failed * of, 1):
                     raise Stop(
-                        f"{len(lost)} episodes were lost to the environment, the last one to: "
-                        f"{record['failure']['cause']}",
-                        "See that its server runs, then run again: finished episodes are kept.",
+                        f"{len(lost)} episodes were lost to infrastructure, the last one to: {record.cause}",
+                        "See that the servers run, then run again: finished episodes are kept.",
                     )
             else:
-                journal.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-                journal.flush()
-    return lost
+                self._journal.append(record)
+                advance(1)
+        return lost
 
 
-def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> dict[str, Any]:
+def leases(server: EnvironmentServer) -> Callable[[], Any]:
+    """A place in the limit that concurrent runs against one server share, where there is such a thing."""
+    if not (server.shared and shared()):
+        return nullcontext
+    return partial(lease, limit_name("sessions", server.url), server.sessions)
+
+
+def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Record:
     """One whole episode of the teacher as a record; a failure is data, with the boundary at which it happened."""
     spent = Spent()
-    record: dict[str, Any] = {"seed": seed, "environment": environment.model_dump(mode="json")}
-    transcript: dict[str, Any] = {"messages": [], "tools": []}
-    failure = None
+    messages: list[dict[str, Any]] = []
+    failed_at = cause = ""
     try:
         episode = Episode(instance, seed)
-        transcript = {"messages": episode.messages, "tools": episode.tools}
+        messages = episode.messages
         while not episode.done:
-            episode.hear(teacher.reply(episode.messages, episode.tools, spent))
+            instance._wait_for_server()  # a turn that cannot be played is not bought
+            episode.hear(teacher.reply(messages, episode.tools, spent))
     except TeacherFailed as failed:
-        failure = {"boundary": "teacher", "cause": str(failed)}
-    except SessionLost as lost:
-        failure = {"boundary": "environment", "cause": str(lost)}
-    reward = None if failure else instance.reward
-    return record | transcript | {"reward": reward} | asdict(spent) | {"failure": failure}
+        failed_at, cause = "teacher", str(failed)
+    except TeacherAway as away:
+        failed_at, cause = "teacher's endpoint", str(away)
+    except SessionLost as gone:
+        failed_at, cause = "environment", str(gone)
+    return Record(
+        seed=seed,
+        environment=f"{environment.name} {environment.version}",
+        messages=messages,
+        tools=tools_text(instance),
+        reward=None if failed_at else instance.reward,
+        failed_at=failed_at,
+        cause=cause,
+        asked_again="; ".join(spent.asked_again),
+        **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
+    )
 
 
-@contextmanager
-def _journal(path: Path) -> Iterator[IO[bytes]]:
-    """The scratch file, locked against a second collector, its torn last line cut off, read from its start."""
-    with path.open("a+b") as journal:
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Stop("Another run collects the very same episodes.", "Wait for it; its result serves both.") from None
-        whole = path.read_bytes()
-        journal.truncate(whole.rfind(b"\n") + 1)
-        journal.seek(0)
-        yield journal
-
-
-def _publish(journal: IO[bytes], failures: list[dict[str, Any]], to: Path) -> dict[str, Any]:
+def _publish(kept: Journal, to: Path) -> dict[str, Any]:
     """Writes the episodes by seed, one line in memory at a time, and counts."""
-    counts = {"episodes": len(failures), "failed": len(failures), "prompt_tokens": 0, "completion_tokens": 0}
-    places: list[tuple[int, int]] = []
-    journal.seek(0)
-    while line := journal.readline():
-        record = json.loads(line)
-        places.append((record["seed"], journal.tell() - len(line)))
-        counts["episodes"] += 1
-        counts["failed"] += record["failure"] is not None
-        counts["prompt_tokens"] += record["usage"]["prompt_tokens"]
-        counts["completion_tokens"] += record["usage"]["completion_tokens"]
+    counts: Counter[str] = Counter()
     with to.open("wb") as file:
-        for _, place in sorted(places):
-            journal.seek(place)
-            file.write(journal.readline())
-        file.writelines(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in failures)
-    return counts
+        for line in kept.in_order():
+            file.write(line)
+            record = json.loads(line)
+            counts.update({"episodes": 1, "failed": bool(record["failed_at"])})
+            counts.update({name: record[name] for name in COUNTED})
+    return {name: counts[name] for name in ("episodes", "failed", *COUNTED)}

@@ -33,6 +33,7 @@ class Episode:
         self.environment = environment
         self.seed = seed
         self.tools = tool_schemas(environment)
+        self._callable = {tool.__name__: tool for tool in tools_of(environment)}
         self.messages = prompt(environment, environment.reset(seed=seed))
         self.causes: list[str] = []
         self.done = False
@@ -65,7 +66,7 @@ class Episode:
         self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
 
     def _execute(self, name: str, arguments: str | dict[str, Any]) -> str:
-        tools = {tool.__name__: tool for tool in tools_of(self.environment)}
+        tools = self._callable
         try:
             if name not in tools:
                 raise ValueError(f"Tool {name} not found.")

@@ -37,7 +37,7 @@ def evaluate(
     records: list[dict[str, Any]] = []
     with (
         announce.progress(f"evaluate {checkpoint.stage}", len(rows)) as advance,
-        EnvironmentPool(environment, bench.work.servers.environment(), spec.batch_size) as pool,
+        EnvironmentPool(environment, bench.work.servers.environment(), spec.batch_size, announce.warn) as pool,
     ):
         for start in range(0, len(rows), spec.batch_size):
             batch = [row["seed"] for row in rows[start : start + spec.batch_size]]
@@ -57,13 +57,10 @@ def evaluate(
 
 def play_together(pool: EnvironmentPool, seeds: list[int], player: "Player") -> list[Episode]:
     """Plays one episode a seed, all turns of a batch generated together; results in the order of `seeds`."""
-
-    opened = dict(pool.spread(lambda place: Episode(pool.environments[place], seeds[place]), range(len(seeds))))
-    episodes = [opened[place] for place in range(len(seeds))]
+    episodes = pool.together(lambda place: Episode(pool.environments[place], seeds[place]), len(seeds))
     while running := [episode for episode in episodes if not episode.done]:
         replies = player.reply(running)
-        for _ in pool.spread(lambda place: running[place].hear(replies[place]), range(len(running))):  # noqa: B023
-            pass
+        pool.together(lambda place: running[place].hear(replies[place]), len(running))  # noqa: B023
     return episodes
 
 

@@ -56,13 +56,14 @@ def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> d
 
 def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
     """The first cause for which an episode is not learned from, or None."""
-    if episode["failure"]:
-        return f"failed at the {episode['failure']['boundary']}"
+    if episode["failed_at"]:
+        return f"failed at the {episode['failed_at']}"
     if episode["reward"] != 1.0:
         return "wrong answer"
+    tools = json.loads(episode["tools"])
     turns = [message for message in episode["messages"] if message["role"] == "assistant"]
     for turn in turns:
-        found = problems(turn, episode["tools"])
+        found = problems(turn, tools)
         if found:
             return found[0]
         if (turn.get("content") or "").strip() or turn.get("reasoning_content"):

@@ -40,11 +40,11 @@ def grpo(
     set_seed(seed)
     folder = bench.fetch(checkpoint)
     tokenizer = load_tokenizer(folder)
-    url = bench.work.servers.environment()
+    server = bench.work.servers.environment()
     instances: list[ToolEnvironment] = []
 
     def factory() -> ToolEnvironment:
-        instances.append(environment.make(Session(url)))
+        instances.append(environment.make(Session(server)))
         return instances[-1]
 
     trainer = GRPOTrainer(

@@ -28,7 +28,7 @@ def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseSt
     ):
         for line in episodes:
             episode = json.loads(line)
-            measured.append(len(row_ids(tokenizer, training_row(episode["messages"], episode["tools"]))))
+            measured.append(len(row_ids(tokenizer, training_row(episode["messages"], json.loads(episode["tools"])))))
             advance(1)
     stats = summarise(measured, spec, _positions(folder))
     (bench.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))

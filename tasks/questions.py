@@ -65,11 +65,11 @@ def _ask(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows) -> di
 
     seeds = [seed for _, window in windows for seed in window.seeds()]
     texts = {}
-    url = bench.work.servers.environment()
+    server = bench.work.servers.environment()
     try:
         with (
             announce.progress("questions", len(seeds)) as advance,
-            EnvironmentPool(environment, url, bench.work.servers.sessions) as pool,
+            EnvironmentPool(environment, server, say=announce.warn) as pool,
         ):
             for seed, text in pool.map(reset, seeds):
                 texts[seed] = text

@@ -32,7 +32,7 @@ def sft(
     tokenizer = load_tokenizer(folder)
     with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
         played = map(json.loads, itertools.islice(episodes, spec.max_rows))
-        rows = [training_row(episode["messages"], episode["tools"]) for episode in played]
+        rows = [training_row(episode["messages"], json.loads(episode["tools"])) for episode in played]
     trainer = SFTTrainer(
         model=load_model(folder),
         processing_class=tokenizer,

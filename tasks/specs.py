@@ -4,7 +4,7 @@ In: a recipe's sections. Out: checked settings; a field's docstring says what it
 """
 
 import itertools
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,15 @@ class Spec(BaseModel):
     """Frozen; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def in_key(self) -> dict[str, Any]:
+        """What enters a key: all fields but the operational ones."""
+        operational = {name for name, field in type(self).model_fields.items() if field.json_schema_extra == HOW}
+        return self.model_dump(mode="json", exclude=operational)
+
+
+HOW: dict[str, Any] = {"operational": True}
+"""Marks a field that says how fast, how patiently or how dear, and never what: changing it makes nothing anew."""
 
 
 class Window(Spec):
@@ -23,6 +32,12 @@ class Window(Spec):
 
     def seeds(self) -> range:
         return range(self.start, self.start + self.size)
+
+    def split(self, parts: int) -> "list[Window]":
+        """`parts` windows, or fewer for fewer seeds, one after another, that make this one; sizes differ by one."""
+        parts = min(parts, self.size)
+        edges = [self.start + self.size * part // parts for part in range(parts + 1)]
+        return [Window(start=start, size=end - start) for start, end in itertools.pairwise(edges)]
 
 
 class SeedWindows(Spec):
@@ -74,20 +89,47 @@ class StudentSpec(Spec):
         return self
 
 
+class Prices(Spec):
+    """What a teacher costs, in USD for a million tokens."""
+
+    prompt: float = Field(ge=0.0)
+    cached: float = Field(default=0.0, ge=0.0)
+    """Of prompt tokens that the endpoint had cached."""
+    completion: float = Field(ge=0.0)
+    """Reasoning tokens included."""
+
+
 class TeacherSpec(Spec):
     """Who shows how: any OpenAI-compatible endpoint, or the environment's scripted policy behind a local one."""
 
     scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Set: the scripted policy plays, wrong on this share of the questions. Costs nothing."""
     base_url: str | None = None
-    """The endpoint; left out, OpenAI's own. Its key is read from the environment variable OPENAI_API_KEY."""
+    """The endpoint; left out, OpenAI's own."""
     model: str = "gpt-5-mini"
     max_tokens: int = 1024
     """Tokens an answer may take, reasoning included."""
     temperature: float = 1.0
     """Left out of the request for models that refuse it."""
-    timeout: float = 60.0
+    key_block: str | None = Field(default=None, json_schema_extra=HOW)
+    """Name of the Prefect Secret block that holds the key; left out, the environment variable OPENAI_API_KEY does."""
+    timeout: float = Field(default=60.0, gt=0, json_schema_extra=HOW)
     """Seconds for one request."""
+    patience: float = Field(default=120.0, gt=0, json_schema_extra=HOW)
+    """Seconds over which a request that fails is sent again; then collection stops, to be resumed."""
+    prices: Prices | None = Field(default=None, json_schema_extra=HOW)
+    """Left out, costs are not counted."""
+    budget_usd: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    """Hard cap on what one collection costs, resumed ones included; needs `prices`."""
+    requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    """Prompt and answer together, the answer counted as `max_tokens`, as endpoints count when they admit a request."""
+
+    @model_validator(mode="after")
+    def _can_count(self) -> "TeacherSpec":
+        if self.budget_usd is not None and self.prices is None:
+            raise ValueError("budget_usd needs prices (teacher.prices: {prompt: …, cached: …, completion: …})")
+        return self
 
 
 class CollectSpec(Spec):
@@ -97,6 +139,8 @@ class CollectSpec(Spec):
     """Times the teacher is asked for one turn before a malformed answer counts as the episode's failure."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of episodes that may fail for reasons of infrastructure; above it the stage stops, to be resumed."""
+    shards: int = Field(default=1, ge=1, json_schema_extra=HOW)
+    """Seed ranges that are collected as tasks of their own, on the flow's task runner; the dataset is the same."""
 
 
 class LengthsSpec(Spec):

@@ -17,11 +17,14 @@ from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Pr
 
 from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
+from prefect.futures import wait
 from pydantic import BaseModel
 
+from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact, make_key
 from apprentice.tasks.cards import write_card
+from apprentice.tasks.specs import Spec
 from apprentice.tasks.store import LocalStore
 
 A = TypeVar("A", bound=Artifact)
@@ -42,16 +45,26 @@ class StageRun(NamedTuple):
 class Servers(Protocol):
     """What a stage can ask for while it runs: started when first asked for, stopped when the run ends."""
 
-    sessions: int
-    """Sessions of the environment's server that one stage may hold at once."""
-
-    def environment(self) -> str:
-        """The URL of the environment's server."""
+    def environment(self) -> EnvironmentServer:
+        """The environment's server."""
         ...
 
     def teacher(self) -> str | None:
         """The base URL of the teacher's OpenAI-compatible endpoint; None for OpenAI's own."""
         ...
+
+
+class StandingServers(NamedTuple):
+    """Servers that run already: what a stage in another process is told about them."""
+
+    environment_server: EnvironmentServer
+    teacher_url: str | None
+
+    def environment(self) -> EnvironmentServer:
+        return self.environment_server
+
+    def teacher(self) -> str | None:
+        return self.teacher_url
 
 
 class Work:
@@ -101,8 +114,7 @@ class Stage(Generic[P, A]):
         )
 
     def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
-        settings, inputs = self.made_from(args, kwargs)
-        key = make_key(self.name, self.version, settings, inputs)
+        key = self.key(args, kwargs)
         found = work.store.find(self.gives, key)
         started = time.perf_counter()
         run = self._task.with_options(refresh_cache=found is None)
@@ -113,6 +125,23 @@ class Stage(Generic[P, A]):
         announce.stage_ended(self._titled(args, kwargs), work.log[-1])
         return artifact
 
+    def map(self, work: Work, given: list[tuple[Any, ...]]) -> list[A]:
+        """The stage for every tuple of arguments, as tasks on the flow's task runner; results in order.
+
+        Whatever `work` holds must be picklable where the runner is not made of threads. Raises the first exception,
+        after all tasks have ended.
+        """
+        futures = []
+        for args in given:
+            key = self.key(args, {})
+            run = self._task.with_options(refresh_cache=work.store.find(self.gives, key) is None)
+            futures.append(run.submit(work, key, (args, {})))
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return make_key(self.name, self.version, *self.made_from(args, kwargs))
+
     def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
         settings: dict[str, Any] = {}
@@ -120,6 +149,8 @@ class Stage(Generic[P, A]):
         for name, value in list(self._bound(args, kwargs).items())[1:]:
             if isinstance(value, Artifact):
                 inputs[name] = value.revision
+            elif isinstance(value, Spec):
+                settings[name] = value.in_key()
             elif isinstance(value, BaseModel):
                 settings[name] = value.model_dump(mode="json")
             else:

@@ -1,49 +1,57 @@
 """The teacher: an OpenAI-compatible endpoint that is asked for one tool call at a time.
 
-In: a conversation and its tools. Out: an assistant message with valid calls, and what was spent.
-The key comes from the environment variable OPENAI_API_KEY and goes nowhere but into the client.
+In: a conversation and its tools. Out: an assistant message with one valid call, and what was spent.
+The key comes from the environment variable OPENAI_API_KEY or a Prefect Secret block and goes nowhere but into the
+client: what an endpoint says about an error is shown without it.
 """
 
+import asyncio
+import json
 import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
 
+import certifi
+import tenacity
+
+from apprentice.envs.waiting import wait_for
+from apprentice.tasks.budget import Budget
 from apprentice.tasks.episode import Message, problems
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.limits import Rate, limit_name
 from apprentice.tasks.specs import TeacherSpec
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+LONGEST_WAIT = 60.0
+"""Seconds: a Retry-After beyond it is cut to it."""
 
 
 class TeacherFailed(Exception):
     """The teacher gave no usable turn; the episode is recorded as failed at this boundary."""
 
 
-@dataclass
-class Usage:
-    """The tokens that an episode took from the teacher, malformed answers included."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-
-    def add(self, usage: Any) -> None:
-        if usage is None:
-            return
-        self.prompt_tokens += usage.prompt_tokens or 0
-        self.completion_tokens += usage.completion_tokens or 0
-        self.cached_tokens += getattr(usage.prompt_tokens_details, "cached_tokens", None) or 0
-        self.reasoning_tokens += getattr(usage.completion_tokens_details, "reasoning_tokens", None) or 0
+class TeacherAway(Exception):
+    """The endpoint did not answer one request for longer than one is patient, while it answered others."""
 
 
 @dataclass
 class Spent:
-    """What an episode took from the teacher."""
+    """What an episode took from the teacher; answers that were asked for again are in it."""
 
     attempts: int = 0
-    """Requests, those for the same turn again included."""
     asked_again: list[str] = field(default_factory=list)
-    """Why answers were asked for again."""
-    usage: Usage = field(default_factory=Usage)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_usd: float = 0.0
 
 
 # Model families and how they want to be asked; the first prefix that fits counts.
@@ -58,28 +66,82 @@ FAMILIES: list[tuple[str, str, bool]] = [
 
 
 class Teacher:
-    """A client of the endpoint, safe to share between threads."""
+    """A client of the endpoint. Many episodes use it at once, on the loop of `waiting`.
 
-    def __init__(self, spec: TeacherSpec, base_url: str | None, asks: int):
-        from openai import OpenAI
+    Args:
+        base_url: The endpoint; None for OpenAI's own.
+        asks: Times one turn is asked for before a malformed answer counts.
+        share: This client's part of the limits where several share them without a Prefect server.
+    """
 
-        key = "none-needed" if spec.scripted_error_rate is not None else os.environ.get("OPENAI_API_KEY")
-        if not key:
-            raise Stop(
-                "The teacher needs a key and OPENAI_API_KEY is not set.",
-                "Set it in the environment and run again.",
-            )
-        self._client = OpenAI(api_key=key, base_url=base_url, timeout=spec.timeout, max_retries=5)
+    def __init__(self, spec: TeacherSpec, base_url: str | None, asks: int, budget: Budget, share: float = 1.0):
+        from openai import AsyncOpenAI
+
+        self._key = "none-needed" if spec.scripted_error_rate is not None else read_key(spec)
+        self._trust = ssl.create_default_context(cafile=certifi.where())
+        self._made: list[AsyncOpenAI] = []
+        self._free: list[AsyncOpenAI] = []
+        self._spec = spec
+        self._base_url = base_url
         self._asks = asks
+        self._budget = budget
+        self._answered = monotonic()
+        self._answered_once = False
         _, limit, takes_temperature = next(family for family in FAMILIES if spec.model.startswith(family[0]))
         self._settings: dict[str, Any] = {"model": spec.model, limit: spec.max_tokens}
         if takes_temperature:
             self._settings["temperature"] = spec.temperature
+        with self._client() as client:
+            self._url = str(client.base_url)
+        self._requests, self._tokens = (
+            Rate(limit_name(f"teacher-{unit}", self._url, spec.model), per_minute * share, largest)
+            if per_minute
+            else None
+            for unit, per_minute, largest in (
+                ("requests", spec.requests_per_minute, 1.0),
+                ("tokens", spec.tokens_per_minute, 2.0 * spec.max_tokens),
+            )
+        )
+        self._again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_passes),
+            wait=_as_told,
+            stop=tenacity.stop_after_delay(spec.patience),
+            reraise=True,
+        )
+
+    def close(self) -> None:
+        async def all_of_them() -> None:
+            await asyncio.gather(*(client.close() for client in self._made))
+
+        wait_for(all_of_them())
+
+    @contextmanager
+    def _client(self) -> Iterator["AsyncOpenAI"]:
+        """A client that no other request uses now: one connection each, since the pool of a shared client looks at
+        every idle connection for each request, which takes longer than the request."""
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+        if not self._free:
+            self._made.append(
+                AsyncOpenAI(
+                    api_key=self._key,
+                    base_url=self._base_url,
+                    timeout=self._spec.timeout,
+                    max_retries=0,
+                    http_client=DefaultAsyncHttpxClient(verify=self._trust),
+                )
+            )
+            self._free.append(self._made[-1])
+        client = self._free.pop()
+        try:
+            yield client
+        finally:
+            self._free.append(client)
 
     def reply(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
-        """The teacher's next message, adding to `spent`. Raises TeacherFailed, Stop."""
+        """The teacher's next message, adding to `spent`. Raises TeacherFailed, TeacherAway, BudgetReached, Stop."""
         for _ in range(self._asks):
-            message = self._ask(messages, tools, spent)
+            message = wait_for(self._ask(messages, tools, spent))
             found = problems(message, tools)
             if len(message.get("tool_calls") or []) > 1:
                 found.append("several calls")
@@ -88,31 +150,156 @@ class Teacher:
             spent.asked_again += found
         raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {spent.asked_again[-1]}")
 
-    def _ask(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
+    async def _ask(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
         import openai
 
-        spent.attempts += 1
+        body = {
+            **self._settings,
+            "messages": messages,
+            "tools": [_on_the_wire(tool) for tool in tools],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        }
         try:
-            answer = self._client.chat.completions.create(
-                messages=messages,  # type: ignore[arg-type]
-                tools=[_on_the_wire(tool) for tool in tools],  # type: ignore[arg-type]
-                tool_choice="required",
-                parallel_tool_calls=False,
-                **self._settings,
+            answer = await self._again(self._send, body, spent)
+        except openai.APIError as error:
+            raise self._explained(error) from None  # what the endpoint said may quote the key
+        return _message(answer)
+
+    async def _send(self, body: dict[str, Any], spent: Spent) -> Any:
+        """One request, within budget and limits. By `post`, not `chat.completions.create`: its typed parameters and
+        answers cost more than the whole request does without them, and the answer is data that is checked anyway."""
+        import openai
+
+        longest_prompt = len(json.dumps(body))  # a token is a byte at least
+        if self._requests:
+            await self._requests.take()
+        if self._tokens:
+            await self._tokens.take(longest_prompt / 4 + self._spec.max_tokens)
+        most = self._budget.cost(longest_prompt, self._spec.max_tokens)
+        async with self._budget.reserved(most) as settle:
+            spent.attempts += 1
+            try:
+                with self._client() as client:
+                    answer = await client.post("/chat/completions", body=body, cast_to=object)
+            except openai.APIStatusError:
+                settle(0.0)
+                raise
+            settle(self._add(answer, spent))
+        self._answered, self._answered_once = monotonic(), True
+        return answer
+
+    def _add(self, answer: Any, spent: Spent) -> float:
+        """Adds the answer's usage to `spent`; returns its cost in USD."""
+        usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
+        prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        cost = self._budget.cost(prompt, completion, cached)
+        spent.prompt_tokens += prompt
+        spent.completion_tokens += completion
+        spent.cached_tokens += cached
+        spent.reasoning_tokens += (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+        spent.cost_usd += cost
+        return cost
+
+    def _explained(self, error: Any) -> Exception:
+        """What an error that did not pass means: for this episode, or for the whole collection."""
+        import openai
+
+        endpoint = f"The teacher's endpoint {self._url}"
+        said = str(error.message).replace(self._key, "***")[:300]
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError):
+            return Stop(
+                f"{endpoint} refused the request with status {error.status_code}: {said}",
+                "Check OPENAI_API_KEY (or teacher.key_block), teacher.model and teacher.base_url, and run again.",
             )
-        except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+        if _no_quota(error):
+            return Stop(f"{endpoint} says that the account has no quota left.", "Top it up and run again.")
+        if not _passes(error):
+            if self._answered_once:
+                return TeacherFailed(f"{type(error).__name__}: {said}")
+            return Stop(f"{endpoint} refused the first request: {said}", "Correct the teacher section of the recipe.")
+        cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else type(error).__name__
+        if monotonic() - self._answered < self._spec.patience:
+            return TeacherAway(f"{cause} for {self._spec.patience:.0f} s")
+        return Stop(
+            f"{endpoint} has not answered for {self._spec.patience:.0f} s ({cause}).",
+            "Run again when it is back: finished episodes are kept.",
+        )
+
+
+def read_key(spec: TeacherSpec) -> str:
+    """The endpoint's key. Raises Stop when there is none."""
+    if spec.key_block is not None:
+        from prefect.blocks.system import Secret
+
+        try:
+            return str(Secret.load(spec.key_block, _sync=True).get())  # type: ignore[call-arg, union-attr]
+        except ValueError:
             raise Stop(
-                f"The teacher's endpoint refused the request with status {error.status_code}.",
-                "Check OPENAI_API_KEY, teacher.model and teacher.base_url, and run again.",
-            ) from None  # the response may quote the key
-        except openai.APIStatusError as error:
-            raise TeacherFailed(f"status {error.status_code}") from None
-        except openai.APIConnectionError as error:
-            raise TeacherFailed(f"no connection: {type(error).__name__}") from None
-        spent.usage.add(answer.usage)
-        if not answer.choices:
-            return {"role": "assistant", "content": ""}
-        return answer.choices[0].message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+                f"There is no Prefect Secret block named {spec.key_block}.",
+                "Create it in Prefect's interface, or leave teacher.key_block out and set OPENAI_API_KEY.",
+            ) from None
+    key = os.environ.get("OPENAI_API_KEY")
+    if not key:
+        raise Stop(
+            "The teacher needs a key and OPENAI_API_KEY is not set.",
+            "Set it in the environment (any text for an endpoint that asks for none) and run again.",
+        )
+    return key
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether trying again may help: no connection, no answer in time, 408, 409, 429 or 5xx."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return (error.status_code in (408, 409, 429) or error.status_code >= 500) and not _no_quota(error)
+    return isinstance(error, openai.APIConnectionError)
+
+
+def _no_quota(error: Any) -> bool:
+    return getattr(error, "code", None) == "insufficient_quota"
+
+
+_backoff = tenacity.wait_random_exponential(multiplier=0.5, max=20.0)
+
+
+def _as_told(state: tenacity.RetryCallState) -> float:
+    """Seconds until the next attempt: what Retry-After says and up to a tenth more, else exponential with jitter."""
+    assert state.outcome is not None
+    headers = getattr(getattr(state.outcome.exception(), "response", None), "headers", {})
+    told = headers.get("retry-after")
+    if not told:
+        return _backoff(state)
+    try:
+        seconds = float(told)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(told).timestamp() - time()
+        except ValueError:
+            return _backoff(state)
+    return min(max(seconds, 0.0), LONGEST_WAIT) + tenacity.wait_random(0.0, max(0.1 * seconds, 0.05))(state)
+
+
+def _message(answer: Any) -> Message:
+    """The first choice's message, with only what belongs to a conversation; empty when there is none."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    said = (choices[0].get("message") if choices and isinstance(choices[0], dict) else None) or {}
+    message: Message = {"role": "assistant", "content": said.get("content") or ""}
+    calls = [
+        {"id": call.get("id", ""), "type": "function", "function": {name: text(call, name) for name in PARTS}}
+        for call in said.get("tool_calls") or []
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+PARTS = ("name", "arguments")
+
+
+def text(call: dict[str, Any], part: str) -> str:
+    given = (call.get("function") or {}).get(part)
+    return given if isinstance(given, str) else json.dumps(given)
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ os.environ.update(
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
-from apprentice.tasks.stage import Bench, Work
+from apprentice.envs.server import EnvironmentServer
+from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import LocalStore
 
 TASKS = {
@@ -48,31 +49,16 @@ def chain_sum() -> EnvironmentSpec:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[str]:
+def server() -> Iterator[EnvironmentServer]:
     """A Reasoning Gym server with room for 64 sessions."""
     with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "64") as url:
-        yield url
-
-
-class FixedServers:
-    """Servers that stand already."""
-
-    sessions = 16
-
-    def __init__(self, environment: str, teacher: str = ""):
-        self._urls = environment, teacher
-
-    def environment(self) -> str:
-        return self._urls[0]
-
-    def teacher(self) -> str:
-        return self._urls[1]
+        yield EnvironmentServer(url=url, sessions=16)
 
 
 @pytest.fixture
-def work(tmp_path: Path, server: str) -> Work:
+def work(tmp_path: Path, server: EnvironmentServer) -> Work:
     """A run's work over an empty store and the session's server."""
-    return Work(LocalStore(tmp_path / "artifacts", project="toy"), FixedServers(server))
+    return Work(LocalStore(tmp_path / "artifacts", project="toy"), StandingServers(server, None))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import reasoning_gym
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import datasets, policy
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Refused, Session
 
 DATASETS = [
@@ -27,9 +28,9 @@ def test_an_entry_from_a_reused_dataset_is_the_one_that_a_fresh_dataset_gives(na
         assert datasets.entry(name, {}, seed)[1] == fresh, f"seed {seed}"
 
 
-def test_the_same_seed_is_the_same_question_on_two_servers(task: EnvironmentSpec, server: str):
+def test_the_same_seed_is_the_same_question_on_two_servers(task: EnvironmentSpec, server: EnvironmentServer):
     with local_server("apprentice.envs.reasoning_gym.server") as other:
-        here, there = task.make(Session(server)), task.make(Session(other))
+        here, there = task.make(Session(server)), task.make(Session(EnvironmentServer(url=other)))
         asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
         here._close()
         there._close()
@@ -45,7 +46,7 @@ def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: Enviro
             sent.append(question)
             return super().reset(**question)
 
-    environment = chain_sum.make(Recording("http://127.0.0.1:9", patience=0.0))
+    environment = chain_sum.make(Recording(EnvironmentServer(url="http://127.0.0.1:9", patience=0.1)))
     for seed in (1, 2):
         with pytest.raises(Exception, match="127"):
             environment.reset(seed=seed, prompt=[{"role": "user", "content": ""}])
@@ -57,17 +58,17 @@ def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: Enviro
     "bare",
     [{}, {"seed": 1}, {"dataset_name": "chain_sum"}, {"dataset_name": "chain_sum", "seed": 1, "size": 9}],
 )
-def test_the_server_refuses_a_reset_that_does_not_name_its_question_whole(server: str, bare: dict):
+def test_the_server_refuses_a_reset_that_does_not_name_its_question_whole(server: EnvironmentServer, bare: dict):
     with pytest.raises(Refused, match="names its question whole"):
         Session(server).reset(**bare)
 
 
-def test_a_configuration_that_the_dataset_refuses_comes_back_as_words(server: str):
+def test_a_configuration_that_the_dataset_refuses_comes_back_as_words(server: EnvironmentServer):
     with pytest.raises(Refused, match="max_terms must be >= min_terms"):
         Session(server).reset(dataset_name="chain_sum", dataset_config={"min_terms": 3, "max_terms": 2}, seed=1, size=1)
 
 
-def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: str):
+def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: EnvironmentServer):
     environment = task.make(Session(server))
     replies = set()
     for seed, answer in (
@@ -82,7 +83,7 @@ def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: 
     assert len(replies) == 1
 
 
-def test_a_call_after_the_end_is_refused_and_changes_no_reward(chain_sum: EnvironmentSpec, server: str):
+def test_a_call_after_the_end_is_refused_and_changes_no_reward(chain_sum: EnvironmentSpec, server: EnvironmentServer):
     environment = chain_sum.make(Session(server))
     environment.reset(seed=3)
     environment.answer("no number")  # type: ignore[attr-defined]
@@ -92,7 +93,9 @@ def test_a_call_after_the_end_is_refused_and_changes_no_reward(chain_sum: Enviro
     assert environment.reward == before != 1.0
 
 
-def test_the_scripted_policy_is_right_and_errs_on_the_share_it_is_told(task: EnvironmentSpec, server: str):
+def test_the_scripted_policy_is_right_and_errs_on_the_share_it_is_told(
+    task: EnvironmentSpec, server: EnvironmentServer
+):
     environment = task.make(Session(server))
     right = {0.0: 0, 0.1: 0}
     for error_rate in right:

@@ -99,11 +99,11 @@ def test_every_episode_records_what_was_sent_and_what_it_cost(first: Ran, home: 
     assert [episode["seed"] for episode in episodes] == list(range(60))
     for episode in episodes:
         assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
-        assert episode["environment"]["settings"]["config"] == {"min_word_len": 3, "max_word_len": 5}
-        assert episode["tools"][0]["function"]["name"] == "answer"
+        assert episode["environment"] == "reasoning_gym 1"
+        assert json.loads(episode["tools"])[0]["function"]["name"] == "answer"
         assert episode["attempts"] == 1
-        assert episode["usage"]["prompt_tokens"] > 0
-        assert episode["failure"] is None
+        assert episode["prompt_tokens"] > 0
+        assert episode["failed_at"] == ""
 
 
 def test_no_held_out_question_was_learned_from(first: Ran, home: Path):
@@ -181,7 +181,9 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     assert any(line.startswith(f"▶ {stage}") for line in process.stdout)
     if stage == "Teacher's rollouts":
         wait_for(
-            lambda: any(lines(path) > 20 for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl"))
+            lambda: any(
+                lines(path) > 20 for path in (home / "artifacts/.scratch").glob("collect_shard-*/episodes.jsonl")
+            )
         )
     if stage != "SFT":
         wait_for(lambda: any("reasoning_gym.server" in line for line in children_of(process.pid).values()))
@@ -192,7 +194,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     assert "goes on from the last finished stage" in out
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
     if stage == "Teacher's rollouts":
-        bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect-*/episodes.jsonl"))
+        bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect_shard-*/episodes.jsonl"))
         assert 20 < bought < 1500
     assert not list((home / "artifacts/.staging").iterdir())
     if stage not in SHORT:

@@ -4,20 +4,22 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session
-from apprentice.tasks.artifacts import Questions
-from apprentice.tasks.collect import collect, play_one
+from apprentice.tasks.budget import Budget
+from apprentice.tasks.collect import collect_shard, play_one
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.specs import CollectSpec, TeacherSpec
-from apprentice.tasks.stage import Bench
+from apprentice.tasks.record import Record
+from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.stage import Bench, StandingServers
 from apprentice.tasks.teacher import Teacher
-from tests.conftest import FixedServers
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
 KEY = "sk-secret-that-no-one-may-read"
@@ -72,14 +74,17 @@ def call(name: str = "answer", arguments: str = '{"answer": "1"}') -> dict[str, 
 
 
 @pytest.fixture
-def play(chain_sum: EnvironmentSpec, server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def play(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Any]:
     """Plays one episode against an endpoint that says `turns`; gives the record and the endpoint."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     environment = chain_sum.make(Session(server))
 
-    def once(*turns: Any, model: str = "toy") -> tuple[dict[str, Any], Endpoint]:
+    def once(*turns: Any, **settings: Any) -> tuple[Record, Endpoint]:
         endpoint = Endpoint(*turns)
-        teacher = Teacher(TeacherSpec(model=model), endpoint.url, asks=3)
+        spec = TeacherSpec.model_validate({"model": "toy"} | settings)
+        teacher = Teacher(spec, endpoint.url, asks=3, budget=Budget(spec.prices, spec.budget_usd, tmp_path / "spent"))
         return play_one(environment, 1, teacher, chain_sum), endpoint
 
     yield once
@@ -99,16 +104,16 @@ def play(chain_sum: EnvironmentSpec, server: str, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_malformed_answer_is_asked_for_again_and_its_tokens_count(play: Any, bad: Any, cause: str):
     record, endpoint = play(bad, [call()])
-    assert record["failure"] is None
-    assert record["asked_again"] == [cause]
-    assert (record["attempts"], record["usage"]["prompt_tokens"]) == (2, 20)
+    assert record.failed_at == ""
+    assert record.asked_again == cause
+    assert (record.attempts, record.prompt_tokens) == (2, 20)
     assert len(endpoint.requests) == 2
 
 
 def test_after_the_last_ask_the_episode_is_a_failure_at_the_teacher(play: Any):
     record, endpoint = play([])
-    assert record["failure"]["boundary"] == "teacher"
-    assert record["reward"] is None
+    assert record.failed_at == "teacher"
+    assert record.reward is None
     assert len(endpoint.requests) == 3
 
 
@@ -116,7 +121,7 @@ def test_the_request_asks_for_one_call_and_shows_the_students_prompt(play: Any, 
     record, endpoint = play([call()])
     request = endpoint.requests[0]
     assert (request["tool_choice"], request["parallel_tool_calls"]) == ("required", False)
-    assert request["messages"] == record["messages"][:2]
+    assert request["messages"] == record.messages[:2]
     assert request["messages"][0]["content"] == chain_sum.make().instructions
 
 
@@ -134,10 +139,10 @@ def test_a_refused_key_stops_at_once_and_is_not_shown(play: Any):
     assert KEY not in repr(stop.value) + str(stop.value.__cause__) + str(stop.value.__context__.__class__)
 
 
-def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(Stop, match="OPENAI_API_KEY is not set"):
-        Teacher(TeacherSpec(), "http://127.0.0.1:9/v1", asks=1)
+        Teacher(TeacherSpec(), "http://127.0.0.1:9/v1", 1, Budget(None, None, tmp_path / "spent"))
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------
@@ -152,42 +157,48 @@ def scripted() -> Iterator[str]:
         yield f"{url}/v1"
 
 
+WINDOW = Window(start=0, size=40)
+
+
 @pytest.fixture
-def asked(bench: Bench, scripted: str, server: str) -> Questions:
-    """A published window of forty questions to collect."""
-    bench.work.servers = FixedServers(server, scripted)
-    rows = [{"purpose": "collect", "seed": seed, "question": str(seed), "used": True} for seed in range(40)]
-    with bench.work.store.staging() as folder:
-        (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        counts = dict(collect=40, grpo=0, evaluate=0, dropped_from_grpo=0)
-        return bench.work.store.publish(Questions, "k", folder, counts, {"stage": "questions"})
+def scripted_bench(bench: Bench, scripted: str, server: EnvironmentServer) -> Bench:
+    bench.work.servers = StandingServers(server, scripted)
+    return bench
 
 
-def collected(bench: Bench, chain_sum: EnvironmentSpec, asked: Questions) -> tuple[dict[str, Any], bytes]:
-    counts = collect.body(bench, CollectSpec(), SCRIPTED, chain_sum, asked)
+def collected(bench: Bench, chain_sum: EnvironmentSpec, window: Window = WINDOW) -> tuple[dict[str, Any], bytes]:
+    counts = collect_shard.body(bench, CollectSpec(), SCRIPTED, chain_sum, window)
     return counts, (bench.out / "rollouts.jsonl").read_bytes()
 
 
-def test_two_collections_give_the_same_bytes(bench: Bench, chain_sum: EnvironmentSpec, asked: Questions):
-    _, first = collected(bench, chain_sum, asked)
-    (bench.scratch / "episodes.jsonl").unlink()
-    assert collected(bench, chain_sum, asked)[1] == first
+def test_two_collections_give_the_same_bytes(scripted_bench: Bench, chain_sum: EnvironmentSpec):
+    _, first = collected(scripted_bench, chain_sum)
+    (scripted_bench.scratch / "episodes.jsonl").unlink()
+    assert collected(scripted_bench, chain_sum)[1] == first
 
 
-def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(bench, chain_sum, asked):
-    counts, whole = collected(bench, chain_sum, asked)
-    journal = bench.scratch / "episodes.jsonl"
+def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(scripted_bench, chain_sum):
+    counts, whole = collected(scripted_bench, chain_sum)
+    journal = scripted_bench.scratch / "episodes.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:10]) + lines[10][:50])
-    again, rest = collected(bench, chain_sum, asked)
+    again, rest = collected(scripted_bench, chain_sum)
     assert (again, rest) == (counts, whole)
     assert journal.read_bytes().splitlines(keepends=True)[:10] == lines[:10]
 
 
-def test_a_second_collector_of_the_same_work_is_refused(bench: Bench, chain_sum: EnvironmentSpec, asked: Questions):
+def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: Bench, chain_sum: EnvironmentSpec):
     import fcntl
 
-    with (bench.scratch / "episodes.jsonl").open("a+b") as held:
+    with (scripted_bench.scratch / "episodes.jsonl").open("a+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(Stop, match="Another run collects"):
-            collected(bench, chain_sum, asked)
+            collected(scripted_bench, chain_sum)
+
+
+def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(scripted_bench: Bench, chain_sum):
+    collected(scripted_bench, chain_sum)
+    with pytest.raises(Stop, match=r"teacher\.temperature: 1\.0 → 0\.5"):
+        collect_shard.body(
+            scripted_bench, CollectSpec(), SCRIPTED.model_copy(update={"temperature": 0.5}), chain_sum, WINDOW
+        )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
+from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.filter import why_dropped
 
@@ -16,7 +16,7 @@ def episode(
     task: EnvironmentSpec,
     reward: float | None = 1.0,
     question: str = "seen",
-    failure: Any = None,
+    failed_at: str = "",
     **turn: Any,
 ) -> dict:
     arguments = turn.pop("arguments", '{"answer": "-5"}')
@@ -26,7 +26,7 @@ def episode(
         "tool_calls": [{"id": "1", "type": "function", "function": {"name": "answer", "arguments": arguments}}],
     }
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": question}, said | turn]
-    return {"messages": messages, "tools": tool_schemas(task.make()), "reward": reward, "failure": failure}
+    return {"messages": messages, "tools": tools_text(task.make()), "reward": reward, "failed_at": failed_at}
 
 
 def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
@@ -38,7 +38,7 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
     [
         ({"reward": 0.33}, "wrong answer"),
         (
-            {"reward": None, "failure": {"boundary": "teacher", "cause": "status 500"}},
+            {"reward": None, "failed_at": "teacher"},
             "failed at the teacher",
         ),
         ({"tool_calls": None}, "no tool call"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.grpo import EnvironmentReward
@@ -34,7 +35,7 @@ def test_too_many_lost_rollouts_stop_the_stage_with_the_reason():
         reward([ended(None)])
 
 
-def test_every_rollout_of_a_group_is_asked_the_same_question(chain_sum, server: str, tmp_path):
+def test_every_rollout_of_a_group_is_asked_the_same_question(chain_sum, server: EnvironmentServer, tmp_path):
     """In a real GRPOTrainer over the real server: two questions, four generations each."""
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig

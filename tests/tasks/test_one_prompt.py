@@ -13,6 +13,7 @@ import pytest
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session
 from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
@@ -22,7 +23,7 @@ SEEDS = (5, 6, 7, 8)
 
 
 @pytest.fixture
-def played(task: EnvironmentSpec, server: str) -> list[Episode]:
+def played(task: EnvironmentSpec, server: EnvironmentServer) -> list[Episode]:
     """Episodes as the scripted teacher plays them over the wire's format."""
     episodes = []
     for seed in SEEDS:
@@ -159,7 +160,9 @@ def tiny_model(tokenizer: Any) -> Any:
     )
 
 
-def grpo_rollouts(task: EnvironmentSpec, tokenizer: Any, played: list[Episode], folder, server: str) -> list[Any]:
+def grpo_rollouts(
+    task: EnvironmentSpec, tokenizer: Any, played: list[Episode], folder, server: EnvironmentServer
+) -> list[Any]:
     """What GRPOTrainer makes of the episodes when the model says what the teacher said."""
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig

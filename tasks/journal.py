@@ -1,0 +1,104 @@
+"""Where episodes are kept while a collection runs: one line each, appended as they finish.
+
+In: records. Out: the seeds that are done, and the whole by seed.
+The file lies in the stage's scratch folder, whose name is the key, so only the very same work finds it again. Beside it
+stands what it was begun with; a collection that would go on under something else is refused.
+"""
+
+import fcntl
+import hashlib
+import json
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.record import Record
+
+
+class Journal:
+    """An open journal. Memory: 16 bytes an episode."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "episodes.jsonl"
+        self._file = self._path.open("a+b")
+        self._seeds = array("q")
+        self._places = array("q")
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    def seeds(self) -> set[int]:
+        """The seeds whose episodes are done."""
+        return set(self._seeds)
+
+    def append(self, record: Record) -> None:
+        """Writes one episode; from then on a killed process does not lose it."""
+        place = self._file.tell()
+        self._file.write(record.line())
+        self._file.flush()
+        self._seeds.append(record.seed)
+        self._places.append(place)
+
+    def in_order(self) -> Iterator[bytes]:
+        """The lines by seed, one at a time."""
+        with self._path.open("rb") as file:
+            for position in sorted(range(len(self)), key=self._seeds.__getitem__):
+                file.seek(self._places[position])
+                yield file.readline()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(
+                "Another run collects the very same episodes.", "Wait for it to end: its result serves both."
+            ) from None
+
+    def _read(self) -> None:
+        """Notes seed and place of every whole line; a torn last one is cut off."""
+        self._file.seek(0)
+        end = 0
+        while (line := self._file.readline()).endswith(b"\n"):
+            self._seeds.append(json.loads(line)["seed"])
+            self._places.append(end)
+            end += len(line)
+        self._file.truncate(end)
+        self._file.seek(end)
+
+
+@contextmanager
+def journal(folder: Path, begun_with: dict[str, Any]) -> Iterator[Journal]:
+    """The journal in `folder`, for this process alone. Raises Stop when another has it, or it was begun otherwise."""
+    opened = Journal(folder)
+    try:
+        opened._lock()
+        _check(folder / "settings.json", begun_with)
+        opened._read()
+        yield opened
+    finally:
+        opened._file.close()
+
+
+def _check(path: Path, now: dict[str, Any]) -> None:
+    digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()
+    if not path.exists():
+        path.write_text(json.dumps({"digest": digest, "settings": now}, indent=2, ensure_ascii=False) + "\n")
+        return
+    begun = json.loads(path.read_text())
+    if begun["digest"] != digest:
+        difference = "\n".join(f"  {line}" for line in _differences(begun["settings"], now))
+        raise Stop(
+            f"These episodes were begun under other settings:\n{difference}",
+            f"Go back to those, or remove {path.parent} to begin anew.",
+        )
+
+
+def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in sorted(then.keys() | now.keys()):
+            yield from _differences(then.get(name), now.get(name), f"{path}.{name}".lstrip("."))
+    elif then != now:
+        yield f"{path}: {json.dumps(then, ensure_ascii=False)} → {json.dumps(now, ensure_ascii=False)}"

@@ -1,0 +1,82 @@
+"""Limits that runs share: sessions of one environment server, requests and tokens a minute of one teacher.
+
+In: a limit's name and size. Out: a wait until there is room.
+Where a Prefect server is in use the limit is one of its global concurrency limits, made at first use and from then on
+the operator's to change (`prefect gcl update NAME --limit N`); without one it holds within this process.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+from aiolimiter import AsyncLimiter
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.concurrency.asyncio import concurrency, rate_limit
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.settings import get_current_settings
+
+LEASE = 60.0
+"""Seconds after which Prefect takes back what a killed holder held."""
+
+
+def shared() -> bool:
+    """Whether a Prefect server is in use that other runs use as well: not the temporary one of a single run."""
+    return get_current_settings().api.url is not None
+
+
+def limit_name(what: str, url: str, detail: str = "") -> str:
+    """A limit's name for the host behind `url`, such as sessions-owner-wordle-hf-space."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{what} {urlsplit(url).netloc} {detail}".lower()).strip("-")
+
+
+@asynccontextmanager
+async def lease(name: str, slots: int) -> AsyncIterator[None]:
+    """Holds one of `slots` slots of a shared limit."""
+    await _ensure(name, slots, decay=0.0)
+    async with concurrency(name, strict=True, lease_duration=LEASE, raise_on_lease_renewal_failure=False):
+        yield
+
+
+class Rate:
+    """At most `per_minute` units a minute, evenly: the burst is one second's worth, or the largest single amount."""
+
+    def __init__(self, name: str, per_minute: float, largest: float = 1.0):
+        self._name = name
+        self._per_minute = per_minute
+        self._burst = max(per_minute / 60, largest, 1.0)
+        self._local = AsyncLimiter(self._burst, 60 * self._burst / per_minute)
+        self._bought = 0.0
+        self._buying = asyncio.Lock()
+
+    async def take(self, units: float = 1.0) -> None:
+        """Waits until `units` may be used."""
+        units = min(units, self._burst)
+        if not shared():
+            await self._local.acquire(units)
+            return
+        async with self._buying:  # a second's worth at once: Prefect takes 10 ms for each time it is asked
+            while self._bought < units:
+                block = int(self._burst)
+                await _ensure(self._name, block, decay=self._per_minute / 60)
+                await rate_limit(self._name, occupy=block, strict=True)
+                self._bought += block
+            self._bought -= units
+
+
+_ensured: set[str] = set()
+
+
+async def _ensure(name: str, limit: int, decay: float) -> None:
+    if name in _ensured:
+        return
+    async with get_client() as client:
+        try:
+            await client.read_global_concurrency_limit_by_name(name)
+        except ObjectNotFound:
+            made = GlobalConcurrencyLimitCreate(name=name, limit=limit, slot_decay_per_second=decay)
+            with suppress(ObjectAlreadyExists):  # another run made it this very moment
+                await client.create_global_concurrency_limit(made)
+    _ensured.add(name)

@@ -1,0 +1,54 @@
+"""One played episode as one JSON line: what a dataset of rollouts consists of.
+
+In: an episode and what it took. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer takes as it stands.
+Why no nested optional parts: Arrow types a column by its first rows, so a column is never null in one row and a
+structure in the next, and what has a schema of its own (tools, a call's arguments) is JSON text.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """One episode."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    seed: int
+    """Names the question, together with the environment and its settings."""
+    environment: str
+    """Name and version of the environment."""
+    messages: list[dict[str, Any]]
+    """The conversation in OpenAI's format, as it was sent and heard; a call's arguments are JSON text that fits the
+    tool's schema."""
+    tools: str
+    """The tools' schemas, as JSON text."""
+    reward: float | None
+    """What the environment gave, 0.0 to 1.0; null when the episode failed."""
+    failed_at: str = ""
+    """Where the episode failed: "teacher" (no valid call), "environment" (its server was lost); else empty."""
+    cause: str = ""
+    """Why it failed."""
+    attempts: int = 0
+    """Requests to the teacher."""
+    asked_again: str = ""
+    """Why answers were asked for again, separated by "; "."""
+    prompt_tokens: int = 0
+    """Tokens that the teacher read, answers that were asked for again included."""
+    completion_tokens: int = 0
+    """Tokens that the teacher wrote."""
+    cached_tokens: int = 0
+    """Of the prompt tokens, those that the endpoint had cached."""
+    reasoning_tokens: int = 0
+    """Of the completion tokens, those that were reasoning."""
+    cost_usd: float = 0.0
+    """At the recipe's prices."""
+
+    def line(self) -> bytes:
+        return self.model_dump_json().encode() + b"\n"
+
+
+def dictionary(model: type[BaseModel]) -> list[tuple[str, str]]:
+    """Column and meaning, from the fields' docstrings."""
+    return [(name, " ".join((field.description or "").split())) for name, field in model.model_fields.items()]

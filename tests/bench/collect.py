@@ -1,0 +1,205 @@
+"""Our collection against OpenEnv's own, on the same servers, at four latencies of the teacher; and our memory.
+
+In: nothing. Out: a table, then one line of JSON. Takes about six minutes on two idle cores.
+The peer is `openenv.core.harness.collect.CollectRunner` with `MCPHarnessAdapter` and OpenEnv's OpenAI client, driven as
+its command `openenv collect` drives them, with a teacher that closes each connection: with one that keeps connections
+alive it loses every second episode.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.process import local_server
+from apprentice.envs.server import EnvironmentServer
+
+SESSIONS = 64
+SETTINGS = {"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}}
+TASK = EnvironmentSpec(name="reasoning_gym", settings=SETTINGS)
+LATENCIES: dict[int, tuple[int, int]] = {0: (5000, 300), 50: (5000, 100), 200: (3840, 40), 1000: (1280, 8)}
+"""Teacher's latency in ms → episodes of ours, of the peer's."""
+ROUNDS = 3
+MEMORY = (1_000, 100_000)
+
+
+@contextmanager
+def endpoint(latency_ms: float, *more: str) -> Iterator[str]:
+    with local_server("tests.bench.endpoint", "--latency-ms", str(latency_ms), *more) as url:
+        yield url
+
+
+def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = False) -> float:
+    """Seconds that the stage's body takes for `episodes`, from opening its sessions to the finished file."""
+    from apprentice.tasks.collect import collect_shard
+    from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
+    from apprentice.tasks.stage import Bench, StandingServers, Work
+    from apprentice.tasks.store import LocalStore
+
+    if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
+        ours(server, teacher, SESSIONS, folder / "warm", warm=True)
+    servers = StandingServers(EnvironmentServer(url=server, sessions=SESSIONS), f"{teacher}/v1")
+    out, scratch = folder / "out", folder / "scratch"
+    out.mkdir(parents=True)
+    scratch.mkdir()
+    bench = Bench(Work(LocalStore(folder / "store", "bench"), servers), "0" * 20, out, scratch)
+    window = Window(start=0, size=episodes)
+    began = time.perf_counter()
+    counts = collect_shard.body(bench, CollectSpec(), TeacherSpec(model="bench"), TASK, window)
+    seconds = time.perf_counter() - began
+    assert (counts["episodes"], counts["failed"]) == (episodes, 0), counts
+    return seconds
+
+
+def peer(server: str, teacher: str, episodes: int, folder: Path) -> float:
+    """Seconds that OpenEnv's collector takes for `episodes`, its imports and set-up not counted."""
+    from openenv.core.env_server.mcp_types import Tool
+    from openenv.core.generic_client import GenericEnvClient
+    from openenv.core.harness import (
+        HarnessRunLimits,
+        MCPHarnessAdapter,
+        ResourceSessionFactory,
+        StepEnvSessionAdapter,
+        VerifyResult,
+    )
+    from openenv.core.harness.collect import CollectRunner, RolloutSerializer, build_model_step
+    from openenv.core.llm_client import OpenAIClient
+
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    tool = Tool(name="answer", description="Hand in the final answer to the problem.", input_schema=schema)
+    seeds = iter(range(episodes))
+
+    class Factory(ResourceSessionFactory):
+        def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> StepEnvSessionAdapter:
+            return StepEnvSessionAdapter(
+                GenericEnvClient(base_url=server),
+                seed=next(seeds),
+                tool_specs=[tool],
+                action_builder=lambda name, arguments: arguments,
+                initial_messages_builder=lambda result, task: [
+                    {"role": "user", "content": result.observation["question"]}
+                ],
+                verify_builder=lambda transcript, final, last, state: VerifyResult(
+                    env_reward=last.reward if last else 0.0, done=True
+                ),
+                reset_kwargs={"dataset_name": SETTINGS["dataset"], "dataset_config": SETTINGS["config"], "size": 1},
+            )
+
+    host, _, port = teacher.rpartition(":")
+    client = OpenAIClient(endpoint=host, port=int(port), model="bench", api_key="none-needed")
+    runner = CollectRunner(
+        session_factory=Factory(),
+        harness_adapter=MCPHarnessAdapter(),
+        serializer=RolloutSerializer(folder),
+        limits=HarnessRunLimits(max_turns=1),
+    )
+    step = build_model_step(client, system_prompt="Solve the problem; call the tool once.")
+    with contextlib.redirect_stdout(io.StringIO()):
+        began = time.perf_counter()
+        result = runner.run(model_step=step, num_episodes=episodes)
+        seconds = time.perf_counter() - began
+    assert result.num_collected == episodes, result
+    return seconds
+
+
+def ceiling(server: str, episodes: int = 6000) -> float:
+    """Episodes a second that the server itself carries: our sessions with answers that cost nothing."""
+    from apprentice.envs.pool import EnvironmentPool
+
+    def play(instance: Any, seed: int) -> None:
+        instance.reset(seed=seed)
+        instance.answer("0")
+
+    with EnvironmentPool(TASK, EnvironmentServer(url=server, sessions=SESSIONS)) as pool:
+        began = time.perf_counter()
+        for _ in pool.map(play, range(episodes)):
+            pass
+        return episodes / (time.perf_counter() - began)
+
+
+def in_a_process(what: str, *given: str) -> float:
+    """One measurement in a process of its own, as a user's command would be; its last line is the figure."""
+    command = [sys.executable, "-m", "tests.bench.collect", what, *given]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OPENAI_API_KEY": "none"})
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return float(done.stdout.split()[-1])
+
+
+def compare(server: str) -> list[dict[str, float]]:
+    most = in_a_process("ceiling", server)
+    rows = []
+    for latency, (many, few) in LATENCIES.items():
+        with endpoint(latency) as kept_alive, endpoint(latency, "--close") as closing:
+            # in turns, and the best of each: what else the machine does slows either
+            our, their = 0.0, 0.0
+            for _ in range(ROUNDS):
+                their = max(their, few / in_a_process("peer", server, closing, str(few)))
+                our = max(our, many / in_a_process("ours", server, kept_alive, str(many)))
+        limit = min(SESSIONS / (latency / 1000), most) if latency else most
+        rows.append(
+            {
+                "latency_ms": latency,
+                "ours_eps": round(our, 1),
+                "peer_eps": round(their, 2),
+                "ratio": round(our / their, 1),
+                "limit_eps": round(limit, 1),
+                "share_of_limit": round(our / limit, 3),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def memory(server: str) -> dict[str, dict[str, float]]:
+    """Peak resident memory in MB of collect, filter and lengths over few and over many episodes."""
+    with endpoint(0) as teacher:
+        return {
+            stage: {
+                str(episodes): in_a_process(f"memory-{stage}", server, teacher, str(episodes)) for episodes in MEMORY
+            }
+            for stage in ("collect", "filter", "lengths")
+        }
+
+
+def show(rows: list[dict[str, float]]) -> None:
+    table = Table(*rows[0], title=f"Collection with {SESSIONS} sessions", title_justify="left", box=None)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", default="all")
+    parser.add_argument("given", nargs="*")
+    asked = parser.parse_args()
+    if asked.what == "all":
+        with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(2 * SESSIONS)) as server:
+            rows = compare(server)
+            show(rows)
+            print(json.dumps({"rows": rows}))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if asked.what == "ceiling":
+            print(ceiling(asked.given[0]))
+        elif asked.what in ("ours", "peer"):
+            measure = ours if asked.what == "ours" else peer
+            print(measure(asked.given[0], asked.given[1], int(asked.given[2]), Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
