@@ -13,40 +13,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session, SessionLost
-
-
-class RestartableServer:
-    """A server on a fixed port that can be killed and started again."""
-
-    CODE = (
-        "import sys, uvicorn; from openenv.core.env_server.http_server import create_fastapi_app;"
-        "from apprentice.envs.reasoning_gym.server import *;"
-        "app = create_fastapi_app(ReasoningGymEnvironment, ReasoningGymAction, ReasoningGymObservation, 4);"
-        "uvicorn.run(app, host='127.0.0.1', port=int(sys.argv[1]), log_level='critical')"
-    )
-
-    def __init__(self):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", self.CODE, str(self.port)])
-        while self.process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                time.sleep(0.05)
-        raise AssertionError("the server ended at its start")
-
-    def at(self, **settings: float) -> EnvironmentServer:
-        return EnvironmentServer(url=self.url, **settings)  # type: ignore[arg-type]
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+from tests.restartable import RestartableServer
 
 
 @pytest.fixture

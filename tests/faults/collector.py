@@ -1,0 +1,44 @@
+"""One collection as a process: `python -m tests.faults.collector SETTINGS_JSON`.
+
+In: the servers' URLs, a folder, the number of episodes, and settings of server and teacher. Out: FOLDER/rollouts.jsonl
+and exit code 0, or the words of a Stop and exit code 1.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from apprentice.envs.server import EnvironmentServer
+from apprentice.tasks.collect import collect_shard
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.store import LocalStore
+from tests.conftest import TASKS
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    folder = Path(given["folder"])
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    store = LocalStore(folder / "store", "faults")
+    work = Work(store, StandingServers(EnvironmentServer(**given["server"]), f"{given['teacher_url']}/v1"))
+    try:
+        with store.staging() as out:
+            collect_shard.body(
+                Bench(work, "0" * 20, out, scratch),
+                CollectSpec(),
+                TeacherSpec(model="faulty", **given["teacher"]),
+                TASKS["chain_sum"],
+                Window(start=0, size=given["episodes"]),
+            )
+            shutil.copyfile(out / "rollouts.jsonl", folder / "rollouts.jsonl")
+    except Stop as stop:
+        print(stop)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A teacher's endpoint that fails as it is told to, and notes what it was asked.
+
+Run: `python -m tests.faults.endpoint FOLDER --latency-ms 100` (prints its URL; ends with its standard input).
+In: FOLDER/mode, one word: ok, 429, told (429 with Retry-After), 500, hang or cut. Out: FOLDER/asked.jsonl, a line a
+request: the question, and whether it was answered.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.bench.endpoint import Endpoint
+
+ERRORS = {"429": b"429 Too Many Requests", "told": b"429 Too Many Requests", "500": b"500 Internal Server Error"}
+
+
+class Failing(Endpoint):
+    def __init__(self, latency: float, folder: Path):
+        super().__init__(latency, close=False)
+        self._mode = folder / "mode"
+        self._asked = folder / "asked.jsonl"
+
+    def _answer(self, body: bytes) -> None:
+        mode = self._mode.read_text().strip() or "ok"  # empty for a moment while it is written
+        self._note(json.loads(body)["messages"][1]["content"], mode == "ok")
+        if mode == "ok":
+            super()._answer(body)
+        elif mode == "cut":
+            self._transport.abort()
+        elif mode in ERRORS:
+            more = b"retry-after: 2\r\n" if mode == "told" else b""
+            self._transport.write(b"HTTP/1.1 " + ERRORS[mode] + b"\r\n" + more + b"content-length: 2\r\n\r\n{}")
+
+    def _note(self, question: str, answered: bool) -> None:
+        with self._asked.open("a") as file:
+            file.write(json.dumps({"question": question, "answered": answered}) + "\n")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    given = parser.parse_args()
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+
+    def protocol() -> Any:
+        return Failing(given.latency_ms / 1000, given.folder)
+
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=1024)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
