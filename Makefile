@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench lock clean
+.PHONY: run test lint bench bench-collect faults-collect lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -19,6 +19,12 @@ lint: .venv/ready build/types/apprentice
 
 bench: .venv/ready  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
 	$(BIN)/python tests/bench/laptop.py
+
+bench-collect: .venv/ready  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
+	$(BIN)/python -m tests.bench.collect
+
+faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
+	$(BIN)/python -m pytest tests/faults
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from apprentice.tasks.record import Record
+
 KEY_LENGTH = 20
 
 
@@ -19,6 +21,8 @@ class Artifact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     repo_type: ClassVar[Literal["dataset", "model"]] = "dataset"
     suffix: ClassVar[str]
+    row: ClassVar[type[BaseModel] | None] = None
+    """What a line of its data is, where that is for others to read."""
 
     repository: str
     """`namespace/name`, as on the Hub."""
@@ -43,6 +47,7 @@ class Rollouts(Artifact):
     """Every episode the teacher played, failed ones included."""
 
     suffix = "rollouts"
+    row = Record
     episodes: int
     failed: int
     prompt_tokens: int
@@ -64,6 +69,7 @@ class KeptRollouts(Artifact):
     """The episodes that the student learns from."""
 
     suffix = "kept-rollouts"
+    row = Record
     episodes: int
     kept: int
     dropped: dict[str, int]

@@ -28,6 +28,7 @@ class Budget:
 
     Attributes:
         spent: USD so far, in all runs of this collection.
+        held: USD that requests which are out could cost at most.
     """
 
     def __init__(self, prices: Prices | None, cap: float | None, ledger: Path):
@@ -35,7 +36,7 @@ class Budget:
         self._cap = cap
         self._ledger = os.open(ledger, os.O_RDWR | os.O_CREAT)
         self.spent = float(os.pread(self._ledger, 40, 0) or 0.0)
-        self._reserved = 0.0
+        self.held = 0.0
         self._out = 0
         self._settled = asyncio.Event()
 
@@ -53,7 +54,7 @@ class Budget:
 
         Waits for others to settle when there is not enough; raises BudgetReached when none is out.
         """
-        while self._cap is not None and self.spent + self._reserved + most > self._cap:
+        while self._cap is not None and self.spent + self.held + most > self._cap:
             if not self._out:
                 raise BudgetReached
             self._settled.clear()
@@ -72,7 +73,7 @@ class Budget:
             self._settled.set()
 
     def _move(self, reserved: float, out: int, spent: float = 0.0) -> None:
-        self._reserved += reserved
+        self.held += reserved
         self._out += out
         self.spent += spent
-        os.pwrite(self._ledger, f"{self.spent + self._reserved:<39.12f}\n".encode(), 0)
+        os.pwrite(self._ledger, f"{self.spent + self.held:<39.12f}\n".encode(), 0)

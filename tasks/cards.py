@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from apprentice.tasks.artifacts import Artifact
 
@@ -31,6 +32,7 @@ def write_card(
         "| --- | --- |",
         *(f"| {name} | {json.dumps(value, ensure_ascii=False)} |" for name, value in counts.items()),
         "",
+        *(_columns(kind.row) if kind.row else []),
         "## Made by",
         "",
         "```json",
@@ -39,3 +41,10 @@ def write_card(
         "",
     ]
     (out / "README.md").write_text("\n".join(lines))
+
+
+def _columns(row: type[BaseModel]) -> list[str]:
+    """The data dictionary, from the docstrings of the row's fields."""
+    fields = row.model_fields.items()
+    lines = [f"| `{name}` | {' '.join((field.description or '').split())} |" for name, field in fields]
+    return ["## Columns", "", "| column | what it is |", "| --- | --- |", *lines, ""]

@@ -47,8 +47,3 @@ class Record(BaseModel):
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
-
-
-def dictionary(model: type[BaseModel]) -> list[tuple[str, str]]:
-    """Column and meaning, from the fields' docstrings."""
-    return [(name, " ".join((field.description or "").split())) for name, field in model.model_fields.items()]

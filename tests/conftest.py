@@ -68,3 +68,12 @@ def bench(work: Work, tmp_path: Path) -> Bench:
     out.mkdir()
     scratch.mkdir()
     return Bench(work, "0" * 20, out, scratch)
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server of the tests' own."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness():
+        yield

@@ -11,11 +11,12 @@ import contextlib
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ SETTINGS = {"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, "
 TASK = EnvironmentSpec(name="reasoning_gym", settings=SETTINGS)
 LATENCIES: dict[int, tuple[int, int]] = {0: (5000, 300), 50: (5000, 100), 200: (3840, 40), 1000: (1280, 8)}
 """Teacher's latency in ms → episodes of ours, of the peer's."""
-ROUNDS = 3
+ROUNDS = 2
 MEMORY = (1_000, 100_000)
 
 
@@ -164,18 +165,79 @@ def compare(server: str) -> list[dict[str, float]]:
     return rows
 
 
+def memory_of(stage: str, server: str, teacher: str, episodes: int, folder: Path) -> float:
+    """Peak resident MB of this process after one stage over so many episodes."""
+    if stage == "collect":
+        ours(server, teacher, episodes, folder, warm=True)
+    else:
+        over_rollouts(stage, episodes, folder)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
+    """Runs filter, or lengths, over a published dataset of so many copies of a played episode."""
+    from apprentice.envs.session import Session
+    from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, Questions, Rollouts
+    from apprentice.tasks.collect import COUNTED
+    from apprentice.tasks.episode import Episode
+    from apprentice.tasks.filter import filter_rollouts
+    from apprentice.tasks.lengths import lengths
+    from apprentice.tasks.record import Record
+    from apprentice.tasks.specs import LengthsSpec
+    from apprentice.tasks.stage import Bench, StandingServers, Work
+    from apprentice.tasks.store import LocalStore
+    from apprentice.tasks.student import build_tokenizer
+
+    store = LocalStore(folder / "store", "bench")
+    out = folder / "out"
+    out.mkdir()
+    bench = Bench(Work(store, StandingServers(EnvironmentServer(), None)), "0" * 20, out, folder)
+    with local_server("apprentice.envs.reasoning_gym.server") as url:
+        episode = Episode(TASK.make(Session(EnvironmentServer(url=url))), 1)
+        function = {"name": "answer", "arguments": json.dumps({"answer": "1"})}
+        call = {"id": "call", "type": "function", "function": function}
+        episode.hear({"role": "assistant", "content": "", "tool_calls": [call]})
+
+    def published(kind: Any, name: str, **counts: Any) -> Any:
+        with store.staging() as staged:
+            with (staged / name).open("wb") as file:
+                for seed in range(episodes):
+                    record = Record(
+                        seed=seed,
+                        environment="reasoning_gym 1",
+                        messages=episode.messages,
+                        tools=json.dumps(episode.tools),
+                        reward=1.0,
+                    )
+                    file.write(record.line())
+            return store.publish(kind, "k", staged, counts, {"stage": "bench"})
+
+    if stage == "filter":
+        with store.staging() as staged:
+            (staged / "questions.jsonl").write_text("")
+            none = dict(collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
+            asked = store.publish(Questions, "k", staged, none, {"stage": "bench"})
+        counts = {"episodes": episodes, "failed": 0} | dict.fromkeys(COUNTED, 0)
+        filter_rollouts.body(bench, published(Rollouts, "rollouts.jsonl", **counts), asked)
+        return
+    with store.staging() as staged:
+        build_tokenizer(TASK, [episode.question]).save_pretrained(staged)
+        (staged / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
+        student = store.publish(BaseStudent, "k", staged, {"parameters": 0, "stage": "base"}, {"stage": "bench"})
+    kept = published(KeptRollouts, "kept.jsonl", episodes=episodes, kept=episodes, dropped={})
+    lengths.body(bench, LengthsSpec(), kept, student)
+
+
 def memory(server: str) -> dict[str, dict[str, float]]:
-    """Peak resident memory in MB of collect, filter and lengths over few and over many episodes."""
+    """Peak resident memory in MB of collect, filter and lengths, over few and over many episodes."""
     with endpoint(0) as teacher:
         return {
-            stage: {
-                str(episodes): in_a_process(f"memory-{stage}", server, teacher, str(episodes)) for episodes in MEMORY
-            }
+            stage: {str(many): round(in_a_process(f"memory-{stage}", server, teacher, str(many))) for many in MEMORY}
             for stage in ("collect", "filter", "lengths")
         }
 
 
-def show(rows: list[dict[str, float]]) -> None:
+def show(rows: Sequence[dict[str, Any]]) -> None:
     table = Table(*rows[0], title=f"Collection with {SESSIONS} sessions", title_justify="left", box=None)
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
@@ -191,7 +253,14 @@ def main() -> None:
         with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(2 * SESSIONS)) as server:
             rows = compare(server)
             show(rows)
-            print(json.dumps({"rows": rows}))
+            used = memory(server)
+            show(
+                [
+                    {"stage": stage} | {f"{many} episodes, MB": mb for many, mb in each.items()}
+                    for stage, each in used.items()
+                ]
+            )
+            print(json.dumps({"rows": rows, "rss_mb": used.pop("collect"), "rss_mb_of_other_stages": used}))
         return
     with tempfile.TemporaryDirectory() as folder:
         if asked.what == "ceiling":
@@ -199,6 +268,9 @@ def main() -> None:
         elif asked.what in ("ours", "peer"):
             measure = ours if asked.what == "ours" else peer
             print(measure(asked.given[0], asked.given[1], int(asked.given[2]), Path(folder)))
+        else:
+            stage = asked.what.removeprefix("memory-")
+            print(memory_of(stage, asked.given[0], asked.given[1], int(asked.given[2]), Path(folder)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """Collection against a real OpenAI-compatible server and a real environment server."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,64 +11,19 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.process import local_server
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session
-from apprentice.tasks.budget import Budget
-from apprentice.tasks.collect import collect_shard, play_one
+from apprentice.tasks.artifacts import Rollouts
+from apprentice.tasks.budget import Budget, BudgetReached
+from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.record import Record
 from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
-from apprentice.tasks.stage import Bench, StandingServers
-from apprentice.tasks.teacher import Teacher
+from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.store import LocalStore
+from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.teacher import Teacher, read_key
+from tests.endpoint import KEY, Endpoint, call
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
-KEY = "sk-secret-that-no-one-may-read"
-
-
-class Endpoint(ThreadingHTTPServer):
-    """An endpoint that says what it is told, turn after turn; the last thing for ever."""
-
-    daemon_threads = True
-
-    def __init__(self, *turns: Any):
-        self.turns = list(turns)
-        self.requests: list[dict[str, Any]] = []
-        super().__init__(("127.0.0.1", 0), Answer)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class Answer(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"]))
-        endpoint = self.server
-        assert isinstance(endpoint, Endpoint)
-        endpoint.requests.append(json.loads(asked))
-        turns = endpoint.turns
-        turn = turns.pop(0) if len(turns) > 1 else turns[0]
-        status = turn if isinstance(turn, int) else 200
-        calls = turn if isinstance(turn, list) else []
-        functions = [{"id": str(place), "type": "function", "function": call} for place, call in enumerate(calls)]
-        message = {"role": "assistant", "content": None, "tool_calls": functions or None}
-        body: dict[str, Any] = {"id": "1", "object": "chat.completion", "created": 0, "model": "toy"}
-        body["choices"] = [] if turn is None else [{"index": 0, "finish_reason": "stop", "message": message}]
-        body["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-        if status != 200:
-            body = {"error": {"message": f"refused, your key is {self.headers['Authorization']}"}}
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
-
-
-def call(name: str = "answer", arguments: str = '{"answer": "1"}') -> dict[str, str]:
-    return {"name": name, "arguments": arguments}
 
 
 @pytest.fixture
@@ -139,6 +92,51 @@ def test_a_refused_key_stops_at_once_and_is_not_shown(play: Any):
     assert KEY not in repr(stop.value) + str(stop.value.__cause__) + str(stop.value.__context__.__class__)
 
 
+def test_retry_after_is_honoured(play: Any):
+    record, endpoint = play((429, {"Retry-After": "1"}), [call()])
+    assert record.failed_at == ""
+    assert endpoint.times[1] - endpoint.times[0] >= 1.0
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429, 408, "cut"])
+def test_what_passes_is_tried_again(play: Any, trouble: Any):
+    record, endpoint = play(trouble, [call()])
+    assert record.failed_at == ""
+    assert record.attempts == len(endpoint.requests) == 2
+
+
+def test_what_does_not_pass_is_tried_again_for_a_bounded_time(play: Any):
+    with pytest.raises(Stop, match=r"has not answered for 1 s \(status 500\)"):
+        play(500, patience=1.0)
+
+
+def test_a_request_that_the_endpoint_refuses_at_first_stops_the_run_and_says_why_without_the_key(play: Any):
+    with pytest.raises(Stop, match="refused the first request") as stop:
+        play(400)
+    assert "your key is Bearer ***" in str(stop.value)
+    assert KEY not in str(stop.value)
+
+
+def test_an_episode_that_does_not_fit_the_budget_is_not_begun(play: Any):
+    with pytest.raises(BudgetReached):
+        play([call()], prices={"prompt": 1.0, "completion": 1.0}, budget_usd=0.0001)
+
+
+def test_an_episode_is_priced(play: Any):
+    record, _ = play([call()], prices={"prompt": 1.0, "completion": 10.0})
+    assert record.cost_usd == pytest.approx((10 * 1.0 + 2 * 10.0) / 1_000_000)
+
+
+def test_a_key_can_come_from_a_prefect_secret_block(monkeypatch: pytest.MonkeyPatch, prefect_server):
+    from prefect.blocks.system import Secret
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    Secret(value=KEY).save("teacher-key", overwrite=True)  # type: ignore[arg-type, unused-coroutine]
+    assert read_key(TeacherSpec(key_block="teacher-key")) == KEY
+    with pytest.raises(Stop, match="no Prefect Secret block named another"):
+        read_key(TeacherSpec(key_block="another"))
+
+
 def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(Stop, match="OPENAI_API_KEY is not set"):
@@ -202,3 +200,108 @@ def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(sc
         collect_shard.body(
             scripted_bench, CollectSpec(), SCRIPTED.model_copy(update={"temperature": 0.5}), chain_sum, WINDOW
         )
+
+
+def test_a_budget_that_is_used_up_ends_cleanly_and_a_larger_one_goes_on(scripted_bench: Bench, chain_sum):
+    prices = {"prompt": 1.0, "completion": 1.0}
+
+    def collect_for(budget: float) -> dict[str, Any]:
+        teacher = TeacherSpec.model_validate(SCRIPTED.model_dump() | {"prices": prices, "budget_usd": budget})
+        return collect_shard.body(scripted_bench, CollectSpec(), teacher, chain_sum, WINDOW)
+
+    journal = scripted_bench.scratch / "episodes.jsonl"
+    with pytest.raises(Stop, match=r"The budget of 0\.01 USD is used up: 0\.00\d+ USD went into \d+ of 40 episodes"):
+        collect_for(0.01)
+    bought = journal.read_bytes()
+    records = [json.loads(line) for line in bought.splitlines()]
+    assert 0 < len(records) < 40
+    assert 0.005 < sum(record["cost_usd"] for record in records) <= 0.01
+    counts = collect_for(1.0)
+    assert counts["episodes"] == 40
+    assert journal.read_bytes().startswith(bought)
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def in_shards(work: Work, shards: int, task: EnvironmentSpec, runner: Any = None) -> Rollouts:
+    from prefect import flow
+
+    @flow(task_runner=runner)
+    def one() -> Rollouts:
+        return collect(work, CollectSpec(shards=shards), SCRIPTED, task, WINDOW)
+
+    return one()
+
+
+def rollouts(work: Work, artifact: Rollouts) -> bytes:
+    return (work.store.fetch(artifact) / "rollouts.jsonl").read_bytes()
+
+
+def of_project(work: Work, project: str) -> Work:
+    return Work(LocalStore(work.store.root, project), work.servers)
+
+
+def test_shards_on_threads_or_processes_make_the_dataset_of_one(scripted_bench: Bench, chain_sum, prefect_server):
+    from prefect.task_runners import ProcessPoolTaskRunner
+
+    work = scripted_bench.work
+    whole = in_shards(of_project(work, "whole"), 1, chain_sum)
+    threads = in_shards(of_project(work, "threads"), 3, chain_sum)
+    processes = in_shards(of_project(work, "processes"), 2, chain_sum, ProcessPoolTaskRunner(max_workers=2))
+    assert whole.episodes == 40
+    assert rollouts(work, whole) == rollouts(work, threads) == rollouts(work, processes)
+    assert whole.key == threads.key == processes.key
+
+
+def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: Bench, chain_sum, prefect_server):
+    work = scripted_bench.work
+    made = in_shards(work, 4, chain_sum)
+    refs = work.store.root / "datasets" / "local"
+    (refs / "toy-rollouts" / "refs" / made.key).unlink()
+    shards = sorted((refs / "toy-rollout-shards" / "refs").iterdir(), key=lambda ref: ref.name)
+    shards[0].unlink()
+    before = {ref: ref.stat().st_mtime_ns for ref in shards[1:]}
+    again = in_shards(work, 4, chain_sum)
+    assert rollouts(work, again) == rollouts(work, made)
+    assert shards[0].exists()
+    assert before == {ref: ref.stat().st_mtime_ns for ref in shards[1:]}
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
+    scripted_bench: Bench, chain_sum, prefect_server, tmp_path
+):
+    """The ids that TRL's SFTTrainer makes of the published lines are those of the conversation itself."""
+    from datasets import load_dataset
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    from tests.tasks.test_one_prompt import tiny_model
+
+    made = in_shards(scripted_bench.work, 1, chain_sum)
+    folder = scripted_bench.work.store.fetch(made)
+    dataset = load_dataset(str(folder), "rollouts", split="train", cache_dir=str(tmp_path / "hf"))
+    assert dataset.num_rows == 40
+    records = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    tokenizer = build_tokenizer(chain_sum, [record["messages"][1]["content"] for record in records])
+    trainer = SFTTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        train_dataset=dataset,
+        args=SFTConfig(str(tmp_path / "sft"), report_to="none", use_cpu=True, bf16=False, max_length=2048),
+    )
+    for row, record in zip(trainer.train_dataset, records, strict=True):  # type: ignore[arg-type]
+        expected = tokenizer.apply_chat_template(
+            record["messages"], tools=json.loads(record["tools"]), tokenize=True, return_dict=False
+        )
+        assert row["input_ids"] == expected
+
+
+def test_the_card_explains_every_column(scripted_bench: Bench, chain_sum, prefect_server):
+    made = in_shards(scripted_bench.work, 1, chain_sum)
+    card = (scripted_bench.work.store.fetch(made) / "README.md").read_text()
+    columns = json.loads(rollouts(scripted_bench.work, made).splitlines()[0])
+    assert all(f"| `{column}` | " in card for column in columns)

@@ -5,19 +5,12 @@ from typing import Any
 
 import pytest
 from prefect import flow
-from prefect.testing.utilities import prefect_test_harness
 
 from apprentice.tasks.artifacts import LengthStats, Questions
 from apprentice.tasks.specs import LengthsSpec
 from apprentice.tasks.stage import Bench, Stage, Work, stage
 
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server():
-    with prefect_test_harness():
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("prefect_server")
 runs: list[dict[str, Any]] = []
 
 

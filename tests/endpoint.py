@@ -1,0 +1,66 @@
+"""A teacher's endpoint within the test's process: it says what it is told to, and keeps what it was asked."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEY = "sk-secret-that-no-one-may-read"
+
+
+class Endpoint(ThreadingHTTPServer):
+    """An endpoint that says what it is told, turn after turn; the last thing for ever.
+
+    A turn is a list of calls, a status, a status with headers, None for no choices, or "cut" for a connection that is.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, *turns: Any):
+        self.turns = list(turns)
+        self.requests: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        super().__init__(("127.0.0.1", 0), Answer)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        endpoint = self.server
+        assert isinstance(endpoint, Endpoint)
+        endpoint.requests.append(json.loads(asked))
+        endpoint.times.append(time.monotonic())
+        turns = endpoint.turns
+        turn = turns.pop(0) if len(turns) > 1 else turns[0]
+        if turn == "cut":
+            self.connection.close()
+            return
+        status, headers = turn if isinstance(turn, tuple) else (turn if isinstance(turn, int) else 200, {})
+        calls = turn if isinstance(turn, list) else []
+        functions = [{"id": str(place), "type": "function", "function": call} for place, call in enumerate(calls)]
+        message = {"role": "assistant", "content": None, "tool_calls": functions or None}
+        body: dict[str, Any] = {"id": "1", "object": "chat.completion", "created": 0, "model": "toy"}
+        body["choices"] = [] if turn is None else [{"index": 0, "finish_reason": "stop", "message": message}]
+        body["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+        if status != 200:
+            body = {"error": {"message": f"refused, your key is {self.headers['Authorization']}"}}
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+def call(name: str = "answer", arguments: str = '{"answer": "1"}') -> dict[str, str]:
+    return {"name": name, "arguments": arguments}

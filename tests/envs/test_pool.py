@@ -1,0 +1,101 @@
+"""A pool fills what the server grants, and no more."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.process import local_server
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import Session, SessionLost
+from apprentice.envs.waiting import wait_for
+from tests.restartable import RestartableServer
+
+
+class Counting:
+    """Plays an episode slowly and notes how many are played at once."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def __call__(self, environment: ToolEnvironment, seed: int) -> str:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        question = environment.reset(seed=seed)
+        wait_for(sleep(0.02))
+        self.now -= 1
+        return question
+
+
+async def sleep(seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)
+
+
+def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentSpec):
+    said: list[str] = []
+    play = Counting()
+    with (
+        local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "4") as url,
+        EnvironmentPool(chain_sum, EnvironmentServer(url=url, sessions=16), say=said.append) as pool,
+    ):
+        played = dict(pool.map(play, range(60)))
+    assert sorted(played) == list(range(60))
+    assert play.most == 4
+    assert len(said) == 1
+    assert "grants no more than 4 sessions at once; server.sessions asks for 16" in said[0]
+
+
+def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):
+    said: list[str] = []
+    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "1") as url:
+        other = chain_sum.make(Session(EnvironmentServer(url=url)))
+        other.reset(seed=1)
+        threading.Timer(0.5, other._close).start()
+        with EnvironmentPool(chain_sum, EnvironmentServer(url=url, sessions=2), say=said.append) as pool:
+            assert len(list(pool.map(Counting(), range(3)))) == 3
+    assert "grants no session: all are in use" in said[0]
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_is_lost(chain_sum: EnvironmentSpec):
+    server = RestartableServer()
+    server.kill()
+    said: list[str] = []
+    with EnvironmentPool(chain_sum, server.at(patience=0.5), 2) as pool, pytest.raises(SessionLost, match="was away"):
+        list(pool.map(Counting(), range(3)))
+    threading.Timer(0.5, server.start).start()
+    with EnvironmentPool(chain_sum, server.at(patience=60), 2, said.append) as pool:
+        assert len(list(pool.map(Counting(), range(3)))) == 3
+    server.kill()
+    assert "does not answer; waiting for it" in said[0]
+    assert "is back after" in said[-1]
+
+
+def test_what_was_running_is_finished_before_an_error_is_raised(chain_sum: EnvironmentSpec, server: EnvironmentServer):
+    def play(environment: ToolEnvironment, seed: int) -> int:
+        environment.reset(seed=seed)
+        if seed == 3:
+            raise RuntimeError("midway")
+        wait_for(sleep(0.05))
+        return seed
+
+    done: list[Any] = []
+    with EnvironmentPool(chain_sum, server, 4) as pool, pytest.raises(RuntimeError, match="midway"):
+        done.extend(result for _, result in pool.map(play, range(1000)))
+    assert {0, 1, 2} <= set(done)
+    assert len(done) < 20
+
+
+def test_a_pool_that_is_left_in_the_middle_ends_at_once(chain_sum: EnvironmentSpec, server: EnvironmentServer):
+    def play(environment: ToolEnvironment, seed: int) -> None:
+        environment.reset(seed=seed)
+        if seed:
+            wait_for(sleep(600))
+
+    with EnvironmentPool(chain_sum, server, 4) as pool:
+        next(pool.map(play, range(1000)))
+    assert not any(session.is_open for session in pool.sessions)
