@@ -26,7 +26,7 @@ from apprentice.tasks.budget import Budget, BudgetReached
 from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.journal import Journal, journal
-from apprentice.tasks.limits import lease, limit_name, shared
+from apprentice.tasks.limits import Lease, limit_name, shared
 from apprentice.tasks.record import Record
 from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work, stage
@@ -145,7 +145,7 @@ def leases(server: EnvironmentServer) -> Callable[[], Any]:
     """A place in the limit that concurrent runs against one server share, where there is such a thing."""
     if not (server.shared and shared()):
         return nullcontext
-    return partial(lease, limit_name("sessions", server.url), server.sessions)
+    return partial(Lease, limit_name("sessions", server.url), server.sessions)
 
 
 def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Record:

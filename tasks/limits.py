@@ -7,8 +7,7 @@ the operator's to change (`prefect gcl update NAME --limit N`); without one it h
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from aiolimiter import AsyncLimiter
@@ -32,12 +31,41 @@ def limit_name(what: str, url: str, detail: str = "") -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{what} {urlsplit(url).netloc} {detail}".lower()).strip("-")
 
 
-@asynccontextmanager
-async def lease(name: str, slots: int) -> AsyncIterator[None]:
-    """Holds one of `slots` slots of a shared limit."""
-    await _ensure(name, slots, decay=0.0)
-    async with concurrency(name, strict=True, lease_duration=LEASE, raise_on_lease_renewal_failure=False):
-        yield
+class Lease:
+    """Holds one of `slots` slots of a shared limit: an asynchronous context manager.
+
+    A task of its own holds it: Prefect's `concurrency` must be left by the task that entered it, and a session is
+    opened by one and closed by another.
+    """
+
+    def __init__(self, name: str, slots: int):
+        self._name = name
+        self._slots = slots
+        self._release = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        self._entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._holding = asyncio.create_task(self._hold())
+        try:
+            await self._entered
+        except BaseException:
+            self._holding.cancel()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release.set()
+        await self._holding
+
+    async def _hold(self) -> None:
+        try:
+            await _ensure(self._name, self._slots, decay=0.0)
+            async with concurrency(self._name, strict=True, lease_duration=LEASE, raise_on_lease_renewal_failure=False):
+                self._entered.set_result(None)
+                await self._release.wait()
+        except Exception as error:
+            if self._entered.done():
+                raise
+            self._entered.set_exception(error)
 
 
 class Rate:

@@ -5,6 +5,7 @@ Out: a callable `stage(work, *settings_and_artifacts) -> Artifact`, run as a Pre
 artifact's key. The store is the truth: Prefect's cached result is used only where the store holds the artifact.
 """
 
+import importlib
 import inspect
 import shutil
 import time
@@ -113,6 +114,10 @@ class Stage(Generic[P, A]):
             result_serializer="json",
         )
 
+    def __reduce__(self):
+        """A process finds a stage where it is defined; its body bears the same name and would be taken for it."""
+        return _stage_at, (self.body.__module__, self.name)
+
     def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
         found = work.store.find(self.gives, key)
@@ -194,3 +199,7 @@ class Stage(Generic[P, A]):
 def stage(gives: type[A], version: int, title: str) -> Callable[[Body[P]], Stage[P, A]]:
     """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before."""
     return lambda body: Stage(body, gives, version, title)
+
+
+def _stage_at(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)

@@ -57,7 +57,8 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def space(hub: Hub) -> Space:
+def space(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Space:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     return Space("owner/wordle", HfApi(endpoint=f"http://127.0.0.1:{hub.server_address[1]}", token="hf_x"))
 
 

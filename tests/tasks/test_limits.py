@@ -9,7 +9,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.collect import leases
-from apprentice.tasks.limits import Rate, lease, limit_name, shared
+from apprentice.tasks.limits import Lease, Rate, limit_name, shared
 
 
 def test_without_a_prefect_server_nothing_is_shared():
@@ -33,7 +33,7 @@ def test_no_more_sessions_are_held_than_the_shared_limit_grants(prefect_server):
 
     async def one() -> None:
         nonlocal held, most
-        async with lease("sessions-toy", 2):
+        async with Lease("sessions-toy", 2):
             held += 1
             most = max(most, held)
             await asyncio.sleep(0.1)
@@ -48,12 +48,12 @@ def test_no_more_sessions_are_held_than_the_shared_limit_grants(prefect_server):
 
 def test_a_limit_that_an_operator_changed_is_kept(prefect_server):
     async def changed() -> int:
-        await opened(lease("sessions-operated", 5))
+        await opened(Lease("sessions-operated", 5))
         async with get_client() as client:
             from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 
             await client.update_global_concurrency_limit("sessions-operated", GlobalConcurrencyLimitUpdate(limit=1))
-            await opened(lease("sessions-operated", 5))
+            await opened(Lease("sessions-operated", 5))
             return (await client.read_global_concurrency_limit_by_name("sessions-operated")).limit
 
     assert asyncio.run(changed()) == 1
