@@ -79,7 +79,8 @@ class Breaker:
                 reraise=True,
             )(self._knock)
         except (OSError, EOFError) as error:
-            self._gave_up = f"{self._server.url} was away for {time.monotonic() - away:.0f} s: {why(error)}"
+            stage = f" ({self._space})" if self._space else ""
+            self._gave_up = f"{self._server.url} was away for {time.monotonic() - away:.0f} s: {why(error)}{stage}"
         else:
             self._say(f"{self._server.url} is back after {time.monotonic() - away:.0f} s.")
         self._failures = 0

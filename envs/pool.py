@@ -13,10 +13,9 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.breaker import Breaker
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import AtCapacity, Session, probe
+from apprentice.envs.session import AtCapacity, Session, breaker_of
 from apprentice.envs.waiting import spawn, start, wait_for
 
 I = TypeVar("I")  # noqa: E741
@@ -49,7 +48,7 @@ class EnvironmentPool:
     ):
         self.server = server
         self.say = say
-        self.breaker = Breaker(server, lambda: probe(server), say)
+        self.breaker = breaker_of(server, say)
         self.sessions = [Session(server, self.breaker, lease) for _ in range(size or server.sessions)]
         self._crews: list[Crew[Any, Any]] = []
         open_pools.add(self)

@@ -56,7 +56,7 @@ class Session:
     ):
         self.server = server
         self.turned_away = False
-        self._breaker = breaker or Breaker(server, lambda: probe(server), lambda text: None)
+        self._breaker = breaker or breaker_of(server)
         self._lease = lease
         self._leased: AsyncExitStack | None = None
         self._client: Any = None
@@ -198,6 +198,11 @@ class Session:
             self._client = None
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
+
+
+def breaker_of(server: EnvironmentServer, say: Callable[[str], None] = lambda text: None) -> Breaker:
+    """A circuit breaker that looks for the server by opening a session."""
+    return Breaker(server, lambda: probe(server), say)
 
 
 async def connect(server: EnvironmentServer) -> Any:

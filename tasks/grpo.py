@@ -10,7 +10,8 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.session import Session
+from apprentice.envs.session import Session, breaker_of
+from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.episode import prompt
 from apprentice.tasks.errors import Stop
@@ -41,10 +42,11 @@ def grpo(
     folder = bench.fetch(checkpoint)
     tokenizer = load_tokenizer(folder)
     server = bench.work.servers.environment()
+    breaker = breaker_of(server, announce.warn)
     instances: list[ToolEnvironment] = []
 
     def factory() -> ToolEnvironment:
-        instances.append(environment.make(Session(server)))
+        instances.append(environment.make(Session(server, breaker)))
         return instances[-1]
 
     trainer = GRPOTrainer(

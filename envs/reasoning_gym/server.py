@@ -72,6 +72,14 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
         self._state.step_count += 1
         return ReasoningGymObservation(score=score, correct_answer=correct, done=True, reward=score)
 
+    async def reset_async(self, **given: Any) -> ReasoningGymObservation:
+        """As `reset`; on the server's loop, since a thread for each session costs more than the question."""
+        return self.reset(**given)
+
+    async def step_async(self, action: ReasoningGymAction, **given: Any) -> ReasoningGymObservation:
+        """As `step`."""
+        return self.step(action, **given)
+
     @property
     def state(self) -> State:
         return self._state

@@ -125,6 +125,7 @@ def ceiling(server: str, episodes: int = 6000) -> float:
         instance.answer("0")
 
     with EnvironmentPool(TASK, EnvironmentServer(url=server, sessions=SESSIONS)) as pool:
+        list(pool.map(play, range(SESSIONS)))  # imports, and opens the sessions
         began = time.perf_counter()
         for _ in pool.map(play, range(episodes)):
             pass
