@@ -10,7 +10,7 @@ run: .venv/ready  ## run the recipe on the embedded default; ends with the repor
 	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
 
 test: .venv/ready  ## the tests, all but the long ones
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: .venv/ready build/types/apprentice
 	$(BIN)/ruff check .

@@ -73,6 +73,8 @@ def collect_shard(
     with journal(bench.scratch, begun_with) as kept:
         for lost in Collector(bench, spec, teacher, environment, kept).play(window):
             kept.append(lost)
+        if len(kept) != window.size:
+            raise RuntimeError(f"{len(kept)} episodes were journaled for {window.size} seeds")
         return _publish(kept, bench.out / "rollouts.jsonl")
 
 

@@ -72,13 +72,17 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
         self._state.step_count += 1
         return ReasoningGymObservation(score=score, correct_answer=correct, done=True, reward=score)
 
-    async def reset_async(self, **given: Any) -> ReasoningGymObservation:
+    async def reset_async(
+        self, seed: int | None = None, episode_id: str | None = None, **given: Any
+    ) -> ReasoningGymObservation:
         """As `reset`; on the server's loop, since a thread for each session costs more than the question."""
-        return self.reset(**given)
+        return self.reset(seed, episode_id, **given)
 
-    async def step_async(self, action: ReasoningGymAction, **given: Any) -> ReasoningGymObservation:
+    async def step_async(
+        self, action: ReasoningGymAction, timeout_s: float | None = None, **given: Any
+    ) -> ReasoningGymObservation:
         """As `step`."""
-        return self.step(action, **given)
+        return self.step(action, timeout_s, **given)
 
     @property
     def state(self) -> State:

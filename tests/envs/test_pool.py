@@ -10,7 +10,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.process import local_server
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session, SessionLost
+from apprentice.envs.session import Session, SessionLost, connect
 from apprentice.envs.waiting import wait_for
 from tests.restartable import RestartableServer
 
@@ -36,7 +36,15 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentSpec):
+def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch):
+    """With one session over it, by which it is found; the others are opened once and played in again and again."""
+    opened: list[EnvironmentServer] = []
+
+    async def noted(server: EnvironmentServer) -> Any:
+        opened.append(server)
+        return await connect(server)
+
+    monkeypatch.setattr("apprentice.envs.session.connect", noted)
     said: list[str] = []
     play = Counting()
     with (
@@ -46,6 +54,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
         played = dict(pool.map(play, range(60)))
     assert sorted(played) == list(range(60))
     assert play.most == 4
+    assert len(opened) == 4 + 1
     assert len(said) == 1
     assert "grants no more than 4 sessions at once; server.sessions asks for 16" in said[0]
 

@@ -105,6 +105,11 @@ def test_what_passes_is_tried_again(play: Any, trouble: Any):
     assert record.attempts == len(endpoint.requests) == 2
 
 
+def test_requests_keep_to_the_rate_that_is_set(play: Any):
+    _, endpoint = play([], requests_per_minute=60)
+    assert endpoint.times[-1] - endpoint.times[0] > 1.8  # three askings, one a second
+
+
 def test_what_does_not_pass_is_tried_again_for_a_bounded_time(play: Any):
     with pytest.raises(Stop, match=r"has not answered for 1 s \(status 500\)"):
         play(500, patience=1.0)
@@ -266,6 +271,22 @@ def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: Bench, cha
     assert rollouts(work, again) == rollouts(work, made)
     assert shards[0].exists()
     assert before == {ref: ref.stat().st_mtime_ns for ref in shards[1:]}
+
+
+# --- what a person sees -----------------------------------------------------------------------------------------------
+
+
+def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
+    scripted_bench: Bench, chain_sum, prefect_server, caplog, capfd
+):
+    scripted_bench.work.servers = StandingServers(
+        EnvironmentServer(url="http://127.0.0.1:9", patience=0.5), scripted_bench.work.servers.teacher()
+    )
+    with pytest.raises(Stop, match=r"The environment's server is gone: http://127.0.0.1:9 was away"):
+        in_shards(scripted_bench.work, 1, chain_sum)
+    told = "http://127.0.0.1:9 does not answer; waiting for it"
+    assert told in capfd.readouterr().out
+    assert [record for record in caplog.records if record.name == "prefect.task_runs" and told in record.message]
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
