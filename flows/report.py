@@ -60,6 +60,7 @@ def write_report(
             "causes": kept.dropped,
             "prompt_tokens": rollouts.prompt_tokens,
             "completion_tokens": rollouts.completion_tokens,
+            "cost_usd": rollouts.cost_usd,
         },
         "lengths": _counts(measured),
         "stages": [run._asdict() for run in work.log],

@@ -99,7 +99,8 @@ class Collector:
         share = 1 / self._spec.shards
         cap = self._teacher.budget_usd
         budget = Budget(self._teacher.prices, cap and cap * share, self._bench.scratch / "spent_usd")
-        teacher = Teacher(self._teacher, self._bench.work.servers.teacher(), self._spec.asks, budget, share)
+        url = self._bench.work.servers.teacher()
+        teacher = Teacher(self._teacher, url, self._spec.asks, budget, 1.0 if shared() else share)
         seeds = (seed for seed in window.seeds() if seed not in done)
         try:
             with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:

@@ -153,16 +153,16 @@ class Teacher:
             except openai.APIStatusError:
                 settle(0.0)
                 raise
-            settle(self._add(answer, spent))
+            settle(self._add(answer, spent, most))
         self._answered, self._answered_once = monotonic(), True
         return answer
 
-    def _add(self, answer: Any, spent: Spent) -> float:
-        """Adds the answer's usage to `spent`; returns its cost in USD."""
+    def _add(self, answer: Any, spent: Spent, most: float) -> float:
+        """Adds the answer's usage to `spent`; returns its cost in USD: `most` where the endpoint reports no usage."""
         usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
         prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        cost = self._budget.cost(prompt, completion, cached)
+        cost = self._budget.cost(prompt, completion, cached) if usage else most
         spent.prompt_tokens += prompt
         spent.completion_tokens += completion
         spent.cached_tokens += cached

@@ -79,3 +79,17 @@ def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
     (tmp_path / "wrong.yaml").write_text(text)
     with pytest.raises(Stop, match=words):
         load_recipe(tmp_path / "wrong.yaml", [])
+
+
+def test_what_the_readme_says_about_a_real_teacher_fits_a_recipe(tmp_path: Path):
+    told = (RECIPES.parent.parent / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
+    laptop = yaml.safe_load((RECIPES / "laptop.yaml").read_text())
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(laptop | yaml.safe_load(told)))
+    loaded = load_recipe(recipe, [])
+    assert (loaded.teacher.budget_usd, loaded.server.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
+
+
+def test_a_budget_without_prices_is_refused():
+    with pytest.raises(Stop, match="budget_usd needs prices"):
+        load_recipe(TOY, ["teacher.budget_usd=5"])

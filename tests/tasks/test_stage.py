@@ -7,7 +7,7 @@ import pytest
 from prefect import flow
 
 from apprentice.tasks.artifacts import LengthStats, Questions
-from apprentice.tasks.specs import LengthsSpec
+from apprentice.tasks.specs import CollectSpec, LengthsSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Bench, Stage, Work, stage
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -51,6 +51,23 @@ def test_a_changed_setting_input_or_version_misses_the_cache(work: Work, change:
     other = run(work, **change)
     assert other.key != first.key
     assert [entry.state for entry in work.log] == ["ran", "ran"]
+
+
+def test_how_fast_and_how_dear_is_no_part_of_a_key():
+    dear = TeacherSpec.model_validate(
+        {"budget_usd": 1.0, "prices": {"prompt": 1.0, "completion": 1.0}, "requests_per_minute": 5, "timeout": 3}
+    )
+    assert dear.in_key() == TeacherSpec().in_key()
+    assert CollectSpec(shards=4).in_key() == CollectSpec().in_key()
+    assert TeacherSpec(model="another").in_key() != TeacherSpec().in_key()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
+def test_a_split_window_is_the_window(parts: int):
+    window = Window(start=100, size=7)
+    split = window.split(parts)
+    assert [seed for part in split for seed in part.seeds()] == list(window.seeds())
+    assert max(part.size for part in split) - min(part.size for part in split) <= 1
 
 
 def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: Work):
