@@ -78,13 +78,14 @@ class Breaker:
                 before_sleep=self._tell,
                 reraise=True,
             )(self._knock)
-        except (OSError, EOFError) as error:
+        except Exception as error:
             stage = f" ({self._space})" if self._space else ""
             self._gave_up = f"{self._server.url} was away for {time.monotonic() - away:.0f} s: {why(error)}{stage}"
         else:
             self._say(f"{self._server.url} is back after {time.monotonic() - away:.0f} s.")
-        self._failures = 0
-        self._closed.set()
+        finally:
+            self._failures = 0
+            self._closed.set()
 
     async def _knock(self) -> None:
         if self._space is not None:

@@ -126,8 +126,10 @@ class Crew(Generic[I, R]):
             await _end([growing])
             await asyncio.gather(*self._workers, return_exceptions=True)
         finally:
-            await _end([growing, *self._workers])
-            self.results.put(None)
+            try:
+                await _end([growing, *self._workers])
+            finally:  # whoever waits for results must hear the end, also when this is cancelled once more
+                self.results.put(None)
         if self._error is not None:
             raise self._error
 
@@ -147,10 +149,10 @@ class Crew(Generic[I, R]):
                     await session.open()
                 except AtCapacity:
                     self._at_limit()
-                    if self._workers:
+                    if self._workers or self._siblings_play():
                         await session.shut()
                         self._idle.put_nowait((environment, session))
-                        await asyncio.sleep(ASK_AGAIN)
+                        await asyncio.sleep(ASK_AGAIN if self._workers else 1.0)
                         continue
                     await session.open(patient=True)
                 worker = asyncio.create_task(self._work(environment, session))
@@ -176,6 +178,11 @@ class Crew(Generic[I, R]):
             self._no_more.set()
         except Exception as error:
             self._stop(error)
+
+    def _siblings_play(self) -> bool:
+        """Whether other pools of this process hold the places: they give them back when they are done."""
+        others = (pool for pool in list(open_pools) if pool is not self._pool)
+        return any(session.is_open for pool in others for session in pool.sessions)
 
     def _at_limit(self) -> None:
         held = sum(session.is_open for session in self._pool.sessions)

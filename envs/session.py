@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import tenacity
 
 from apprentice.envs.breaker import Breaker, SessionLost, why
+from apprentice.envs.patience import failing_for
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.waiting import wait_for
 
@@ -72,7 +73,7 @@ class Session:
         self._wait_for_place = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(AtCapacity),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
-            stop=tenacity.stop_after_delay(server.patience),
+            stop=failing_for(server.patience),
             before_sleep=self._note_turned_away,
             reraise=True,
         )
@@ -163,9 +164,9 @@ class Session:
     async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
         is_new = self._client is None
         client = await self._connected()
-        if is_new and kind == "step":
-            await self._rebuild()
         try:
+            if is_new and kind == "step":
+                await self._rebuild()
             result = await (client.reset(**payload) if kind == "reset" else client.step(payload))
         except RuntimeError as error:  # OpenEnv raises it for every reply of type "error"
             if not str(error).startswith("Server error: "):
@@ -178,8 +179,9 @@ class Session:
         if self._client is not None:
             return self._client
         if self._leased is None:
-            self._leased = AsyncExitStack()
-            await self._leased.enter_async_context(self._lease())
+            leased = AsyncExitStack()
+            await leased.enter_async_context(self._lease())
+            self._leased = leased
         async with self._breaker.opening:
             await self._breaker.wait()
             self._client = await connect(self.server)

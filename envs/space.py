@@ -30,12 +30,11 @@ class Space:
     def wake(self) -> None:
         """Reads the stage, and asks for a restart once each time the Space fell into one that a restart ends."""
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
 
         api = self._api or HfApi()
         try:
             stage = str(api.get_space_runtime(self.repository).stage)
-        except (HfHubHTTPError, OSError) as error:
+        except Exception as error:  # whatever it is, the server itself may be back: the probe decides
             self._known = f"the Hub does not tell its stage ({_brief(error)})"
             return
         if stage not in RESTARTED:
@@ -45,7 +44,7 @@ class Space:
             try:
                 api.restart_space(self.repository)
                 self._known = f"stage {stage}; a restart was asked for"
-            except (HfHubHTTPError, OSError) as error:
+            except Exception as error:
                 self._known = f"stage {stage}; a restart was refused ({_brief(error)}): its owner has to start it"
 
 

@@ -23,8 +23,16 @@ class _Spawned(greenlet.greenlet):
     """Synchronous code on the loop's thread; its parent is the loop."""
 
 
-@cache
+_making = threading.Lock()
+
+
 def _loop() -> asyncio.AbstractEventLoop:
+    with _making:  # a cache alone would let two threads that come first make two loops
+        return _the_loop()
+
+
+@cache
+def _the_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="waiting", daemon=True).start()
     return loop

@@ -137,10 +137,14 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
     with _bars.bar(title, total, done) as bar:
 
         def advance(units: int) -> None:
-            nonlocal shown
+            nonlocal shown, artifact
             now = bar(units)
             if artifact is not None and (now - shown >= total / 10 or now == total):
                 shown = now
-                update_progress_artifact(artifact_id=artifact, progress=100.0 * now / total)  # type: ignore[arg-type]
+                try:
+                    update_progress_artifact(artifact_id=artifact, progress=100.0 * now / total)  # type: ignore[arg-type]
+                except Exception as error:  # the work goes on without Prefect's server
+                    artifact = None
+                    console.print(f"[yellow]  Prefect takes no progress any more ({type(error).__name__}).[/]")
 
         yield advance

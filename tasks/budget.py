@@ -65,12 +65,14 @@ class Budget:
             nonlocal charged
             charged = usd
 
-        self._move(reserved=most, out=1)
         try:
+            self._move(reserved=most, out=1)
             yield settle
         finally:
-            self._move(reserved=-most, out=-1, spent=charged)
-            self._settled.set()
+            try:
+                self._move(reserved=-most, out=-1, spent=charged)
+            finally:
+                self._settled.set()
 
     def _move(self, reserved: float, out: int, spent: float = 0.0) -> None:
         self.held += reserved

@@ -25,7 +25,7 @@ from apprentice.tasks.artifacts import Rollouts, RolloutShard
 from apprentice.tasks.budget import Budget, BudgetReached
 from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.journal import Journal, journal
+from apprentice.tasks.journal import Journal, check_begun_with, journal
 from apprentice.tasks.limits import Lease, limit_name, shared
 from apprentice.tasks.record import Record
 from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
@@ -42,6 +42,7 @@ def collect(
     bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; what finished is kept."""
+    check_begun_with(bench.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
     servers = bench.work.servers
     standing = Work(bench.work.store, StandingServers(servers.environment(), servers.teacher()))
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
@@ -115,7 +116,7 @@ class Collector:
             ) from None
         except SessionLost as gone:
             raise Stop(
-                f"The environment's server is gone: {gone}. {len(self._journal)} of {window.size} episodes are kept.",
+                f"The environment is out of reach: {gone}. {len(self._journal)} of {window.size} episodes are kept.",
                 "See that it runs, then run again: collection goes on from there.",
             ) from gone
         finally:
@@ -130,8 +131,15 @@ class Collector:
 
     def _pass(self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any) -> list[Record]:
         lost: list[Record] = []
-        for _, record in pool.map(partial(play_one, teacher=teacher, environment=self._environment), seeds):
-            if record.failed_at not in ("", "teacher"):
+
+        def play(instance: ToolEnvironment, seed: int) -> Record:
+            record = play_one(instance, seed, teacher, self._environment)
+            if record.is_final:
+                self._journal.append(record)
+            return record
+
+        for _, record in pool.map(play, seeds):
+            if not record.is_final:
                 lost.append(record)
                 if len(lost) > max(self._spec.max_failed * of, 1):
                     raise Stop(
@@ -139,7 +147,6 @@ class Collector:
                         "See that the servers run, then run again: finished episodes are kept.",
                     )
             else:
-                self._journal.append(record)
                 advance(1)
         return lost
 

@@ -75,17 +75,20 @@ def journal(folder: Path, begun_with: dict[str, Any]) -> Iterator[Journal]:
     opened = Journal(folder)
     try:
         opened._lock()
-        _check(folder / "settings.json", begun_with)
+        check_begun_with(folder / "settings.json", begun_with)
         opened._read()
         yield opened
     finally:
         opened._file.close()
 
 
-def _check(path: Path, now: dict[str, Any]) -> None:
+def check_begun_with(path: Path, now: dict[str, Any]) -> None:
+    """Notes what a piece of work is begun with. Raises Stop, with the difference, when it was begun otherwise."""
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()
     if not path.exists():
-        path.write_text(json.dumps({"digest": digest, "settings": now}, indent=2, ensure_ascii=False) + "\n")
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps({"digest": digest, "settings": now}, indent=2, ensure_ascii=False) + "\n")
+        half.replace(path)
         return
     begun = json.loads(path.read_text())
     if begun["digest"] != digest:

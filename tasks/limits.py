@@ -17,6 +17,8 @@ from prefect.concurrency.asyncio import concurrency, rate_limit
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import get_current_settings
 
+from apprentice.tasks import announce
+
 LEASE = 60.0
 """Seconds after which Prefect takes back what a killed holder held."""
 
@@ -47,6 +49,9 @@ class Lease:
         self._entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._holding = asyncio.create_task(self._hold())
         try:
+            await asyncio.wait([self._entered], timeout=5.0)
+            if not self._entered.done():
+                announce.warn(f"All places of the shared limit {self._name} are taken by other runs; waiting for one.")
             await self._entered
         except BaseException:
             self._holding.cancel()
@@ -81,30 +86,31 @@ class Rate:
 
     async def take(self, units: float = 1.0) -> None:
         """Waits until `units` may be used."""
-        units = min(units, self._burst)
         if not shared():
-            await self._local.acquire(units)
+            await self._local.acquire(min(units, self._burst))
             return
         async with self._buying:  # a second's worth at once: Prefect takes 10 ms for each time it is asked
             while self._bought < units:
-                block = int(self._burst)
-                await _ensure(self._name, block, decay=self._per_minute / 60)
+                granted = await _ensure(self._name, int(self._burst), decay=self._per_minute / 60)
+                block = min(int(self._burst), granted)
                 await rate_limit(self._name, occupy=block, strict=True)
                 self._bought += block
             self._bought -= units
 
 
-_ensured: set[str] = set()
+_known: dict[str, int] = {}
 
 
-async def _ensure(name: str, limit: int, decay: float) -> None:
-    if name in _ensured:
-        return
+async def _ensure(name: str, limit: int, decay: float) -> int:
+    """Makes the limit where there is none; returns its size, which may be another's choice."""
+    if name in _known:
+        return _known[name]
     async with get_client() as client:
         try:
-            await client.read_global_concurrency_limit_by_name(name)
+            limit = (await client.read_global_concurrency_limit_by_name(name)).limit
         except ObjectNotFound:
             made = GlobalConcurrencyLimitCreate(name=name, limit=limit, slot_decay_per_second=decay)
             with suppress(ObjectAlreadyExists):  # another run made it this very moment
                 await client.create_global_concurrency_limit(made)
-    _ensured.add(name)
+    _known[name] = limit
+    return limit

@@ -45,5 +45,10 @@ class Record(BaseModel):
     cost_usd: float = 0.0
     """At the recipe's prices."""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the episode ended by itself; what infrastructure lost is played again."""
+        return self.failed_at in ("", "teacher")
+
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"

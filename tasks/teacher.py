@@ -5,6 +5,7 @@ The key comes from the environment variable OPENAI_API_KEY or a Prefect Secret b
 client: what an endpoint says about an error is shown without it.
 """
 
+import asyncio
 import json
 import os
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from time import monotonic, time
 from typing import Any
 
 import tenacity
+from pydantic import BaseModel, ValidationError
 
+from apprentice.envs.patience import failing_for
 from apprentice.envs.waiting import wait_for
 from apprentice.tasks.budget import Budget
 from apprentice.tasks.episode import Message, problems
@@ -21,6 +24,8 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.limits import Rate, limit_name
 from apprentice.tasks.specs import TeacherSpec
 
+LEAST_ATTEMPTS = 4
+"""Times that a request is sent before it is given up: one that waits long for its turn is not given up at once."""
 LONGEST_WAIT = 60.0
 """Seconds: a Retry-After beyond it is cut to it."""
 
@@ -31,6 +36,14 @@ class TeacherFailed(Exception):
 
 class TeacherAway(Exception):
     """The endpoint did not answer one request for longer than one is patient, while it answered others."""
+
+
+class Unanswered(Exception):
+    """A request that got no whole answer; it is sent again."""
+
+    @property
+    def message(self) -> str:
+        return str(self)
 
 
 @dataclass
@@ -100,7 +113,7 @@ class Teacher:
         self._again = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(_passes),
             wait=_as_told,
-            stop=tenacity.stop_after_delay(spec.patience),
+            stop=failing_for(spec.patience, attempts=LEAST_ATTEMPTS),
             reraise=True,
         )
 
@@ -131,11 +144,11 @@ class Teacher:
         }
         try:
             answer = await self._again(self._send, body, spent)
-        except openai.APIError as error:
+        except (openai.APIError, Unanswered) as error:
             raise self._explained(error) from None  # what the endpoint said may quote the key
-        return _message(answer)
+        return answer.message()
 
-    async def _send(self, body: dict[str, Any], spent: Spent) -> Any:
+    async def _send(self, body: dict[str, Any], spent: Spent) -> "_Answer":
         """One request, within budget and limits. By `post`, not `chat.completions.create`: its typed parameters and
         answers cost more than the whole request does without them, and the answer is data that is checked anyway."""
         import openai
@@ -149,24 +162,31 @@ class Teacher:
         async with self._budget.reserved(most) as settle:
             spent.attempts += 1
             try:
-                answer = await self._client.post("/chat/completions", body=body, cast_to=object)
+                async with asyncio.timeout(self._spec.timeout):  # the client's own is for each piece of an answer
+                    raw = await self._client.post("/chat/completions", body=body, cast_to=object)
             except openai.APIStatusError:
                 settle(0.0)
                 raise
-            settle(self._add(answer, spent, most))
+            except TimeoutError:
+                raise Unanswered(f"no whole answer in {self._spec.timeout:.0f} s") from None
+            except ValueError:
+                raise Unanswered("an answer that is no JSON") from None
+            answer = _Answer.read(raw)
+            settle(self._add(answer.usage, spent, most))
         self._answered, self._answered_once = monotonic(), True
         return answer
 
-    def _add(self, answer: Any, spent: Spent, most: float) -> float:
+    def _add(self, usage: "_Usage | None", spent: Spent, most: float) -> float:
         """Adds the answer's usage to `spent`; returns its cost in USD: `most` where the endpoint reports no usage."""
-        usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
-        prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        cost = self._budget.cost(prompt, completion, cached) if usage else most
-        spent.prompt_tokens += prompt
-        spent.completion_tokens += completion
-        spent.cached_tokens += cached
-        spent.reasoning_tokens += (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+        cost = most
+        if usage is not None:
+            cached = (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0
+            reasoning = (usage.completion_tokens_details and usage.completion_tokens_details.reasoning_tokens) or 0
+            cost = self._budget.cost(usage.prompt_tokens, usage.completion_tokens, cached)
+            spent.prompt_tokens += usage.prompt_tokens
+            spent.completion_tokens += usage.completion_tokens
+            spent.cached_tokens += cached
+            spent.reasoning_tokens += reasoning
         spent.cost_usd += cost
         return cost
 
@@ -187,7 +207,7 @@ class Teacher:
             if self._answered_once:
                 return TeacherFailed(f"{type(error).__name__}: {said}")
             return Stop(f"{endpoint} refused the first request: {said}", "Correct the teacher section of the recipe.")
-        cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else type(error).__name__
+        cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else said
         if monotonic() - self._answered < self._spec.patience:
             return TeacherAway(f"{cause} for {self._spec.patience:.0f} s")
         return Stop(
@@ -223,7 +243,7 @@ def _passes(error: BaseException) -> bool:
 
     if isinstance(error, openai.APIStatusError):
         return (error.status_code in (408, 409, 429) or error.status_code >= 500) and not _no_quota(error)
-    return isinstance(error, openai.APIConnectionError)
+    return isinstance(error, openai.APIConnectionError | Unanswered)
 
 
 def _no_quota(error: Any) -> bool:
@@ -250,24 +270,63 @@ def _as_told(state: tenacity.RetryCallState) -> float:
     return min(max(seconds, 0.0), LONGEST_WAIT) + tenacity.wait_random(0.0, max(0.1 * seconds, 0.05))(state)
 
 
-def _message(answer: Any) -> Message:
-    """The first choice's message, with only what belongs to a conversation; empty when there is none."""
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    said = (choices[0].get("message") if choices and isinstance(choices[0], dict) else None) or {}
-    message: Message = {"role": "assistant", "content": said.get("content") or ""}
-    calls = [
-        {"id": call.get("id", ""), "type": "function", "function": {name: text(call, name) for name in PARTS}}
-        for call in said.get("tool_calls") or []
-    ]
-    return message | ({"tool_calls": calls} if calls else {})
+class _Function(BaseModel):
+    name: str = ""
+    arguments: str = ""
 
 
-PARTS = ("name", "arguments")
+class _Call(BaseModel):
+    id: str | None = None
+    function: _Function = _Function()
 
 
-def text(call: dict[str, Any], part: str) -> str:
-    given = (call.get("function") or {}).get(part)
-    return given if isinstance(given, str) else json.dumps(given)
+class _Said(BaseModel):
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Said = _Said()
+
+
+class _PromptDetails(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(BaseModel):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class _Answer(BaseModel):
+    """What is looked at of a chat completion; endpoints differ in the rest."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+
+    @classmethod
+    def read(cls, raw: Any) -> "_Answer":
+        """An answer that is not of this shape is as good as none: it is asked for again."""
+        try:
+            return cls.model_validate(raw)
+        except ValidationError:
+            return cls()
+
+    def message(self) -> Message:
+        """The first choice's message, with only what belongs to a conversation; empty when there is none."""
+        said = self.choices[0].message if self.choices else _Said()
+        message: Message = {"role": "assistant", "content": said.content or ""}
+        calls = [
+            {"id": call.id or "", "type": "function", "function": call.function.model_dump()}
+            for call in said.tool_calls or []
+        ]
+        return message | ({"tool_calls": calls} if calls else {})
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ KEY = "sk-secret-that-no-one-may-read"
 class Endpoint(ThreadingHTTPServer):
     """An endpoint that says what it is told, turn after turn; the last thing for ever.
 
-    A turn is a list of calls, a status, a status with headers, None for no choices, or "cut" for a connection that is.
+    A turn is a list of calls, a status, a status with headers, None for no choices, "cut" for a connection that is,
+    "garbled" for half a JSON text, or "slow" for an answer that comes a byte now and then and never ends.
     """
 
     daemon_threads = True
@@ -51,12 +52,21 @@ class Answer(BaseHTTPRequestHandler):
         if status != 200:
             body = {"error": {"message": f"refused, your key is {self.headers['Authorization']}"}}
         text = json.dumps(body).encode()
+        if turn == "garbled":
+            text = text[: len(text) // 2]
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(text)))
+        if turn != "slow":
+            self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text)
+        try:
+            for _ in range(40 if turn == "slow" else 0):
+                self.wfile.write(b" ")
+                time.sleep(0.2)
+            self.wfile.write(text)
+        except OSError:  # the client has given up
+            self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.breaker import Breaker
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.process import local_server
@@ -108,3 +109,17 @@ def test_a_pool_that_is_left_in_the_middle_ends_at_once(chain_sum: EnvironmentSp
     with EnvironmentPool(chain_sum, server, 4) as pool:
         next(pool.map(play, range(1000)))
     assert not any(session.is_open for session in pool.sessions)
+
+
+def test_a_probe_that_fails_in_an_unknown_way_leaves_nobody_waiting():
+    async def broken() -> None:
+        raise KeyError("something unheard of")
+
+    async def outage() -> None:
+        breaker = Breaker(EnvironmentServer(url="http://127.0.0.1:9"), broken, lambda text: None)
+        for _ in range(3):
+            breaker.failed()
+        await breaker.wait()
+
+    with pytest.raises(SessionLost, match="something unheard of"):
+        wait_for(outage())

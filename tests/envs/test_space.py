@@ -8,6 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from huggingface_hub import HfApi
 
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import SessionLost
 from apprentice.envs.space import Space
 
 
@@ -93,3 +97,18 @@ def test_a_hub_that_is_away_is_no_reason_to_fail():
     space = Space("owner/wordle", HfApi(endpoint="http://127.0.0.1:9"))
     space.wake()
     assert "does not tell its stage" in str(space)
+
+
+def test_an_outage_of_a_space_is_told_with_its_stage(
+    hub: Hub, space: Space, monkeypatch: pytest.MonkeyPatch, chain_sum: EnvironmentSpec
+):
+    hub.stage = "SLEEPING"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.server_address[1]}")
+    said: list[str] = []
+    server = EnvironmentServer(url="http://127.0.0.1:9", space="owner/wordle", patience=1.0)
+    with (
+        EnvironmentPool(chain_sum, server, 2, said.append) as pool,
+        pytest.raises(SessionLost, match=r"was away .* \(Space owner/wordle: stage SLEEPING"),
+    ):
+        list(pool.map(lambda environment, seed: environment.reset(seed=seed), range(3)))
+    assert any("stage SLEEPING; a restart was asked for. Next try in" in text for text in said)

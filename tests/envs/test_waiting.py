@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -83,3 +85,14 @@ def test_cancelling_ends_spawned_code_where_it_waits():
 
     wait_for(cancelled())
     assert seen == ["ended"]
+
+
+def test_threads_that_come_first_at_once_share_one_loop():
+    code = (
+        "import threading, asyncio; from apprentice.envs import waiting; loops = set()\n"
+        "gate = threading.Barrier(8)\n"
+        "def first(): gate.wait(); loops.add(waiting._loop())\n"
+        "threads = [threading.Thread(target=first) for _ in range(8)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]; print(len(loops))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "1"

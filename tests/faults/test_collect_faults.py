@@ -204,7 +204,7 @@ def test_a_server_restarted_with_another_capacity(run: Collection, capacity: int
 def test_an_environment_server_that_stays_away_stops_the_stage_to_be_resumed(run: Collection):
     run.server["patience"] = 5.0
     out = run.disturbed(run.environment.kill, code=1)
-    assert "The environment's server is gone" in out
+    assert "The environment is out of reach" in out
     assert "collection goes on from there" in out
     run.environment.start()
     run.note_finished()

@@ -176,6 +176,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hears_ctrl_c,
     )
     assert process.stdout is not None
     assert any(line.startswith(f"▶ {stage}") for line in process.stdout)
@@ -206,6 +207,11 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def hears_ctrl_c() -> None:
+    """A shell that puts the tests into the background has them, and whatever they start, ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def read(repository: Path, name: str) -> list[str]:

@@ -61,3 +61,17 @@ def test_a_killed_collection_counts_what_was_out(tmp_path: Path):
 
     assert asyncio.run(killed()) == pytest.approx(0.3)
     assert Budget(PRICES, 1.0, tmp_path / "spent").spent == pytest.approx(0.1)
+
+
+def test_a_ledger_that_cannot_be_written_raises_and_leaves_nobody_waiting(tmp_path: Path):
+    budget = Budget(PRICES, 1.0, tmp_path / "spent")
+    budget.close()
+
+    async def request() -> None:
+        async with budget.reserved(0.9):
+            raise AssertionError("money was spent that is noted nowhere")
+
+    async def both() -> tuple[BaseException | None, ...]:
+        return await asyncio.wait_for(asyncio.gather(request(), request(), return_exceptions=True), timeout=10)
+
+    assert all(isinstance(each, OSError | BudgetReached) for each in asyncio.run(both()))

@@ -15,6 +15,7 @@ from apprentice.tasks.artifacts import Rollouts
 from apprentice.tasks.budget import Budget, BudgetReached
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.journal import check_begun_with
 from apprentice.tasks.record import Record
 from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work
@@ -98,9 +99,9 @@ def test_retry_after_is_honoured(play: Any):
     assert endpoint.times[1] - endpoint.times[0] >= 1.0
 
 
-@pytest.mark.parametrize("trouble", [500, 503, 429, 408, "cut"])
+@pytest.mark.parametrize("trouble", [500, 503, 429, 408, "cut", "garbled", "slow"])
 def test_what_passes_is_tried_again(play: Any, trouble: Any):
-    record, endpoint = play(trouble, [call()])
+    record, endpoint = play(trouble, [call()], timeout=1.0)
     assert record.failed_at == ""
     assert record.attempts == len(endpoint.requests) == 2
 
@@ -273,6 +274,12 @@ def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: Bench, cha
     assert before == {ref: ref.stat().st_mtime_ns for ref in shards[1:]}
 
 
+def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: Bench, chain_sum):
+    check_begun_with(scripted_bench.scratch / "settings.json", {"shards": 1})
+    with pytest.raises(Stop, match="shards: 1 → 2"):
+        collect.body(scripted_bench, CollectSpec(shards=2), SCRIPTED, chain_sum, WINDOW)
+
+
 # --- what a person sees -----------------------------------------------------------------------------------------------
 
 
@@ -282,7 +289,7 @@ def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
     scripted_bench.work.servers = StandingServers(
         EnvironmentServer(url="http://127.0.0.1:9", patience=0.5), scripted_bench.work.servers.teacher()
     )
-    with pytest.raises(Stop, match=r"The environment's server is gone: http://127.0.0.1:9 was away"):
+    with pytest.raises(Stop, match=r"The environment is out of reach: http://127.0.0.1:9 was away"):
         in_shards(scripted_bench.work, 1, chain_sum)
     told = "http://127.0.0.1:9 does not answer; waiting for it"
     assert told in capfd.readouterr().out

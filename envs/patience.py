@@ -1,0 +1,18 @@
+"""When to give up trying again: measured from the first failure, not from when one began to wait for one's turn."""
+
+from time import monotonic
+
+import tenacity
+from tenacity.stop import stop_base
+
+
+class failing_for(stop_base):
+    """Stops once it has failed for so many seconds, and at least `attempts` times."""
+
+    def __init__(self, seconds: float, attempts: int = 1):
+        self._seconds = seconds
+        self._attempts = attempts
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        first = retry_state.__dict__.setdefault("first_failed_at", monotonic())
+        return retry_state.attempt_number >= self._attempts and monotonic() - first >= self._seconds
