@@ -22,7 +22,7 @@ I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
 
 ASK_AGAIN = 30.0
-"""Seconds after which a server at its limit is asked for one more session."""
+"""Seconds after which a server at its limit is asked for one more session; at first sooner, 1, 2, 4, … seconds."""
 
 
 open_pools: "WeakSet[EnvironmentPool]" = WeakSet()
@@ -140,6 +140,7 @@ class Crew(Generic[I, R]):
 
     async def _grow(self) -> None:
         """Opens one session after another; asks a server at its limit again now and then."""
+        refused = 0
         try:
             while not self._no_more.is_set():
                 environment, session = await self._idle.get()
@@ -152,9 +153,11 @@ class Crew(Generic[I, R]):
                     if self._workers or self._siblings_play():
                         await session.shut()
                         self._idle.put_nowait((environment, session))
-                        await asyncio.sleep(ASK_AGAIN if self._workers else 1.0)
+                        await asyncio.sleep(min(2.0**refused, ASK_AGAIN))
+                        refused += 1
                         continue
                     await session.open(patient=True)
+                refused = 0
                 worker = asyncio.create_task(self._work(environment, session))
                 self._workers.add(worker)
                 worker.add_done_callback(self._workers.discard)

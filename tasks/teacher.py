@@ -14,11 +14,11 @@ from time import monotonic, time
 from typing import Any
 
 import tenacity
-from pydantic import BaseModel, ValidationError
 
 from apprentice.envs.patience import failing_for
 from apprentice.envs.waiting import wait_for
 from apprentice.tasks.budget import Budget
+from apprentice.tasks.completion import Completion, Usage
 from apprentice.tasks.episode import Message, problems
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.limits import Rate, limit_name
@@ -148,9 +148,10 @@ class Teacher:
             raise self._explained(error) from None  # what the endpoint said may quote the key
         return answer.message()
 
-    async def _send(self, body: dict[str, Any], spent: Spent) -> "_Answer":
+    async def _send(self, body: dict[str, Any], spent: Spent) -> Completion:
         """One request, within budget and limits. By `post`, not `chat.completions.create`: its typed parameters and
         answers cost more than the whole request does without them, and the answer is data that is checked anyway."""
+        import httpx2
         import openai
 
         longest_prompt = len(json.dumps(body)) if self._counts else 0  # a token is a byte at least
@@ -167,26 +168,28 @@ class Teacher:
             except openai.APIStatusError:
                 settle(0.0)
                 raise
+            except openai.APIConnectionError as error:
+                if isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout):
+                    settle(0.0)  # it was never sent
+                raise
             except TimeoutError:
                 raise Unanswered(f"no whole answer in {self._spec.timeout:.0f} s") from None
             except ValueError:
                 raise Unanswered("an answer that is no JSON") from None
-            answer = _Answer.read(raw)
+            answer = Completion.read(raw)
             settle(self._add(answer.usage, spent, most))
         self._answered, self._answered_once = monotonic(), True
         return answer
 
-    def _add(self, usage: "_Usage | None", spent: Spent, most: float) -> float:
+    def _add(self, usage: Usage | None, spent: Spent, most: float) -> float:
         """Adds the answer's usage to `spent`; returns its cost in USD: `most` where the endpoint reports no usage."""
         cost = most
         if usage is not None:
-            cached = (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0
-            reasoning = (usage.completion_tokens_details and usage.completion_tokens_details.reasoning_tokens) or 0
-            cost = self._budget.cost(usage.prompt_tokens, usage.completion_tokens, cached)
+            cost = self._budget.cost(usage.prompt_tokens, usage.completion_tokens, usage.cached)
             spent.prompt_tokens += usage.prompt_tokens
             spent.completion_tokens += usage.completion_tokens
-            spent.cached_tokens += cached
-            spent.reasoning_tokens += reasoning
+            spent.cached_tokens += usage.cached
+            spent.reasoning_tokens += usage.reasoning
         spent.cost_usd += cost
         return cost
 
@@ -268,65 +271,6 @@ def _as_told(state: tenacity.RetryCallState) -> float:
         except ValueError:
             return _backoff(state)
     return min(max(seconds, 0.0), LONGEST_WAIT) + tenacity.wait_random(0.0, max(0.1 * seconds, 0.05))(state)
-
-
-class _Function(BaseModel):
-    name: str = ""
-    arguments: str = ""
-
-
-class _Call(BaseModel):
-    id: str | None = None
-    function: _Function = _Function()
-
-
-class _Said(BaseModel):
-    content: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-class _Choice(BaseModel):
-    message: _Said = _Said()
-
-
-class _PromptDetails(BaseModel):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(BaseModel):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-
-class _Answer(BaseModel):
-    """What is looked at of a chat completion; endpoints differ in the rest."""
-
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-
-    @classmethod
-    def read(cls, raw: Any) -> "_Answer":
-        """An answer that is not of this shape is as good as none: it is asked for again."""
-        try:
-            return cls.model_validate(raw)
-        except ValidationError:
-            return cls()
-
-    def message(self) -> Message:
-        """The first choice's message, with only what belongs to a conversation; empty when there is none."""
-        said = self.choices[0].message if self.choices else _Said()
-        message: Message = {"role": "assistant", "content": said.content or ""}
-        calls = [
-            {"id": call.id or "", "type": "function", "function": call.function.model_dump()}
-            for call in said.tool_calls or []
-        ]
-        return message | ({"tool_calls": calls} if calls else {})
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:

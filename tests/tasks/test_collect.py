@@ -21,7 +21,7 @@ from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.teacher import Teacher, read_key
+from apprentice.tasks.teacher import Spent, Teacher, read_key
 from tests.endpoint import KEY, Endpoint, call
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
@@ -34,14 +34,18 @@ def play(
     """Plays one episode against an endpoint that says `turns`; gives the record and the endpoint."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     environment = chain_sum.make(Session(server))
+    teachers: list[Teacher] = []
 
     def once(*turns: Any, **settings: Any) -> tuple[Record, Endpoint]:
         endpoint = Endpoint(*turns)
         spec = TeacherSpec.model_validate({"model": "toy"} | settings)
-        teacher = Teacher(spec, endpoint.url, asks=3, budget=Budget(spec.prices, spec.budget_usd, tmp_path / "spent"))
-        return play_one(environment, 1, teacher, chain_sum), endpoint
+        budget = Budget(spec.prices, spec.budget_usd, tmp_path / "spent")
+        teachers.append(Teacher(spec, endpoint.url, asks=3, budget=budget))
+        return play_one(environment, 1, teachers[-1], chain_sum), endpoint
 
     yield once
+    for teacher in teachers:
+        teacher.close()
     environment._close()
 
 
@@ -126,6 +130,19 @@ def test_a_request_that_the_endpoint_refuses_at_first_stops_the_run_and_says_why
 def test_an_episode_that_does_not_fit_the_budget_is_not_begun(play: Any):
     with pytest.raises(BudgetReached):
         play([call()], prices={"prompt": 1.0, "completion": 1.0}, budget_usd=0.0001)
+
+
+def test_a_request_that_never_left_costs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chain_sum):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    spec = TeacherSpec.model_validate(
+        {"model": "toy", "prices": {"prompt": 1.0, "completion": 1.0}, "budget_usd": 1.0, "patience": 0.1}
+    )
+    budget = Budget(spec.prices, spec.budget_usd, tmp_path / "spent")
+    teacher = Teacher(spec, "http://127.0.0.1:9/v1", 1, budget)
+    with pytest.raises(Stop, match="has not answered"):
+        teacher.reply([{"role": "user", "content": "?"}], [], Spent())
+    teacher.close()
+    assert budget.spent == 0.0
 
 
 def test_an_episode_is_priced(play: Any):
