@@ -100,6 +100,10 @@ class EnvironmentPool:
         return results  # type: ignore[return-value]
 
 
+_END = object()
+"""Stands where no item is left."""
+
+
 class Crew(Generic[I, R]):
     """One worker an open session; more join as the server grants more."""
 
@@ -108,11 +112,14 @@ class Crew(Generic[I, R]):
         self._pool = pool
         self._play = play
         self._items = iter(items)
+        self._ahead: Any = next(self._items, _END)
         self._idle: asyncio.Queue[tuple[ToolEnvironment, Session]] = asyncio.Queue()
         for each in zip(pool.environments, pool.sessions, strict=True):
             self._idle.put_nowait(each)
         self._workers: set[asyncio.Task[None]] = set()
         self._no_more = asyncio.Event()
+        if self._ahead is _END:
+            self._no_more.set()
         self._error: BaseException | None = None
         self._limit: int | None = None
         self._running: asyncio.Task[Any] | None = None
@@ -166,21 +173,27 @@ class Crew(Generic[I, R]):
 
     async def _work(self, environment: ToolEnvironment, session: Session) -> None:
         try:
-            for item in self._items:
+            while (item := self._take()) is not _END:
                 self.results.put((item, await spawn(self._play, environment, item)))
                 while self.results.qsize() > 4 * len(self._pool.sessions):  # whoever takes them is slower
                     await asyncio.sleep(0.005)
                 await self._pool.breaker.wait()
-                if self._no_more.is_set():
-                    return
-                if any(other.turned_away for other in self._pool.sessions):
+                if any(other.turned_away for other in self._pool.sessions):  # it gets this one's place
                     await session.shut()
-                    self._at_limit()
                     self._idle.put_nowait((environment, session))
                     return
-            self._no_more.set()
+            await session.shut()  # its place is free for one that loses its own in its last episode
         except Exception as error:
             self._stop(error)
+
+    def _take(self) -> Any:
+        """The next item, or _END. Whoever takes the last one says so: nobody need come back to find out."""
+        if self._error is not None:
+            return _END
+        item, self._ahead = self._ahead, next(self._items, _END)
+        if self._ahead is _END:
+            self._no_more.set()
+        return item
 
     def _siblings_play(self) -> bool:
         """Whether other pools of this process hold the places: they give them back when they are done."""
@@ -189,7 +202,7 @@ class Crew(Generic[I, R]):
 
     def _at_limit(self) -> None:
         held = sum(session.is_open for session in self._pool.sessions)
-        if held == self._limit:
+        if self._limit is not None and held <= self._limit:
             return
         self._limit = held
         url = self._pool.server.url

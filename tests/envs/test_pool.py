@@ -123,3 +123,23 @@ def test_a_probe_that_fails_in_an_unknown_way_leaves_nobody_waiting():
 
     with pytest.raises(SessionLost, match="something unheard of"):
         wait_for(outage())
+
+
+def test_a_server_that_comes_back_with_fewer_places_is_played_to_the_end(chain_sum: EnvironmentSpec):
+    """Sessions that lost their place in the middle of an episode get those of sessions between two episodes."""
+    server = RestartableServer(capacity=8)
+
+    def play(environment: ToolEnvironment, seed: int) -> float | None:
+        environment.reset(seed=seed)
+        wait_for(sleep(0.1))
+        if seed == 20:
+            server.kill()
+            threading.Thread(target=server.start, args=(2,)).start()
+        environment.answer("0")  # type: ignore[attr-defined]
+        return environment.reward
+
+    with EnvironmentPool(chain_sum, server.at(patience=60), 8) as pool:
+        played = dict(pool.map(play, range(60)))
+    server.kill()
+    assert sorted(played) == list(range(60))
+    assert None not in played.values()
