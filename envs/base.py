@@ -31,6 +31,8 @@ class ToolEnvironment(ABC):
             infrastructure failed (never a reward: an outage must not train the policy).
         done: Whether the environment has ended the episode.
         failure: Why the infrastructure failed, if it did.
+        correct: The environment's own answer, once the episode is over and where it names one; no driver shows it to a
+            model.
     """
 
     Settings: ClassVar[type[BaseModel]]
@@ -44,6 +46,7 @@ class ToolEnvironment(ABC):
         self.reward: float | None = 0.0
         self.done = False
         self.failure: str | None = None
+        self.correct: str | None = None
 
     @property
     @abstractmethod
@@ -59,7 +62,7 @@ class ToolEnvironment(ABC):
 
     def _start(self, seed: int, **question: Any) -> Reply:
         """Sends the full reset: everything that names the question, every time."""
-        self.reward, self.done, self.failure = 0.0, False, None
+        self.reward, self.done, self.failure, self.correct = 0.0, False, None, None
         return self._guarded(lambda session: session.reset(seed=seed, **question))
 
     def _act(self, action: dict[str, Any]) -> Reply:
@@ -83,6 +86,10 @@ class ToolEnvironment(ABC):
     def _wait_for_server(self) -> None:
         """Returns when the server is there, as far as is known. Raises SessionLost."""
         self._guarded(lambda session: session.wait_for_server())
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        """What kind of question this is, such as {"terms": 3}, for the slices of an evaluation; needs no session."""
+        return {}
 
     def _close(self) -> None:
         if self.session is not None:

@@ -57,6 +57,10 @@ class EnvironmentSpec(BaseModel):
             raise ValueError(f"this names version {self.version!r} of {self.name}; installed is {known.version!r}")
         return self
 
+    def __str__(self) -> str:
+        """What a person calls it, such as "reasoning_gym chain_sum"."""
+        return " ".join([self.name, *(value for value in self.settings.values() if isinstance(value, str))])
+
     def make(self, session: Session | None = None) -> ToolEnvironment:
         """A playable instance over `session`; without one only its prompt and tools can be looked at."""
         cls = environment_class(self.name)

@@ -1,7 +1,8 @@
 """A scripted policy behind a local OpenAI-compatible endpoint: same client, same wire as a real teacher.
 
 Run: `python -m apprentice.envs.scripted_teacher --environment reasoning_gym --settings '{"dataset": "chain_sum"}'`
-(prints its URL; ends with its standard input). Serves POST /v1/chat/completions, one tool call an answer.
+(prints its URL; ends with its standard input). Serves POST /v1/chat/completions, one tool call an answer; as text where
+the request names no tools.
 """
 
 import argparse
@@ -36,14 +37,23 @@ def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> F
             "type": "function",
             "function": function,
         }  # the same words, the same record
-        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+        if not request.get("tools"):  # it was shown none: it writes the call as a student would
+            written_out = json.dumps({"name": tool, "arguments": arguments})
+            message = {"role": "assistant", "content": f"<tool_call>\n{written_out}\n</tool_call>"}
         read, written = _tokens(request["messages"]) + _tokens(request.get("tools", [])), _tokens(function)
         return {
             "id": f"chatcmpl-{asked[:32]}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": request["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+            "choices": [
+                {
+                    "index": 0,
+                    "message": message,
+                    "finish_reason": "tool_calls" if message["content"] is None else "stop",
+                }
+            ],
             "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
         }
 

@@ -74,9 +74,10 @@ def run(
     except KeyboardInterrupt:
         _console().print("[bold]Interrupted.[/] Run the same command again: it goes on from the last finished stage.")
         sys.exit(130)
+    from apprentice.flows.page import BRIEF_ENDS
     from apprentice.tasks.announce import say
 
-    say((folder / "report.md").read_text().split("### Three samples")[0])
+    say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
     print(folder)
 
 

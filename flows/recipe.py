@@ -17,6 +17,7 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.specs import (
     CollectSpec,
     EvaluateSpec,
+    GateSpec,
     GrpoSpec,
     LengthsSpec,
     SeedWindows,
@@ -37,6 +38,20 @@ class StoreSpec(Spec):
     """Where artifacts are kept."""
 
     path: Path = Path("artifacts")
+
+
+class GuardSpec(Spec):
+    """Something else that the student must not forget: another environment, or another of Reasoning Gym's datasets."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    environment: EnvironmentSpec
+    server: EnvironmentServer = EnvironmentServer()
+    """Where it runs, for another environment than the recipe's own; without a URL it is started here."""
+    questions: int = Field(default=200, ge=1)
+    may_fall: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share by which its accuracy may fall."""
+    max_new_tokens: int | None = None
+    """Tokens a turn may take; those of the evaluation when left out."""
 
 
 class WindowSpec(Spec):
@@ -74,6 +89,8 @@ class Recipe(BaseModel):
     sft: SftSpec = SftSpec()
     grpo: GrpoSpec = GrpoSpec()
     evaluate: EvaluateSpec = EvaluateSpec()
+    guards: list[GuardSpec] = []
+    gate: GateSpec = GateSpec()
 
     def seed_windows(self) -> SeedWindows:
         """The three windows with their starts."""
@@ -82,6 +99,27 @@ class Recipe(BaseModel):
             start = block * BLOCK + self.seed * SHIFT if window.start is None else window.start
             windows[purpose] = Window(start=start, size=window.size)
         return SeedWindows(**windows)
+
+    def guard_window(self, place: int) -> Window:
+        """The seeds of the guard rail at `place`: twice its questions, as repeated ones are skipped."""
+        start = (len(WindowSpecs.model_fields) + place) * BLOCK + self.seed * SHIFT
+        return Window(start=start, size=2 * self.guards[place].questions)
+
+    @model_validator(mode="after")
+    def _guards_have_names_of_their_own(self) -> "Recipe":
+        names = [guard.name for guard in self.guards]
+        if len(names) != len(set(names)):
+            raise ValueError(f"two guards bear one name: {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _parity_trains(self) -> "Recipe":
+        if self.evaluate.protocol != "parity":
+            raise ValueError(
+                f"evaluate.protocol {self.evaluate.protocol!r} does not see every answer and decides nothing; "
+                "use it with `apprentice evaluate --protocol`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _windows_are_disjoint(self) -> "Recipe":
@@ -147,7 +185,9 @@ def explain(error: ValidationError) -> str:
 def _fields_at(path: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Recipe
     for name in path:
-        annotation = model.model_fields[str(name)].annotation if str(name) in model.model_fields else None
+        if isinstance(name, int):  # an item of a list, whose type is found already
+            continue
+        annotation = model.model_fields[name].annotation if name in model.model_fields else None
         candidates = [annotation, *get_args(annotation)]
         model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
     return list(model.model_fields)

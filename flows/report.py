@@ -1,6 +1,6 @@
-"""What a run leaves for people and for machines: report.md, report.json, pictures, in a folder of its own.
+"""What a run leaves for people and for machines: one page as HTML and as Markdown, report.json, pictures.
 
-In: the artifacts of all stages. Out: the folder. Only files are read and copied here, so a cached run reports at once.
+In: the artifacts of all stages. Out: the run's folder. Only files are read here, so a cached run reports at once.
 """
 
 import json
@@ -8,23 +8,49 @@ import resource
 import shutil
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from apprentice.flows.examination import Outcome
+from apprentice.flows.page import as_html_page, as_markdown_page
 from apprentice.flows.recipe import Recipe
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import (
     Artifact,
+    BaseStudent,
+    Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
     LengthStats,
+    Questions,
     Rollouts,
     SftCheckpoint,
     Verdict,
 )
+from apprentice.tasks.gate import read_decision
 from apprentice.tasks.stage import PACKAGES, Work, installed
-from apprentice.tasks.verdict import table
+from apprentice.tasks.verdict import read_verdict
+
+
+class Made(NamedTuple):
+    """What the stages of one run made."""
+
+    asked: Questions
+    rollouts: Rollouts
+    kept: KeptRollouts
+    base: BaseStudent
+    measured: LengthStats
+    warm: SftCheckpoint
+    trained: GrpoCheckpoint
+    examined: dict[str, Evaluation]
+    guards: dict[str, Evaluation]
+    judged: Verdict
+    outcome: Outcome
+
+    def artifacts(self) -> list[Artifact]:
+        single = [self.asked, self.rollouts, self.kept, self.base, self.measured, self.warm, self.trained]
+        return [*single, *self.examined.values(), *self.guards.values(), self.judged, self.outcome.release]
 
 
 def new_run_folder(runs: Path, recipe: Recipe) -> Path:
@@ -36,108 +62,60 @@ def new_run_folder(runs: Path, recipe: Recipe) -> Path:
     return folder
 
 
-def write_report(
-    folder: Path,
-    recipe: Recipe,
-    work: Work,
-    rollouts: Rollouts,
-    kept: KeptRollouts,
-    measured: LengthStats,
-    warm: SftCheckpoint,
-    trained: GrpoCheckpoint,
-    judged: Verdict,
-) -> dict[str, Any]:
-    """Writes report.json and report.md into `folder` and shows the latter's tables."""
+def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
+    """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
     fetch = work.store.fetch
-    report = json.loads((fetch(judged) / "verdict.json").read_text())
-    report |= {
+    report = read_verdict(fetch(made.judged)) | {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "decoding": recipe.evaluate.decoding,
+        "gate": read_decision(fetch(made.outcome.release)),
+        "is_champion": made.outcome.is_champion,
         "collect": {
-            "episodes": kept.episodes,
-            "kept": kept.kept,
-            "causes": kept.dropped,
-            "prompt_tokens": rollouts.prompt_tokens,
-            "completion_tokens": rollouts.completion_tokens,
-            "cost_usd": rollouts.cost_usd,
+            "episodes": made.kept.episodes,
+            "kept": made.kept.kept,
+            "causes": made.kept.dropped,
+            "prompt_tokens": made.rollouts.prompt_tokens,
+            "completion_tokens": made.rollouts.completion_tokens,
+            "cost_usd": made.rollouts.cost_usd,
         },
-        "lengths": _counts(measured),
+        "lengths": made.measured.model_dump(exclude=set(Artifact.model_fields)),
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
-        "artifacts": {
-            artifact.suffix: {"repository": artifact.repository, "revision": artifact.revision}
-            for artifact in (rollouts, kept, measured, warm, trained, judged)
-        },
+        "lineage": [_made_from(fetch(artifact), artifact) for artifact in made.artifacts()],
+        "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }
-    for artifact, name in ((measured, "histogram"), (warm, "curves"), (trained, "curves")):
-        shutil.copyfile(fetch(artifact) / f"{name}.png", folder / f"{artifact.suffix}-{name}.png")
-    samples = (fetch(kept) / "samples.md").read_text()
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    text = as_markdown(report, samples)
+    pictures = {}
+    shown: list[tuple[str, Artifact, str]] = [
+        ("GRPO", made.trained, "curves"),
+        ("SFT", made.warm, "curves"),
+        ("lengths", made.measured, "histogram"),
+    ]
+    for title, artifact, name in shown:
+        pictures[title] = folder / f"{title.lower()}-{name}.png"
+        shutil.copyfile(fetch(artifact) / f"{name}.png", pictures[title])
+    text = as_markdown_page(report, (fetch(made.kept) / "samples.md").read_text(), pictures)
     (folder / "report.md").write_text(text)
+    (folder / "report.html").write_text(as_html_page(text, folder.name))
     announce.markdown("report", text, f"Report of {folder.name}")
-    return report
 
 
-def as_markdown(report: dict[str, Any], samples: str) -> str:
-    """The report for people."""
-    grpo, lengths, collected = report["grpo"], report["lengths"], report["collect"]
-    ci = f" ({_points(grpo['ci'][0])} to {_points(grpo['ci'][1])})" if grpo["ci"] else ""
-    sections = [
-        f"# {report['recipe']}, seed {report['seed']}",
-        f"## What was learned\n\nHeld-out questions, {report['decoding']} decoding, 95% intervals.\n",
-        _markdown_table(table(report["models"])),
-        _markdown_table(comparison_rows(report["comparisons"])),
-        f"## What GRPO's curves say\n\n**{grpo['diagnosis']}.** {grpo['advice']}\n",
-        f"Training reward: {grpo['reward_initial']:.1%} in the first five logs, {grpo['reward_final']:.1%} in the last "
-        f"five: {_points(grpo['delta'])}{ci}. Different questions are compared here; the table above decides.\n",
-        "![GRPO](grpo-curves.png)\n\n![SFT](sft-curves.png)\n",
-        f"## What was learned from\n\n{collected['kept']} of {collected['episodes']} episodes were kept "
-        f"({collected['kept'] / collected['episodes']:.1%}).\n",
-        _markdown_table([{"dropped for": cause, "episodes": str(n)} for cause, n in collected["causes"].items()]),
-        f"Tokens of a training text: p50 {lengths['p50']}, p95 {lengths['p95']}, p99 {lengths['p99']}, longest "
-        f"{lengths['longest']}; max_length {lengths['max_length']} truncates {lengths['truncated']}.\n",
-        "![lengths](lengths-histogram.png)\n",
-        f"### Three samples\n\n{samples}",
-        "## Stages\n",
-        _markdown_table([{**row, "seconds": f"{row['seconds']:.1f}"} for row in report["stages"]]),
-        f"Peak memory {report['peak_memory_mb']} MB. Seeds: {json.dumps(report['seeds'])}. "
-        f"Versions: {json.dumps(report['versions'])}.\n",
-    ]
-    return "\n".join(sections)
+def _made_from(snapshot: Path, artifact: Artifact) -> dict[str, Any]:
+    made_by = json.loads((snapshot / "artifact.json").read_text())["made_by"]
+    named = {"repository": artifact.repository, "revision": artifact.revision, "key": artifact.key}
+    return named | {"stage": made_by["stage"], "inputs": made_by["inputs"]}
 
 
-def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """A row a pair of neighbours, differences in percentage points."""
-    return [
-        {
-            "from": each["from"],
-            "to": each["to"],
-            "accuracy": _points(each["delta_accuracy"]),
-            "95% interval": f"{_points(each['ci'][0])} to {_points(each['ci'][1])}",
-            "p (McNemar)": f"{each['p_value']:.2g}",
-        }
-        for each in comparisons
-    ]
+def _device() -> str:
+    """Where the stages ran, in words; torch is asked only where a stage loaded it."""
+    import platform
+    import sys
 
-
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f} pp"
-
-
-def _markdown_table(rows: list[dict[str, str]]) -> str:
-    if not rows:
-        return ""
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
-    lines += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _counts(artifact: Artifact) -> dict[str, Any]:
-    return artifact.model_dump(exclude=set(Artifact.model_fields))
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name() if torch and torch.cuda.is_available() else f"{platform.machine()} CPU"
 
 
 def _peak_memory_mb() -> int:

@@ -1,18 +1,18 @@
-"""The whole run: a teacher plays, the student learns from it, then from the environment, and is examined.
+"""The whole run: a teacher plays, the student learns from it, then from the environment, is examined and judged.
 
-In: a recipe. Out: the run's folder with report.json and report.md. Every stage is a Prefect task whose artifact is
-looked up by its key first; what exists is not made again.
+In: a recipe. Out: the run's folder with its report. Every stage is a Prefect task whose artifact is looked up by its key
+first; what exists is not made again.
 """
 
 from pathlib import Path
 
 from prefect import flow
 
+from apprentice.flows.examination import guard_rails, held_out, promotion
 from apprentice.flows.recipe import Recipe
-from apprentice.flows.report import new_run_folder, write_report
+from apprentice.flows.report import Made, new_run_folder, write_report
 from apprentice.flows.servers import RunServers
 from apprentice.tasks.collect import collect
-from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
@@ -39,10 +39,12 @@ def retrain(recipe: Recipe, runs: Path = Path("runs")) -> Path:
         measured = lengths(work, recipe.lengths, kept, base)
         warm = sft(work, recipe.sft, base, kept, measured, seed)
         trained = grpo(work, recipe.grpo, warm, task, asked, seed)
-        before = evaluate(work, recipe.evaluate, base, task, asked, seed)
-        after_sft = evaluate(work, recipe.evaluate, warm, task, asked, seed)
-        after_grpo = evaluate(work, recipe.evaluate, trained, task, asked, seed)
-        judged = verdict(work, before, after_sft, after_grpo, trained, recipe.grpo.beta)
 
-    write_report(folder, recipe, work, rollouts, kept, measured, warm, trained, judged)
+        examined = held_out(work, recipe, asked, {"base": base, "sft": warm, "grpo": trained})
+        guards = guard_rails(work, recipe, {"base": base, "grpo": trained})
+        judged = verdict(work, recipe.gate, examined, guards, task, rollouts, trained, recipe.grpo.beta)
+        outcome = promotion(work, recipe, asked, base, trained, examined, guards, judged)
+
+    made = Made(asked, rollouts, kept, base, measured, warm, trained, examined, guards, judged, outcome)
+    write_report(folder, recipe, work, made)
     return folder

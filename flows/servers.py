@@ -18,6 +18,7 @@ class RunServers:
     def __init__(self, recipe: Recipe):
         self._recipe = recipe
         self._started = ExitStack()
+        self._local: dict[str, str] = {}
 
     def __enter__(self) -> "RunServers":
         return self
@@ -25,21 +26,27 @@ class RunServers:
     def __exit__(self, *_: object) -> None:
         self._started.close()
 
-    def environment(self) -> EnvironmentServer:
+    def environment(self, name: str) -> EnvironmentServer:
+        """The recipe's server for its own environment, a guard rail's for another one; local where no URL is named."""
         server = self._recipe.server
-        return server if server.url else server.model_copy(update={"url": self._local_environment, "shared": False})
+        if name != self._recipe.environment.name:
+            server = next(guard.server for guard in self._recipe.guards if guard.environment.name == name)
+        if server.url:
+            return server
+        if name not in self._local:
+            self._local[name] = self._start(name)
+        return server.model_copy(update={"url": self._local[name], "shared": False})
 
     def teacher(self) -> str | None:
         if self._recipe.teacher.scripted_error_rate is None:
             return self._recipe.teacher.base_url
         return self._scripted_teacher
 
-    @cached_property
-    def _local_environment(self) -> str:
+    def _start(self, name: str) -> str:
         recipe = self._recipe
         rollouts = recipe.grpo.batch_size * recipe.grpo.gradient_accumulation
         sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, rollouts)
-        module = f"apprentice.envs.{recipe.environment.name}.server"
+        module = f"apprentice.envs.{name}.server"
         return self._started.enter_context(local_server(module, "--max-sessions", str(2 * sessions)))
 
     @cached_property

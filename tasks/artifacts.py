@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from apprentice.tasks.record import Record
+from apprentice.tasks.record import Examined, Record
 
 KEY_LENGTH = 20
 
@@ -93,7 +93,7 @@ class Checkpoint(Artifact):
 
     repo_type = "model"
     parameters: int
-    stage: Literal["base", "sft", "grpo"]
+    stage: Literal["base", "sft", "grpo", "champion"]
 
 
 class BaseStudent(Checkpoint):
@@ -118,11 +118,35 @@ class Evaluation(Artifact):
     """One model's results on the held-out questions."""
 
     suffix = "evaluation"
+    row = Examined
     model: str
+    protocol: Literal["parity", "tutorial"]
     n: int
+    """Episodes: questions times samples."""
     format_compliance: float
     accuracy: float
     mean_score: float
+    cost_usd: float
+
+
+class Decision(Artifact):
+    """Whether a challenger becomes the champion, and why."""
+
+    suffix = "decisions"
+    promoted: bool
+    metric: str
+    delta: float | None
+    """Of the metric, challenger less rival; None when nothing was left to compare."""
+    reasons: list[str]
+
+
+class Release(Checkpoint):
+    """A trained model with its results and the gate's verdict on its card."""
+
+    suffix = "model"
+    weights: str
+    """The revision of the checkpoint that was released."""
+    promoted: bool
 
 
 class Verdict(Artifact):
@@ -130,6 +154,8 @@ class Verdict(Artifact):
 
     suffix = "verdict"
     diagnosis: str
+    contaminated: bool
+    """The examination shares more with training than the recipe allows: nothing was compared."""
 
 
 def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[str, str]) -> str:

@@ -32,6 +32,7 @@ def write_card(
         "| --- | --- |",
         *(f"| {name} | {json.dumps(value, ensure_ascii=False)} |" for name, value in counts.items()),
         "",
+        *_about(out),
         *(_columns(kind.row) if kind.row else []),
         "## Made by",
         "",
@@ -41,6 +42,16 @@ def write_card(
         "",
     ]
     (out / "README.md").write_text("\n".join(lines))
+
+
+def _about(out: Path) -> list[str]:
+    """What a stage has to say of its artifact beyond its counts; it leaves it as about.md."""
+    about = out / "about.md"
+    if not about.exists():
+        return []
+    text = about.read_text()
+    about.unlink()
+    return [text, ""]
 
 
 def _columns(row: type[BaseModel]) -> list[str]:

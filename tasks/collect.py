@@ -37,14 +37,16 @@ PASSES = 2
 """Times that an episode which infrastructure lost is played, all others first."""
 
 
-@stage(gives=Rollouts, version=2, title="Teacher's rollouts")
+@stage(gives=Rollouts, version=3, title="Teacher's rollouts")
 def collect(
     bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; what finished is kept."""
     check_begun_with(bench.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
     servers = bench.work.servers
-    standing = Work(bench.work.store, StandingServers(servers.environment(), servers.teacher()))
+    standing = Work(
+        bench.work.store, StandingServers({environment.name: servers.environment(environment.name)}, servers.teacher())
+    )
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
     try:
         shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]
@@ -59,7 +61,7 @@ def collect(
     return {name: sum(getattr(shard, name) for shard in shards) for name in ("episodes", "failed", *COUNTED)}
 
 
-@stage(gives=RolloutShard, version=1, title="Rollouts of seeds {window}")
+@stage(gives=RolloutShard, version=2, title="Rollouts of seeds {window}")
 def collect_shard(
     bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class Collector:
     def play(self, window: Window) -> list[Record]:
         """Plays what is missing; returns the episodes that infrastructure lost again and again. Raises Stop."""
         lost: list[Record] = []
-        done = self._journal.seeds()
+        done = self._journal.done()
         if len(done) == window.size:
             return []
         share = 1 / self._spec.shards
@@ -125,7 +127,7 @@ class Collector:
         return lost
 
     def _pool(self) -> EnvironmentPool:
-        server = self._bench.work.servers.environment()
+        server = self._bench.work.servers.environment(self._environment.name)
         sessions = max(1, server.sessions // self._spec.shards)
         return EnvironmentPool(self._environment, server, sessions, announce.warn, leases(server))
 
@@ -184,6 +186,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         failed_at=failed_at,
         cause=cause,
         asked_again="; ".join(spent.asked_again),
+        correct=instance.correct or "",
         **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
     )
 

@@ -1,11 +1,13 @@
-"""Examines one model on the held-out questions, with the prompt and the parser of training.
+"""Examines one model on held-out questions: a checkpoint, or whatever answers at an endpoint.
 
-In: a checkpoint, the evaluation's `Questions`. Out: `Evaluation`: episodes.jsonl and the three rates.
-Episodes are generated in batches and stepped concurrently. Format compliance means that the parser GRPO uses accepts
-every call and the arguments fit the schema; accuracy that the reward is 1.0; the mean score includes partial credit.
+In: the model, the evaluation's `Questions`, a protocol. Out: `Evaluation`: episodes.jsonl and the rates.
+A checkpoint generates in batches, an endpoint is asked for many episodes at once, the environment is stepped
+concurrently. Finished episodes are journaled, so an evaluation that lost its environment goes on where it was.
 """
 
-import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -13,16 +15,20 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Checkpoint, Evaluation, Questions
-from apprentice.tasks.episode import Episode, Message
+from apprentice.tasks.budget import Budget, BudgetReached
+from apprentice.tasks.collect import leases
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.journal import Journal, journal
+from apprentice.tasks.players import Endpoint, LocalModel, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.protocols import PROTOCOLS, Parity
 from apprentice.tasks.questions import read_questions
-from apprentice.tasks.rendering import load_tokenizer, parse, prompt_ids
-from apprentice.tasks.specs import EvaluateSpec
+from apprentice.tasks.record import Examined
+from apprentice.tasks.specs import EvaluateSpec, TeacherSpec
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model
+from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
 
 
-@stage(gives=Evaluation, version=1, title="Evaluation of {checkpoint.stage}")
+@stage(gives=Evaluation, version=2, title="Evaluation of {checkpoint.stage} in {environment}")
 def evaluate(
     bench: Bench,
     spec: EvaluateSpec,
@@ -31,96 +37,98 @@ def evaluate(
     questions: Questions,
     seed: int,
 ) -> dict[str, Any]:
-    """Plays every held-out question once. Raises Stop when the environment is lost: no model is judged by an outage."""
+    """Plays every held-out question. Raises Stop when the environment is lost: no model is judged by an outage."""
+    protocol = PROTOCOLS[spec.protocol]
+    server = bench.work.servers.environment(environment.name)
+    with examination(bench, spec, questions, checkpoint.stage) as (kept, ahead, keep):
+        if ahead:
+            model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed)
+            with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
+                play_batched(pool, ahead, model, protocol, keep)
+        return publish(kept, bench.out / "episodes.jsonl", protocol, checkpoint.stage)
+
+
+@stage(gives=Evaluation, version=1, title="Evaluation of {endpoint.model} in {environment}")
+def evaluate_endpoint(
+    bench: Bench, spec: EvaluateSpec, endpoint: TeacherSpec, environment: EnvironmentSpec, questions: Questions
+) -> dict[str, Any]:
+    """As `evaluate`, for what answers at an endpoint: a served student, a teacher, a rival. Raises Stop."""
+    protocol = PROTOCOLS[spec.protocol]
+    server = bench.work.servers.environment(environment.name)
+    asked = {
+        "max_tokens": protocol.tokens(spec.max_new_tokens),
+        "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
+    }
+    budget = Budget(endpoint.prices, endpoint.budget_usd, bench.scratch / "spent_usd")
+    try:
+        teacher = Teacher(endpoint.model_copy(update=asked), bench.work.servers.teacher(), asks=1, budget=budget)
+        try:
+            with examination(bench, spec, questions, endpoint.model) as (kept, ahead, keep):
+                with EnvironmentPool(environment, server, say=announce.warn, lease=leases(server)) as pool:
+                    play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
+                return publish(kept, bench.out / "episodes.jsonl", protocol, endpoint.model, budget.spent)
+        finally:
+            teacher.close()
+    finally:
+        budget.close()
+
+
+@contextmanager
+def examination(
+    bench: Bench, spec: EvaluateSpec, questions: Questions, model: str
+) -> Iterator[tuple[Journal, list[Play], Callable[[Examined], None]]]:
+    """The journal, what is still to be played, and what to call with each played episode.
+
+    Raises Stop when a server is lost; what finished is kept.
+    """
     rows = [row for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]]
-    player = Player(bench, spec, checkpoint, seed)
-    records: list[dict[str, Any]] = []
-    with (
-        announce.progress(f"evaluate {checkpoint.stage}", len(rows)) as advance,
-        EnvironmentPool(environment, bench.work.servers.environment(), spec.batch_size, announce.warn) as pool,
-    ):
-        for start in range(0, len(rows), spec.batch_size):
-            batch = [row["seed"] for row in rows[start : start + spec.batch_size]]
+    plays = plays_of(rows, spec.samples)
+    with journal(bench.scratch, {"evaluate": spec.in_key(), "plays": len(plays)}, numbered_by="place") as kept:
+        done = kept.done()
+        with announce.progress(f"evaluate {model}", len(plays), len(done)) as advance:
+
+            def keep(record: Examined) -> None:
+                kept.append(record)
+                advance(1)
+
             try:
-                episodes = play_together(pool, batch, player)
+                yield kept, [play for play in plays if play.place not in done], keep
             except SessionLost as lost:
                 raise Stop(
-                    f"The evaluation lost the environment: {lost}",
-                    "See that its server runs, then run again.",
+                    f"The evaluation lost the environment: {lost}. {len(kept)} of {len(plays)} episodes are kept.",
+                    "See that its server runs, then run again: it goes on from there.",
                 ) from lost
-            records += [as_record(episode) for episode in episodes]
-            advance(len(batch))
-    with (bench.out / "episodes.jsonl").open("w") as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    return rates(records) | {"model": checkpoint.stage}
+            except (TeacherFailed, TeacherAway) as failed:
+                raise Stop(
+                    f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",
+                    "See that its endpoint runs, then run again: it goes on from there.",
+                ) from failed
+            except BudgetReached:
+                raise Stop(
+                    f"The budget is used up; {len(kept)} of {len(plays)} episodes are kept.",
+                    "Raise teacher.budget_usd and run again: it goes on from there.",
+                ) from None
 
 
-def play_together(pool: EnvironmentPool, seeds: list[int], player: "Player") -> list[Episode]:
-    """Plays one episode a seed, all turns of a batch generated together; results in the order of `seeds`."""
-    episodes = pool.together(lambda place: Episode(pool.environments[place], seeds[place]), len(seeds))
-    while running := [episode for episode in episodes if not episode.done]:
-        replies = player.reply(running)
-        pool.together(lambda place: running[place].hear(replies[place]), len(running))  # noqa: B023
-    return episodes
+def publish(kept: Journal, to: Path, protocol: Parity, model: str, cost_usd: float = 0.0) -> dict[str, Any]:
+    """Writes the episodes in order and counts."""
+    with to.open("wb") as file:
+        file.writelines(kept.in_order())
+    return {"model": model, "protocol": protocol.name, "cost_usd": cost_usd} | rates(read_episodes(to.parent), protocol)
 
 
-class Player:
-    """A local model that answers a batch of episodes."""
-
-    def __init__(self, bench: Bench, spec: EvaluateSpec, checkpoint: Checkpoint, seed: int):
-        import torch
-        from transformers import GenerationConfig
-
-        folder = bench.fetch(checkpoint)
-        self._tokenizer = load_tokenizer(folder)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._model = load_model(folder).to(device).eval()
-        sampled = {"do_sample": True, "temperature": spec.temperature, "top_k": 0, "top_p": 1.0}
-        self._generation = GenerationConfig(
-            max_new_tokens=spec.max_new_tokens,
-            eos_token_id=self._tokenizer.eos_token_id,
-            pad_token_id=self._tokenizer.pad_token_id,
-            **(sampled if spec.decoding == "sampled" else {"do_sample": False}),
-        )
-        torch.manual_seed(seed)
-
-    def reply(self, episodes: list[Episode]) -> list[Message]:
-        """The model's next message in every episode; shape: one message an episode."""
-        import torch
-
-        prompts = [prompt_ids(self._tokenizer, episode.messages, episode.tools) for episode in episodes]
-        inputs = self._tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
-        inputs = inputs.to(self._model.device)
-        with torch.inference_mode():
-            out = self._model.generate(**inputs, generation_config=self._generation)
-        written = out[:, inputs["input_ids"].shape[1] :].tolist()
-        return [
-            parse(self._tokenizer, self._until_end(ids), prefix, episode.tools)
-            for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
-        ]
-
-    def _until_end(self, ids: list[int]) -> list[int]:
-        end = self._tokenizer.eos_token_id
-        return ids[: ids.index(end) + 1] if end in ids else ids
+def read_episodes(folder: Path) -> list[Examined]:
+    """An evaluation's episodes, in the order of the questions."""
+    with (folder / "episodes.jsonl").open() as file:
+        return [Examined.model_validate_json(line) for line in file]
 
 
-def as_record(episode: Episode) -> dict[str, Any]:
-    return {
-        "seed": episode.seed,
-        "question": episode.question,
-        "messages": episode.messages,
-        "reward": episode.reward,
-        "valid": episode.valid,
-        "causes": episode.causes,
-    }
-
-
-def rates(records: list[dict[str, Any]]) -> dict[str, Any]:
+def rates(records: list[Examined], protocol: Parity) -> dict[str, Any]:
     """n and the three rates, as shares of all episodes."""
     n = len(records)
     return {
         "n": n,
-        "format_compliance": sum(record["valid"] for record in records) / n,
-        "accuracy": sum(record["reward"] == 1.0 for record in records) / n,
-        "mean_score": sum(record["reward"] for record in records) / n,
+        "format_compliance": sum(record.valid for record in records) / n,
+        "accuracy": protocol.accuracy(records),
+        "mean_score": sum(record.reward for record in records) / n,
     }

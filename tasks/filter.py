@@ -13,16 +13,16 @@ from apprentice.tasks import announce
 from apprentice.tasks.artifacts import KeptRollouts, Questions, Rollouts
 from apprentice.tasks.episode import problems
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.questions import read_questions
+from apprentice.tasks.questions import read_questions, same_text
 from apprentice.tasks.stage import Bench, stage
 
 SAMPLES = 3
 
 
-@stage(gives=KeptRollouts, version=1, title="Filter by reward")
+@stage(gives=KeptRollouts, version=2, title="Filter by reward")
 def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Drops what is wrong, broken, leaky or examined later. Raises Stop when nothing is left."""
-    examined = {row["question"] for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]}
+    examined = {same_text(row["question"]) for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]}
     dropped: Counter[str] = Counter()
     samples: list[dict[str, Any]] = []
     kept = 0
@@ -68,7 +68,7 @@ def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
             return found[0]
         if (turn.get("content") or "").strip() or turn.get("reasoning_content"):
             return "leaked reasoning text"
-    if episode["messages"][1]["content"] in examined:
+    if same_text(episode["messages"][1]["content"]) in examined:
         return "stands in the evaluation set"
     return None
 

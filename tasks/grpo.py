@@ -5,6 +5,7 @@ TRL's GRPOTrainer with `environment_factory`. The seed stands in the dataset's r
 completions of one group answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.session import Session, breaker_of
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.episode import prompt
+from apprentice.tasks.contamination import write_learned
+from apprentice.tasks.episode import Message, prompt
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
@@ -25,7 +27,7 @@ from apprentice.tasks.training import arguments, keep_log, training
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
 
 
-@stage(gives=GrpoCheckpoint, version=1, title="GRPO")
+@stage(gives=GrpoCheckpoint, version=2, title="GRPO")
 def grpo(
     bench: Bench,
     spec: GrpoSpec,
@@ -41,9 +43,10 @@ def grpo(
     set_seed(seed)
     folder = bench.fetch(checkpoint)
     tokenizer = load_tokenizer(folder)
-    server = bench.work.servers.environment()
+    server = bench.work.servers.environment(environment.name)
     breaker = breaker_of(server, announce.warn)
     instances: list[ToolEnvironment] = []
+    reward = EnvironmentReward(spec)
 
     def factory() -> ToolEnvironment:
         instances.append(environment.make(Session(server, breaker)))
@@ -53,7 +56,7 @@ def grpo(
         model=load_model(folder),
         processing_class=tokenizer,
         train_dataset=_rows(environment, bench.fetch(questions)),
-        reward_funcs=EnvironmentReward(spec),
+        reward_funcs=reward,  # type: ignore[arg-type]
         environment_factory=factory,  # type: ignore[arg-type]
         args=_config(bench, spec, environment, seed),
     )
@@ -64,6 +67,7 @@ def grpo(
         for instance in instances:
             instance._close()
     keep_log(bench, trainer, SHOWN)
+    write_learned(bench.out, "grpo", reward.asked.items(), before=folder)
     return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
 
 
@@ -72,6 +76,9 @@ class EnvironmentReward:
 
     Counts what infrastructure lost, and raises Stop once it is more than `max_failed` of all rollouts so far (of at
     least a hundred, so that one early loss stops nothing).
+
+    Attributes:
+        asked: The questions that were trained on, by seed.
     """
 
     __name__ = "environment_reward"
@@ -80,8 +87,16 @@ class EnvironmentReward:
         self._spec = spec
         self.rollouts = 0
         self.lost = 0
+        self.asked: dict[int, str] = {}
 
-    def __call__(self, environments: list[ToolEnvironment], **_: Any) -> list[float | None]:
+    def __call__(
+        self,
+        environments: list[ToolEnvironment],
+        prompts: Sequence[list[Message]] = (),
+        seed: Sequence[int] = (),
+        **_: Any,
+    ) -> list[float | None]:
+        self.asked |= {each: messages[-1]["content"] for each, messages in zip(seed, prompts, strict=True)}
         self.rollouts += len(environments)
         self.lost += sum(environment.reward is None for environment in environments)
         if self.lost > self._spec.max_failed * max(self.rollouts, 100):

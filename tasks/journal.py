@@ -1,8 +1,8 @@
-"""Where episodes are kept while a collection runs: one line each, appended as they finish.
+"""Where episodes are kept while a collection or an evaluation runs: one line each, appended as they finish.
 
-In: records. Out: the seeds that are done, and the whole by seed.
+In: records, each with a number (its seed, its place). Out: the numbers that are done, and the whole in their order.
 The file lies in the stage's scratch folder, whose name is the key, so only the very same work finds it again. Beside it
-stands what it was begun with; a collection that would go on under something else is refused.
+stands what it was begun with; work that would go on under something else is refused.
 """
 
 import fcntl
@@ -12,40 +12,50 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.record import Record
+
+
+class Line(Protocol):
+    """A record that is written as a line."""
+
+    def line(self) -> bytes: ...
 
 
 class Journal:
-    """An open journal. Memory: 16 bytes an episode."""
+    """An open journal. Memory: 16 bytes an episode.
 
-    def __init__(self, folder: Path):
+    Args:
+        numbered_by: The field of a record that numbers it.
+    """
+
+    def __init__(self, folder: Path, numbered_by: str = "seed"):
         self._path = folder / "episodes.jsonl"
         self._file = self._path.open("a+b")
-        self._seeds = array("q")
+        self._numbered_by = numbered_by
+        self._numbers = array("q")
         self._places = array("q")
 
     def __len__(self) -> int:
-        return len(self._seeds)
+        return len(self._numbers)
 
-    def seeds(self) -> set[int]:
-        """The seeds whose episodes are done."""
-        return set(self._seeds)
+    def done(self) -> set[int]:
+        """The numbers of the episodes that are done."""
+        return set(self._numbers)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Line) -> None:
         """Writes one episode; from then on a killed process does not lose it."""
         place = self._file.tell()
         self._file.write(record.line())
         self._file.flush()
-        self._seeds.append(record.seed)
+        self._numbers.append(getattr(record, self._numbered_by))
         self._places.append(place)
 
     def in_order(self) -> Iterator[bytes]:
-        """The lines by seed, one at a time."""
+        """The lines by number, one at a time."""
         with self._path.open("rb") as file:
-            for position in sorted(range(len(self)), key=self._seeds.__getitem__):
+            for position in sorted(range(len(self)), key=self._numbers.__getitem__):
                 file.seek(self._places[position])
                 yield file.readline()
 
@@ -54,15 +64,15 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Stop(
-                "Another run collects the very same episodes.", "Wait for it to end: its result serves both."
+                "Another run plays the very same episodes.", "Wait for it to end: its result serves both."
             ) from None
 
     def _read(self) -> None:
-        """Notes seed and place of every whole line; a torn last one is cut off."""
+        """Notes number and place of every whole line; a torn last one is cut off."""
         self._file.seek(0)
         end = 0
         while (line := self._file.readline()).endswith(b"\n"):
-            self._seeds.append(json.loads(line)["seed"])
+            self._numbers.append(json.loads(line)[self._numbered_by])
             self._places.append(end)
             end += len(line)
         self._file.truncate(end)
@@ -70,9 +80,9 @@ class Journal:
 
 
 @contextmanager
-def journal(folder: Path, begun_with: dict[str, Any]) -> Iterator[Journal]:
+def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
     """The journal in `folder`, for this process alone. Raises Stop when another has it, or it was begun otherwise."""
-    opened = Journal(folder)
+    opened = Journal(folder, numbered_by)
     try:
         opened._lock()
         check_begun_with(folder / "settings.json", begun_with)

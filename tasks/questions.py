@@ -7,6 +7,7 @@ before anything was bought or trained.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,29 @@ from apprentice.envs.session import Refused, SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.specs import SeedWindows
+from apprentice.tasks.specs import SeedWindows, Window
 from apprentice.tasks.stage import Bench, stage
 
 LEAST_FRESH = 0.5
 """Share of a training window that must be left when the evaluation's questions are taken out."""
 
 
-@stage(gives=Questions, version=1, title="Questions of the seed windows")
+@stage(gives=Questions, version=2, title="Questions of the seed windows")
 def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, examined: int) -> dict[str, Any]:
     """Writes down the questions; `examined` distinct ones of the evaluation window become the evaluation set.
 
     Raises Stop when the environment refuses the configuration, cannot be reached, or has too few questions.
     """
-    texts = _ask(bench, environment, windows)
+    texts = _ask(bench, environment, [seed for _, window in windows for seed in window.seeds()])
     examination: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
         if len(examination) < examined:
-            examination.setdefault(texts[seed], seed)
+            examination.setdefault(same_text(texts[seed]), seed)
     rows = []
     for purpose, window in windows:
         for seed in window.seeds():
             text = texts[seed]
-            used = examination.get(text) == seed if purpose == "evaluate" else text not in examination
+            used = _is_used(purpose, seed, examination.get(same_text(text)))
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, examination, rows, examined)
     with (bench.out / "questions.jsonl").open("w") as file:
@@ -53,19 +54,40 @@ def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, 
     }
 
 
+@stage(gives=Questions, version=1, title="Questions of an examination")
+def exam(bench: Bench, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
+    """The first `examined` distinct questions of one window, or as many as there are. Raises Stop as `questions`."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for seed, text in sorted(_ask(bench, environment, window.seeds()).items()):
+        if len(chosen) < examined:
+            chosen.setdefault(same_text(text), {"purpose": "evaluate", "seed": seed, "question": text, "used": True})
+    with (bench.out / "questions.jsonl").open("w") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen.values())
+    return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
+
+
+def same_text(question: str) -> str:
+    """Equal for questions that differ only in case and in white space: who has seen one has seen the other."""
+    return " ".join(question.casefold().split())
+
+
 def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
     """The rows of one purpose: seed, question, and whether it is used."""
     with (folder / "questions.jsonl").open() as file:
         return [row for line in file if (row := json.loads(line))["purpose"] == purpose]
 
 
-def _ask(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows) -> dict[int, str]:
+def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
+    """`examined`: the seed under which the evaluation asks this question, if it does."""
+    return examined == seed if purpose == "evaluate" else examined is None
+
+
+def _ask(bench: Bench, environment: EnvironmentSpec, seeds: Sequence[int]) -> dict[int, str]:
     def reset(instance: ToolEnvironment, seed: int) -> str:
         return instance.reset(seed=seed)
 
-    seeds = [seed for _, window in windows for seed in window.seeds()]
     texts = {}
-    server = bench.work.servers.environment()
+    server = bench.work.servers.environment(environment.name)
     try:
         with (
             announce.progress("questions", len(seeds)) as advance,
@@ -84,7 +106,7 @@ def _ask(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows) -> di
 
 
 def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
-    distinct = len({row["question"] for row in rows})
+    distinct = len({same_text(row["question"]) for row in rows})
     advice = "Make the task wider (environment.settings), or ask for fewer evaluation questions (evaluate.questions)."
     if len(examination) < examined:
         raise Stop(

@@ -1,17 +1,18 @@
-"""One played episode as one JSON line: what a dataset of rollouts consists of.
+"""One played episode as one JSON line: what a dataset of rollouts, and an evaluation, consists of.
 
 In: an episode and what it took. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer takes as it stands.
 Why no nested optional parts: Arrow types a column by its first rows, so a column is never null in one row and a
 structure in the next, and what has a schema of its own (tools, a call's arguments) is JSON text.
 """
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """One episode."""
+    """One episode of the teacher."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -26,6 +27,8 @@ class Record(BaseModel):
     """The tools' schemas, as JSON text."""
     reward: float | None
     """What the environment gave, 0.0 to 1.0; null when the episode failed."""
+    correct: str = ""
+    """The environment's own answer, where it names one; empty when the episode ended without it."""
     failed_at: str = ""
     """Where the episode failed: "teacher" (no valid call), "environment" (its server was lost); else empty."""
     cause: str = ""
@@ -52,3 +55,55 @@ class Record(BaseModel):
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
+
+
+class Examined(BaseModel):
+    """One episode of an examination."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    place: int
+    """Where it stands: questions in order, each one's samples together."""
+    seed: int
+    """Names the question, together with the environment and its settings."""
+    sample: int
+    """0 for the first completion of this question, 1 for the next."""
+    question: str
+    messages: list[dict[str, Any]]
+    """The conversation in OpenAI's format; a call's arguments are JSON text."""
+    turns: int
+    """The model's turns."""
+    reward: float
+    """What the environment gave, 0.0 to 1.0."""
+    valid: bool
+    """Format compliance: tools were called, and every call was one that the parser of training accepts."""
+    causes: list[str]
+    """What was wrong with the calls."""
+    correct: str
+    """The environment's own answer, where the episode came to one."""
+    traits: str
+    """What kind of question it is, as JSON text, such as {"terms": 3}."""
+
+    @property
+    def is_right(self) -> bool:
+        """Accuracy is reward 1.0; partial credit is none."""
+        return self.reward == 1.0
+
+    def line(self) -> bytes:
+        return self.model_dump_json().encode() + b"\n"
+
+
+def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have their arguments as JSON text."""
+    return [
+        message | {"tool_calls": [_with_text(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return call | {"function": call["function"] | {"arguments": text}}

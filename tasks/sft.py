@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
+from apprentice.tasks.contamination import write_learned
 from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.specs import SftSpec
 from apprentice.tasks.stage import Bench, stage
@@ -18,7 +19,7 @@ from apprentice.tasks.student import load_model, save
 from apprentice.tasks.training import arguments, keep_log, training
 
 
-@stage(gives=SftCheckpoint, version=1, title="SFT")
+@stage(gives=SftCheckpoint, version=2, title="SFT")
 def sft(
     bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def sft(
     folder = bench.fetch(student)
     tokenizer = load_tokenizer(folder)
     with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
-        played = map(json.loads, itertools.islice(episodes, spec.max_rows))
+        played = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
         rows = [training_row(episode["messages"], json.loads(episode["tools"])) for episode in played]
     trainer = SFTTrainer(
         model=load_model(folder),
@@ -50,6 +51,8 @@ def sft(
     steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
     with training(bench, "SFT steps", trainer, steps):
         trainer.train()
+    asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
+    write_learned(bench.out, "sft", asked)
     keep_log(
         bench,
         trainer,

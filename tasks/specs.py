@@ -111,6 +111,8 @@ class TeacherSpec(Spec):
     """Tokens an answer may take, reasoning included."""
     temperature: float = 1.0
     """Left out of the request for models that refuse it."""
+    serves_student: bool = False
+    """A student of ours behind vLLM or the like: it is sent the tools and the template arguments of its training."""
     key_block: str | None = Field(default=None, json_schema_extra=HOW)
     """Name of the Prefect Secret block that holds the key; left out, the environment variable OPENAI_API_KEY does."""
     timeout: float = Field(default=60.0, gt=0, json_schema_extra=HOW)
@@ -233,3 +235,27 @@ class EvaluateSpec(Spec):
     """Tokens a turn may take."""
     batch_size: int = 64
     """Episodes generated together, and as many sessions."""
+    samples: int = Field(default=1, ge=1)
+    """Completions of each question; more than one, `sampled`, gives pass@k."""
+    protocol: Literal["parity", "tutorial"] = "parity"
+    """`parity`: prompt and parser of training. `tutorial`: as 000 §10 prints it, for comparison with its figures only.
+    """
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> "EvaluateSpec":
+        if self.samples > 1 and self.decoding == "greedy":
+            raise ValueError(f"samples: {self.samples} with greedy decoding are the same one; set decoding: sampled")
+        return self
+
+
+class GateSpec(Spec):
+    """When a trained model becomes the champion. Written down before it is trained: it enters the decision's key."""
+
+    metric: Literal["accuracy", "format_compliance", "mean_score"] = "accuracy"
+    """What decides."""
+    margin: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """By how much the challenger must be better, as a share; the interval must lie above zero besides."""
+    max_overlap: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the evaluation's questions that training may have seen; above it nothing is compared."""
+    least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Share of the questions that neither the champion nor the challenger has seen; on fewer nothing is decided."""

@@ -46,8 +46,8 @@ class StageRun(NamedTuple):
 class Servers(Protocol):
     """What a stage can ask for while it runs: started when first asked for, stopped when the run ends."""
 
-    def environment(self) -> EnvironmentServer:
-        """The environment's server."""
+    def environment(self, name: str) -> EnvironmentServer:
+        """The server of the environment of that name."""
         ...
 
     def teacher(self) -> str | None:
@@ -58,11 +58,11 @@ class Servers(Protocol):
 class StandingServers(NamedTuple):
     """Servers that run already: what a stage in another process is told about them."""
 
-    environment_server: EnvironmentServer
+    environments: dict[str, EnvironmentServer]
     teacher_url: str | None
 
-    def environment(self) -> EnvironmentServer:
-        return self.environment_server
+    def environment(self, name: str) -> EnvironmentServer:
+        return self.environments[name]
 
     def teacher(self) -> str | None:
         return self.teacher_url
@@ -154,6 +154,8 @@ class Stage(Generic[P, A]):
         for name, value in list(self._bound(args, kwargs).items())[1:]:
             if isinstance(value, Artifact):
                 inputs[name] = value.revision
+            elif isinstance(value, dict) and value and all(isinstance(each, Artifact) for each in value.values()):
+                inputs |= {f"{name}.{which}": artifact.revision for which, artifact in value.items()}
             elif isinstance(value, Spec):
                 settings[name] = value.in_key()
             elif isinstance(value, BaseModel):

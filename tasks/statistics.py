@@ -1,23 +1,29 @@
-"""Intervals and tests, from scipy and statsmodels.
+"""Intervals, tests and power, from scipy and statsmodels.
 
-In: one value an episode, paired by question where two models are compared. Out: 95% intervals and p-values.
+In: one value a question, paired by question where two models are compared. Out: 95% intervals, p-values, numbers of
+questions. Where a question was answered several times its value is the mean: questions are independent, samples of one
+question are not.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 Interval = tuple[float, float]
 RESAMPLES = 10_000
+POWER = 0.8
+LEVEL = 0.05
 
 
 def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval for a rate (E. B. Wilson, 1927): honest near 0 and 1, where the normal one is not."""
     from statsmodels.stats.proportion import proportion_confint
 
-    interval: Any = proportion_confint(successes, n, alpha=0.05, method="wilson")
+    interval: Any = proportion_confint(successes, n, alpha=LEVEL, method="wilson")
     return float(interval[0]), float(interval[1])
 
 
-def mean_interval(values: list[float]) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Percentile bootstrap of a mean; a single point when all values are equal."""
     import numpy as np
     from scipy.stats import bootstrap
@@ -35,23 +41,91 @@ def mean_interval(values: list[float]) -> Interval:
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
-def paired_difference(before: list[bool], after: list[bool]) -> dict[str, Any]:
-    """after - before on the same questions: the difference, its paired bootstrap interval, McNemar's exact p."""
-    from statsmodels.stats.contingency_tables import mcnemar
+def rate_interval(values: Sequence[float]) -> Interval:
+    """Wilson's interval where every value is 0 or 1, else the bootstrap of the mean."""
+    if _is_binary(values):
+        return wilson(round(sum(values)), len(values))
+    return mean_interval(values)
 
-    both = sum(b and a for b, a in zip(before, after, strict=True))
-    lost = sum(before) - both
-    won = sum(after) - both
-    neither = len(before) - both - lost - won
-    tested: Any = mcnemar([[both, lost], [won, neither]], exact=True)
+
+def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
+    """after - before on the same questions.
+
+    Returns:
+        delta; ci, its paired bootstrap interval; p_value and which test gave it: McNemar's exact one for values of 0
+        and 1, else the paired permutation test (signs flipped); won and lost, questions that rose and fell; and
+        questions_for_5_points (see `questions_for`).
+    """
     differences = [float(a) - float(b) for b, a in zip(before, after, strict=True)]
+    won, lost = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
+    binary = _is_binary(before) and _is_binary(after)
     return {
-        "delta_accuracy": sum(differences) / len(differences),
+        "delta": sum(differences) / len(differences),
         "ci": mean_interval(differences),
-        "p_value": float(tested.pvalue),
+        "p_value": _mcnemar(won, lost) if binary else _sign_flips(differences),
+        "test": "McNemar, exact" if binary else "paired permutation",
         "won": won,
         "lost": lost,
+        "questions_for_5_points": questions_for(0.05, differences),
     }
+
+
+def _is_binary(values: Sequence[float]) -> bool:
+    return all(value in (0, 1) for value in values)
+
+
+def _mcnemar(won: int, lost: int) -> float:
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    tested: Any = mcnemar([[0, lost], [won, 0]], exact=True)  # what both or neither got right does not enter
+    return float(tested.pvalue)
+
+
+def _sign_flips(differences: list[float]) -> float:
+    import numpy as np
+    from scipy.stats import permutation_test
+
+    if not any(differences):
+        return 1.0
+    tested = permutation_test(
+        (np.array(differences),),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=RESAMPLES - 1,
+        rng=np.random.default_rng(0),
+        batch=1000,
+    )
+    return float(tested.pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction (S. Holm, 1979): p-values that hold for all comparisons together."""
+    from statsmodels.stats.multitest import multipletests
+
+    return [float(p) for p in multipletests(p_values, method="holm")[1]] if p_values else []
+
+
+def questions_for(difference: float, differences: Sequence[float]) -> int | None:
+    """Questions that would show a true `difference` with 80% power at the 5% level, paired.
+
+    From the spread of the `differences` seen (a t test's power); None when there is no spread to go by.
+    """
+    import numpy as np
+    from statsmodels.stats.power import TTestPower
+
+    if len(set(differences)) < 2:
+        return None
+    spread = float(np.std(differences, ddof=1))
+    solved: Any = TTestPower().solve_power(difference / spread, power=POWER, alpha=LEVEL)
+    return math.ceil(np.asarray(solved).item())
+
+
+def pass_at_k(right: int, samples: int, k: int) -> float:
+    """The chance that at least one of `k` of a question's samples is right: the unbiased estimator of the Codex paper
+    (Chen et al., 2021, section 2.1), which is one minus the hypergeometric chance of drawing none."""
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.sf(0, samples, right, k))
 
 
 def welch_interval(before: list[float], after: list[float]) -> Interval | None:

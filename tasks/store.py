@@ -6,6 +6,7 @@ In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fe
     <root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -49,6 +50,45 @@ class LocalStore:
             return None
         return kind(repository=self.repository(kind), revision=revision, key=key, **record["counts"])
 
+    def tagged(self, kind: type[A], tag: str) -> A | None:
+        """The artifact to which a tag points, or None."""
+        path = self._folder(kind, self.repository(kind)) / "refs" / tag
+        return self.at(kind, path.read_text()) if path.exists() else None
+
+    def at(self, kind: type[A], revision: str) -> A:
+        """The artifact of a revision. Raises Stop when it is gone."""
+        repository = self.repository(kind)
+        snapshot = self._folder(kind, repository) / "snapshots" / revision
+        try:
+            record = json.loads((snapshot / "artifact.json").read_text())
+        except FileNotFoundError:
+            raise Stop(
+                f"{repository} at {revision[:12]} is not in the store {self.root}.", "Look at what became of it."
+            ) from None
+        return kind(repository=repository, revision=revision, key=record["key"], **record["counts"])
+
+    def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
+        """The tags that begin with `prefix`, by name, and the revision of each."""
+        refs = self._folder(kind, self.repository(kind)) / "refs"
+        return {path.name: path.read_text() for path in sorted(refs.glob(f"{prefix}*"))}
+
+    def tag(self, artifact: Artifact, tag: str) -> None:
+        """Points a tag to an artifact, in one step; a tag that exists moves."""
+        refs = self._folder(type(artifact), artifact.repository) / "refs"
+        with _disk_errors(self.root):
+            half = refs / f".{tag}.{uuid.uuid4().hex}"
+            half.write_text(artifact.revision)
+            os.replace(half, refs / tag)
+
+    @contextmanager
+    def locked(self, kind: type[Artifact]) -> Iterator[None]:
+        """One process at a time, for what is looked at and then changed."""
+        folder = self._folder(kind, self.repository(kind))
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def fetch(self, artifact: Artifact) -> Path:
         """The artifact's files, read-only by agreement. Raises Stop when they are gone."""
         snapshot = self._folder(type(artifact), artifact.repository) / "snapshots" / artifact.revision
@@ -89,10 +129,9 @@ class LocalStore:
             if not snapshot.exists():  # the same content was published before: it is the same snapshot
                 os.replace(staged, snapshot)
             (folder / "refs").mkdir(exist_ok=True)
-            half = folder / "refs" / f".{key}.{uuid.uuid4().hex}"
-            half.write_text(revision)
-            os.replace(half, folder / "refs" / key)
-        return kind(repository=self.repository(kind), revision=revision, key=key, **counts)
+            artifact = kind(repository=self.repository(kind), revision=revision, key=key, **counts)
+            self.tag(artifact, key)
+        return artifact
 
     def _folder(self, kind: type[Artifact], repository: str) -> Path:
         return self.root / f"{kind.repo_type}s" / repository

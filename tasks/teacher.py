@@ -22,6 +22,7 @@ from apprentice.tasks.completion import Completion, Usage
 from apprentice.tasks.episode import Message, problems
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.limits import Rate, limit_name
+from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.specs import TeacherSpec
 
 LEAST_ATTEMPTS = 4
@@ -120,10 +121,17 @@ class Teacher:
     def close(self) -> None:
         wait_for(self._client.close())
 
+    def say(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str) -> Message:
+        """The endpoint's next message as it is, adding to `spent`. Raises TeacherFailed, TeacherAway, Stop.
+
+        `choice`: "required" for a call, "auto" where it may also speak.
+        """
+        return wait_for(self._ask(messages, tools, spent, choice))
+
     def reply(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
         """The teacher's next message, adding to `spent`. Raises TeacherFailed, TeacherAway, BudgetReached, Stop."""
         for _ in range(self._asks):
-            message = wait_for(self._ask(messages, tools, spent))
+            message = self.say(messages, tools, spent, "required")
             found = problems(message, tools)
             if len(message.get("tool_calls") or []) > 1:
                 found.append("several calls")
@@ -132,16 +140,18 @@ class Teacher:
             spent.asked_again += found
         raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {spent.asked_again[-1]}")
 
-    async def _ask(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
+    async def _ask(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str) -> Message:
         import openai
 
-        body = {
+        body: dict[str, Any] = {
             **self._settings,
             "messages": messages,
-            "tools": [_on_the_wire(tool) for tool in tools],
-            "tool_choice": "required",
-            "parallel_tool_calls": False,
         }
+        if tools and self._spec.serves_student:  # the very prompt of training
+            body |= {"tools": tools, "tool_choice": choice, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+        elif tools:
+            wire = [_on_the_wire(tool) for tool in tools]
+            body |= {"tools": wire, "tool_choice": choice, "parallel_tool_calls": False}
         try:
             answer = await self._again(self._send, body, spent)
         except (openai.APIError, Unanswered) as error:

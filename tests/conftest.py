@@ -58,7 +58,7 @@ def server() -> Iterator[EnvironmentServer]:
 @pytest.fixture
 def work(tmp_path: Path, server: EnvironmentServer) -> Work:
     """A run's work over an empty store and the session's server."""
-    return Work(LocalStore(tmp_path / "artifacts", project="toy"), StandingServers(server, None))
+    return Work(LocalStore(tmp_path / "artifacts", project="toy"), StandingServers({"reasoning_gym": server}, None))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ In: a dataset's name and configuration. Out: the question of a seed, and the sco
 Speaks the wire of the public `reasoning_gym` Space (reset: dataset_name, dataset_config, seed, size; step: answer).
 """
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -60,5 +61,26 @@ class Environment(ToolEnvironment):
         """
         reply = self._act({"answer": str(answer)})
         self.reward = float(reply.observation["score"] or 0.0)
+        self.correct = reply.observation.get("correct_answer")
         self.done = True
         return "OK."
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        """The counts of Reasoning Gym's own metadata, and the answer's sign and digits, or its length.
+
+        From the package that is installed here, since the public server tells no metadata; empty where the server's
+        version asks something else under this seed.
+        """
+        _, entry = datasets.entry(self.settings.dataset, self.settings.config, seed)
+        if entry["question"] != question:
+            return {}
+        traits: dict[str, int | str] = {
+            name.removeprefix("num_"): value
+            for name, value in entry["metadata"].items()
+            if type(value) is int and name != "source_index"
+        }
+        answer = str(entry["answer"])
+        if re.fullmatch(r"-?\d+", answer):
+            sign = "negative" if answer.startswith("-") else "zero" if int(answer) == 0 else "positive"
+            return traits | {"sign": sign, "answer digits": len(answer.lstrip("-"))}
+        return traits | {"answer length": len(answer)}

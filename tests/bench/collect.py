@@ -52,7 +52,7 @@ def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = Fa
 
     if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
         ours(server, teacher, SESSIONS, folder / "warm", warm=True)
-    servers = StandingServers(EnvironmentServer(url=server, sessions=SESSIONS), f"{teacher}/v1")
+    servers = StandingServers({"reasoning_gym": EnvironmentServer(url=server, sessions=SESSIONS)}, f"{teacher}/v1")
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
@@ -192,7 +192,7 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"
     out.mkdir()
-    bench = Bench(Work(store, StandingServers(EnvironmentServer(), None)), "0" * 20, out, folder)
+    bench = Bench(Work(store, StandingServers({}, None)), "0" * 20, out, folder)
     with local_server("apprentice.envs.reasoning_gym.server") as url:
         episode = Episode(TASK.make(Session(EnvironmentServer(url=url))), 1)
         function = {"name": "answer", "arguments": json.dumps({"answer": "1"})}

@@ -24,7 +24,9 @@ def main() -> None:
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     store = LocalStore(folder / "store", "faults")
-    work = Work(store, StandingServers(EnvironmentServer(**given["server"]), f"{given['teacher_url']}/v1"))
+    work = Work(
+        store, StandingServers({"reasoning_gym": EnvironmentServer(**given["server"])}, f"{given['teacher_url']}/v1")
+    )
     try:
         with store.staging() as out:
             collect_shard.body(

@@ -183,7 +183,7 @@ WINDOW = Window(start=0, size=40)
 
 @pytest.fixture
 def scripted_bench(bench: Bench, scripted: str, server: EnvironmentServer) -> Bench:
-    bench.work.servers = StandingServers(server, scripted)
+    bench.work.servers = StandingServers({"reasoning_gym": server}, scripted)
     return bench
 
 
@@ -304,7 +304,8 @@ def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
     scripted_bench: Bench, chain_sum, prefect_server, caplog, capfd
 ):
     scripted_bench.work.servers = StandingServers(
-        EnvironmentServer(url="http://127.0.0.1:9", patience=0.5), scripted_bench.work.servers.teacher()
+        {"reasoning_gym": EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)},
+        scripted_bench.work.servers.teacher(),
     )
     with pytest.raises(Stop, match=r"The environment is out of reach: http://127.0.0.1:9 was away"):
         in_shards(scripted_bench.work, 1, chain_sum)

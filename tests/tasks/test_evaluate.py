@@ -1,13 +1,21 @@
 """Law 7: accuracy is reward == 1.0, answers have signs, and a perfect player scores 100%."""
 
+import json
 from typing import Any
+
+import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.episode import Episode, Message
-from apprentice.tasks.evaluate import as_record, play_together, rates
+from apprentice.tasks.evaluate import rates
+from apprentice.tasks.players import Play, play_alone, play_batched
+from apprentice.tasks.protocols import PROTOCOLS
+from apprentice.tasks.record import Examined
+
+TUTORIAL_SEEDS = range(999, 1049)
 
 
 class Scripted:
@@ -15,36 +23,57 @@ class Scripted:
 
     def __init__(self, say: Any):
         self.say = say
+        self.batches: list[int] = []
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
+        self.batches.append(len(episodes))
         return [self.say(episode) for episode in episodes]
 
 
 def perfect(task: EnvironmentSpec) -> Any:
     def say(episode: Episode) -> Message:
         name, arguments = policy.call(task.settings, episode.messages, 0.0)
+        if not episode.tools:  # the tutorial's protocol shows none
+            return {"role": "assistant", "content": json.dumps({"name": name, "arguments": arguments})}
         call = {"type": "function", "function": {"name": name, "arguments": arguments}}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
 
     return say
 
 
-def played(task: EnvironmentSpec, server: EnvironmentServer, seeds: range, say: Any) -> list[dict[str, Any]]:
+def played(
+    task: EnvironmentSpec,
+    server: EnvironmentServer,
+    seeds: range,
+    say: Any,
+    protocol: str = "parity",
+    play: Any = play_batched,
+) -> list[Examined]:
+    records: list[Examined] = []
     with EnvironmentPool(task, server, 25) as pool:
-        records = []
-        for start in range(seeds.start, seeds.stop, 25):
-            records += play_together(pool, list(range(start, start + 25)), Scripted(say))  # type: ignore[arg-type]
-    return [as_record(record) for record in records]
+        plays = [Play(place, seed, "?" * (seed % 7), 0) for place, seed in enumerate(seeds)]
+        play(pool, plays, Scripted(say), PROTOCOLS[protocol], records.append)
+    return sorted(records, key=lambda record: record.place)
 
 
 def test_a_perfect_player_scores_everything_on_the_tutorials_own_questions(
     chain_sum: EnvironmentSpec, server: EnvironmentServer
 ):
-    """Seed 999, size 50: sixteen answers are negative, which the tutorial's regular expression cannot read."""
-    records = played(chain_sum, server, range(999, 1049), perfect(chain_sum))
-    negative = [record for record in records if '"-' in str(record["messages"][2]).replace("'", '"')]
-    assert len(negative) == 16
-    assert rates(records) == {"n": 50, "format_compliance": 1.0, "accuracy": 1.0, "mean_score": 1.0}
+    records = played(chain_sum, server, TUTORIAL_SEEDS, perfect(chain_sum))
+    assert sum(json.loads(record.traits)["sign"] == "negative" for record in records) == 16
+    everything = {"n": 50, "format_compliance": 1.0, "accuracy": 1.0, "mean_score": 1.0}
+    assert rates(records, PROTOCOLS["parity"]) == everything
+
+
+def test_under_the_tutorials_protocol_the_same_perfect_player_scores_68_percent(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer
+):
+    """Its regular expression cannot read the sixteen negative answers (seed 999, n = 50)."""
+    records = played(chain_sum, server, TUTORIAL_SEEDS, perfect(chain_sum), "tutorial")
+    seen = rates(records, PROTOCOLS["tutorial"])
+    assert (seen["format_compliance"], seen["accuracy"]) == (0.68, 0.68)
+    unread = [record for record in records if not record.valid]
+    assert all(json.loads(record.traits)["sign"] == "negative" for record in unread)
 
 
 def test_partial_credit_is_score_but_not_accuracy(chain_sum: EnvironmentSpec, server: EnvironmentServer):
@@ -53,7 +82,7 @@ def test_partial_credit_is_score_but_not_accuracy(chain_sum: EnvironmentSpec, se
         message["tool_calls"][0]["function"]["arguments"]["answer"] += "5"
         return message
 
-    result = rates(played(chain_sum, server, range(50), close))
+    result = rates(played(chain_sum, server, range(50), close), PROTOCOLS["parity"])
     assert result["accuracy"] == 0.0
     assert result["format_compliance"] == 1.0
     assert 0.0 < result["mean_score"] < 1.0
@@ -65,9 +94,14 @@ def test_a_right_answer_in_plain_text_is_neither_compliant_nor_accurate(
     def plain(episode: Episode) -> Message:
         return {"role": "assistant", "content": policy.call(chain_sum.settings, episode.messages, 0.0)[1]["answer"]}
 
-    assert rates(played(chain_sum, server, range(25), plain))["accuracy"] == 0.0
-    assert rates(played(chain_sum, server, range(25), plain))["format_compliance"] == 0.0
+    result = rates(played(chain_sum, server, range(25), plain), PROTOCOLS["parity"])
+    assert result["accuracy"] == result["format_compliance"] == 0.0
 
 
-def test_records_come_in_the_order_of_the_questions(task: EnvironmentSpec, server: EnvironmentServer):
-    assert [record["seed"] for record in played(task, server, range(50), perfect(task))] == list(range(50))
+@pytest.mark.parametrize("play", [play_batched, play_alone])
+def test_each_record_belongs_to_its_question_however_they_are_played(
+    task: EnvironmentSpec, server: EnvironmentServer, play: Any
+):
+    records = played(task, server, range(60), perfect(task), play=play)
+    assert [record.seed for record in records] == list(range(60))
+    assert all(record.correct and record.is_right and json.loads(record.traits) for record in records)

@@ -1,0 +1,81 @@
+"""What is done with a trained model: held-out questions, guard rails, the gate, the champion's tag.
+
+In: models. Out: their evaluations; what became of the challenger. What was examined before is found, not played again.
+"""
+
+from typing import NamedTuple
+
+from apprentice.flows.recipe import Recipe
+from apprentice.tasks.artifacts import BaseStudent, Checkpoint, Evaluation, GrpoCheckpoint, Questions, Release, Verdict
+from apprentice.tasks.champion import Champions
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.gate import gate
+from apprentice.tasks.questions import exam
+from apprentice.tasks.release import release
+from apprentice.tasks.stage import Work
+
+
+class Outcome(NamedTuple):
+    """What became of the trained model. The gate's decision lies in the release."""
+
+    release: Release
+    is_champion: bool
+
+
+def held_out(work: Work, recipe: Recipe, asked: Questions, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
+    """Every model on the held-out questions, by name."""
+    return {
+        name: evaluate(work, recipe.evaluate, model, recipe.environment, asked, recipe.seed)
+        for name, model in models.items()
+    }
+
+
+def guard_rails(work: Work, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
+    """Every model on every guard rail, by `<guard>.<model>`."""
+    evaluations = {}
+    for place, guard in enumerate(recipe.guards):
+        tokens = guard.max_new_tokens or recipe.evaluate.max_new_tokens
+        spec = recipe.evaluate.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
+        asked = exam(work, guard.environment, recipe.guard_window(place), guard.questions)
+        for name, model in models.items():
+            evaluations[f"{guard.name}.{name}"] = evaluate(work, spec, model, guard.environment, asked, recipe.seed)
+    return evaluations
+
+
+def promotion(
+    work: Work,
+    recipe: Recipe,
+    asked: Questions,
+    base: BaseStudent,
+    trained: GrpoCheckpoint,
+    examined: dict[str, Evaluation],
+    guards: dict[str, Evaluation],
+    judged: Verdict,
+) -> Outcome:
+    """Compares the trained model with the champion, or with the untrained student where there is none, releases it
+    with the verdict on its card, and moves the champion's tag if the gate let it through."""
+    champions = Champions(work.store)
+    champion = champions.current()
+    if champion is not None and champion.weights == trained.revision:
+        return Outcome(champion, is_champion=True)
+    if champion is not None:
+        examined = examined | held_out(work, recipe, asked, {"champion": champion})
+        guards = guards | guard_rails(work, recipe, {"champion": champion})
+    rival: Checkpoint = champion or base
+    decided = gate(
+        work,
+        recipe.gate,
+        trained,
+        rival,
+        {"challenger": examined["grpo"], "rival": examined[rival.stage]},
+        {
+            f"{guard.name}.{who}": guards[f"{guard.name}.{model}"]
+            for guard in recipe.guards
+            for who, model in (("challenger", "grpo"), ("rival", rival.stage))
+        },
+        {guard.name: guard.may_fall for guard in recipe.guards},
+        judged,
+        champions.was_rolled_back(trained.revision),
+    )
+    released = release(work, trained, judged, decided)
+    return Outcome(released, champions.settle(released, champion))

@@ -1,0 +1,58 @@
+"""How far the teacher and the environment's scorer can be trusted: the teacher's answers beside the environment's own.
+
+In: `Rollouts`. Out: the teacher's accuracy with its interval, overall and by kind of question, and how often the
+reward and a plain comparison with the environment's own answer disagree (a lenient scorer, several right answers).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.slices import grouped
+from apprentice.tasks.statistics import rate_interval
+
+
+def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
+    """The teacher against the environment. Episodes that failed are in the denominator."""
+    instance = environment.make()
+    right: list[float] = []
+    kinds: dict[str, dict[int, int | str]] = {}
+    compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
+    with (rollouts / "rollouts.jsonl").open() as lines:
+        for place, line in enumerate(lines):
+            row = json.loads(line)
+            right.append(float(row["reward"] == 1.0))
+            if len(row["messages"]) > 1:
+                for trait, kind in instance._traits(row["seed"], row["messages"][1]["content"]).items():
+                    kinds.setdefault(trait, {})[place] = kind
+            answer = _handed_in(row["messages"])
+            if row["correct"] and answer is not None:
+                same = "same text" if answer.strip() == row["correct"].strip() else "other text"
+                compared[f"{same}, {'right' if right[-1] else 'not right'}"] += 1
+    return {
+        "episodes": len(right),
+        "accuracy": sum(right) / len(right),
+        "ci": rate_interval(right),
+        "compared": compared,
+        "slices": [
+            {"trait": trait, "kind": kind, "n": len(places), **_rate([right[place] for place in places])}
+            for trait, by_place in kinds.items()
+            for kind, places in grouped(by_place).items()
+            if len(places) < len(right)
+        ],
+    }
+
+
+def _rate(right: list[float]) -> dict[str, Any]:
+    return {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+
+
+def _handed_in(messages: list[dict[str, Any]]) -> str | None:
+    """The one argument of the last call, where it has one and only one."""
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    try:
+        given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
+    except json.JSONDecodeError:
+        return None
+    return str(next(iter(given.values()))) if isinstance(given, dict) and len(given) == 1 else None

@@ -1,0 +1,115 @@
+"""Which released model is the champion: a tag in the models' repository, and how it came to be there.
+
+In: releases. Out: the champion, its history. Tags, as on the Hub:
+
+    champion                                  the one in force; moved last, in one step
+    champion-0003-20261121T114500Z-promoted   the third change of champion; never moves
+    champion-0004-20261121T120000Z-rollback   back to an earlier one
+    rejected-<key>                            a challenger that the gate did not let through
+"""
+
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from apprentice.tasks.artifacts import Release
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.store import LocalStore
+
+TAG = "champion"
+
+
+class Change(NamedTuple):
+    """One change of champion."""
+
+    number: int
+    at: str
+    """UTC, such as 20261121T114500Z."""
+    how: Literal["promoted", "rollback"]
+    revision: str
+
+
+class Champions:
+    """The champions of one project."""
+
+    def __init__(self, store: LocalStore):
+        self._store = store
+
+    def current(self) -> Release | None:
+        return self._store.tagged(Release, TAG)
+
+    def history(self) -> list[Change]:
+        """Every change, the first one first."""
+        changes = []
+        for tag, revision in self._store.tags(Release, f"{TAG}-").items():
+            _, number, at, how = tag.split("-")
+            changes.append(Change(int(number), at, how, revision))  # type: ignore[arg-type]
+        return changes
+
+    def was_rolled_back(self, weights: str) -> bool:
+        """Whether a champion of these weights was taken back and not promoted again since."""
+        taken_back = False
+        previous = ""
+        for change in self.history():
+            if change.how == "rollback" and self._weights(previous) == weights:
+                taken_back = True
+            elif change.how == "rollback" and self._weights(change.revision) == weights:
+                taken_back = False
+            previous = change.revision
+        return taken_back
+
+    def settle(self, release: Release, expecting: Release | None) -> bool:
+        """Promotes a release that the gate let through and tags one that it did not; returns whether it is champion.
+
+        Raises Stop when the champion is not the one that the release was compared with any more.
+        """
+        with self._store.locked(Release):
+            now = self.current()
+            if now is not None and now.revision == release.revision:
+                return True
+            if not release.promoted:
+                self._store.tag(release, f"rejected-{release.key}")
+                return False
+            if (now and now.revision) != (expecting and expecting.revision):
+                raise Stop(
+                    "The champion changed while this model was compared with the one before.",
+                    "Run the recipe again: it is compared with the new one.",
+                )
+            self._move(release, "promoted")
+            return True
+
+    def roll_back(self, to: int | None = None) -> Release:
+        """Makes an earlier champion the champion again: the one before, or that of change `to`. Raises Stop."""
+        with self._store.locked(Release):
+            now = self.current()
+            history = self.history()
+            chosen = self._earlier(history, now, to)
+            if chosen is None:
+                known = ", ".join(str(change.number) for change in history) or "none"
+                raise Stop(
+                    f"There is no earlier champion {'' if to is None else f'numbered {to} '}to go back to.",
+                    f"Changes of champion so far: {known}; see `apprentice champion history`.",
+                )
+            release = self._store.at(Release, chosen.revision)
+            self._move(release, "rollback")
+            return release
+
+    def _earlier(self, history: list[Change], now: Release | None, to: int | None) -> Change | None:
+        """The change numbered `to`, or the last one before the champion first became one."""
+        revisions = [change.revision for change in history]
+        if now is None or now.revision not in revisions:
+            return None
+        if to is not None:
+            return next((each for each in history if each.number == to and each.revision != now.revision), None)
+        before = history[: revisions.index(now.revision)]
+        return before[-1] if before else None
+
+    def _move(self, release: Release, how: str) -> None:
+        """Notes the change, then moves the tag. A change that was noted when the process ended is used again."""
+        history = self.history()
+        if not (history and history[-1].revision == release.revision and history[-1].how == how):
+            at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            self._store.tag(release, f"{TAG}-{len(history) + 1:04d}-{at}-{how}")
+        self._store.tag(release, TAG)
+
+    def _weights(self, revision: str) -> str:
+        return self._store.at(Release, revision).weights if revision else ""

@@ -1,0 +1,64 @@
+"""Whether a model learned from the questions it is examined on: by seed and by text, from the artifacts.
+
+In: an evaluation's episodes, what a checkpoint learned from (learned.jsonl, written while it was trained and carried
+on from checkpoint to checkpoint), the rollouts that were bought. Out: counts, and whether it is clean.
+Why by text: small problem spaces repeat a question under other seeds. Texts that differ in case or white space only are
+one question.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.questions import same_text
+from apprentice.tasks.record import Examined
+
+LEARNED = "learned.jsonl"
+
+
+def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
+    """Notes in a checkpoint that `stage` trained on these seeds and questions, after what `before` notes already."""
+    with (out / LEARNED).open("w") as file:
+        if before is not None:
+            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in read_learned(before))
+        for seed, question in asked:
+            file.write(json.dumps({"stage": stage, "seed": seed, "question": question}, ensure_ascii=False) + "\n")
+
+
+def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
+    """What a checkpoint learned from: stage, seed, question; nothing for a student that was not trained here."""
+    path = checkpoint / LEARNED
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def seen_by(checkpoint: Path, records: list[Examined]) -> set[str]:
+    """The examined questions, as `same_text` spells them, that a checkpoint learned from."""
+    return {same_text(row["question"]) for row in read_learned(checkpoint)} & {same_text(r.question) for r in records}
+
+
+def contamination(records: list[Examined], checkpoint: Path, rollouts: Path, limit: float) -> dict[str, Any]:
+    """What the examination shares with the training of one checkpoint.
+
+    Args:
+        rollouts: The folder of what was bought; what the filter dropped of it was not learned from.
+        limit: Share of the questions that may have been learned from.
+    """
+    examined = {same_text(record.question) for record in records}
+    seeds = {record.seed for record in records}
+    learned = read_learned(checkpoint)
+    shared = {same_text(row["question"]) for row in learned} & examined
+    with (rollouts / "rollouts.jsonl").open() as lines:
+        bought = [json.loads(line) for line in lines]
+    texts = {same_text(row["messages"][1]["content"]) for row in bought if len(row["messages"]) > 1}
+    shared_seeds = len(seeds & {row["seed"] for row in learned} | seeds & {row["seed"] for row in bought})
+    return {
+        "questions": len(examined),
+        "learned_from": {stage: sum(row["stage"] == stage for row in learned) for stage in ("sft", "grpo")},
+        "shared_with_training": len(shared),
+        "shared_with_rollouts": len(texts & examined),
+        "shared_seeds": shared_seeds,
+        "share": len(shared) / len(examined),
+        "limit": limit,
+        "clean": len(shared) <= limit * len(examined) and not shared_seeds,
+    }

@@ -1,0 +1,55 @@
+"""Tables in Markdown, for cards and reports."""
+
+import re
+from typing import Any
+
+
+def markdown_table(rows: list[dict[str, str]]) -> str:
+    """A table with a column for each name of the first row; empty for no rows."""
+    if not rows:
+        return ""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
+    lines += ["| " + " | ".join(_cell(value) for value in row.values()) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A row a pair of models, differences in percentage points."""
+    return [{"from": each["from"], "to": each["to"], **difference_cells(each)} for each in comparisons]
+
+
+def difference_cells(each: dict[str, Any]) -> dict[str, str]:
+    """A paired difference: itself, its interval, p as it is and corrected."""
+    return {
+        each["metric"].replace("_", " "): points(each["delta"]),
+        "95% interval": f"{points(each['ci'][0])} to {points(each['ci'][1])}",
+        "p (McNemar)" if each["test"].startswith("McNemar") else "p (permutation)": f"{each['p_value']:.2g}",
+        "p (Holm)": f"{each['p_holm']:.2g}",
+    }
+
+
+def points(share: float) -> str:
+    return f"{100 * share:+.1f} pp"
+
+
+def _cell(value: str) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def code(text: str) -> str:
+    """Text that is shown as it is, in a line; nothing in it is markup. Line ends become spaces."""
+    text = " ".join(text.splitlines())
+    fence = "`" * (_longest_run(text) + 1)
+    padding = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
+    return f"{fence}{padding}{text}{padding}{fence}" if text else "(nothing)"
+
+
+def fenced(text: str) -> str:
+    """Text that is shown as it is, in a block of its own."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}text\n{text}\n{fence}\n"
+
+
+def _longest_run(text: str) -> int:
+    """Of backticks."""
+    return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -1,0 +1,157 @@
+"""Who is examined: a local model that answers a batch of episodes, or an endpoint that answers each by itself.
+
+In: an environment pool, questions, a protocol. Out: each played episode as a record, as soon as it ends.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.tasks.episode import Episode, Message
+from apprentice.tasks.protocols import Parity
+from apprentice.tasks.record import Examined, with_texts
+from apprentice.tasks.rendering import load_tokenizer
+from apprentice.tasks.specs import EvaluateSpec
+from apprentice.tasks.student import load_model
+from apprentice.tasks.teacher import Spent, Teacher
+
+Keep = Callable[[Examined], None]
+
+
+class Play(NamedTuple):
+    """One episode that is to be played."""
+
+    place: int
+    seed: int
+    question: str
+    sample: int
+
+
+def plays_of(rows: list[dict[str, Any]], samples: int) -> list[Play]:
+    """Every question `samples` times, from rows with seed and question."""
+    named = ((row["seed"], row["question"], sample) for row in rows for sample in range(samples))
+    return [Play(place, *each) for place, each in enumerate(named)]
+
+
+class Speaker(Protocol):
+    """Anything that says the next message in each of many episodes."""
+
+    def reply(self, episodes: list[Episode]) -> list[Message]: ...
+
+
+def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
+    """Plays all, as many at a time as the pool has environments, every turn of those generated together.
+
+    A place whose episode ended takes the next one at once, so that batches stay full where episodes end at different
+    turns; questions of like length meet in a batch, so that little is padded. Raises SessionLost.
+    """
+    ahead = sorted(plays, key=lambda play: len(play.question))  # the longest is played first: it needs most memory
+    idle = list(range(len(pool.environments)))
+    running: dict[int, tuple[Play, Episode]] = {}
+    while ahead or running:
+        starting = [(idle.pop(), ahead.pop()) for _ in range(min(len(idle), len(ahead)))]
+        begun = pool.together(
+            lambda n: protocol.begin(pool.environments[starting[n][0]], starting[n][1].seed),  # noqa: B023
+            len(starting),
+        )
+        running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
+        episodes = [episode for _, episode in running.values()]
+        replies = speaker.reply(episodes)
+        pool.together(lambda n: episodes[n].hear(replies[n]), len(episodes))  # noqa: B023
+        for slot, (play, episode) in list(running.items()):
+            if episode.done:
+                keep(as_record(episode, play))
+                idle.append(slot)
+                del running[slot]
+
+
+def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
+    """Plays all, each episode for itself, as many at once as the pool has sessions. Raises SessionLost."""
+
+    def play_one(environment: ToolEnvironment, play: Play) -> Examined:
+        episode = protocol.begin(environment, play.seed)
+        while not episode.done:
+            environment._wait_for_server()  # a turn that cannot be played is not bought
+            episode.hear(speaker.reply([episode])[0])
+        return as_record(episode, play)
+
+    for _, record in pool.map(play_one, plays):
+        keep(record)
+
+
+def as_record(episode: Episode, play: Play) -> Examined:
+    """What an ended episode leaves."""
+    assert episode.reward is not None
+    environment = episode.environment
+    return Examined(
+        place=play.place,
+        seed=play.seed,
+        sample=play.sample,
+        question=episode.question,
+        messages=with_texts(episode.messages),
+        turns=sum(message["role"] == "assistant" for message in episode.messages),
+        reward=episode.reward,
+        valid=episode.valid,
+        causes=episode.causes,
+        correct=environment.correct or "",
+        traits=json.dumps(environment._traits(play.seed, episode.question), ensure_ascii=False),
+    )
+
+
+class LocalModel:
+    """A checkpoint that answers a batch of episodes in one generation.
+
+    Args:
+        seed: Of sampled decoding.
+    """
+
+    def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int):
+        import torch
+        from transformers import GenerationConfig
+
+        self._protocol = protocol
+        self._tokenizer = load_tokenizer(checkpoint)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = load_model(checkpoint).to(device).eval()
+        sampled = {"do_sample": True, "temperature": spec.temperature, "top_k": 0, "top_p": 1.0}
+        self._generation = GenerationConfig(
+            max_new_tokens=protocol.tokens(spec.max_new_tokens),
+            eos_token_id=self._tokenizer.eos_token_id,
+            pad_token_id=self._tokenizer.pad_token_id,
+            **(sampled if spec.decoding == "sampled" else {"do_sample": False}),
+        )
+        torch.manual_seed(seed)
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        """The model's next message in every episode; shape: one message an episode."""
+        import torch
+
+        prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
+        inputs = self._tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+        inputs = inputs.to(self._model.device)
+        with torch.inference_mode():
+            out = self._model.generate(**inputs, generation_config=self._generation)
+        written = out[:, inputs["input_ids"].shape[1] :].tolist()
+        return [
+            self._protocol.read(self._tokenizer, self._until_end(ids), prefix, episode)
+            for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
+        ]
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        end = self._tokenizer.eos_token_id
+        return ids[: ids.index(end) + 1] if end in ids else ids
+
+
+class Endpoint:
+    """An OpenAI-compatible endpoint; what it says counts as it is, an invalid call as well."""
+
+    def __init__(self, teacher: Teacher, spent: Spent):
+        self._teacher = teacher
+        self._spent = spent
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        """One message an episode. Raises TeacherFailed, TeacherAway, Stop."""
+        return [self._teacher.say(each.messages, each.tools, self._spent, "auto") for each in episodes]

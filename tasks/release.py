@@ -1,0 +1,57 @@
+"""Makes a trained model presentable: its weights again, with a card that tells what it can do and what the gate said.
+
+In: the GRPO checkpoint, the `Verdict`, the `Decision`. Out: `Release`, promoted or not.
+The weights are linked, not copied, where the file system can.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.artifacts import Decision, GrpoCheckpoint, Release, Verdict
+from apprentice.tasks.gate import as_markdown, read_decision
+from apprentice.tasks.markdown import comparison_rows, markdown_table
+from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.verdict import read_verdict, table
+
+OF_THE_ARTIFACT = ("README.md", "artifact.json")
+
+
+@stage(gives=Release, version=1, title="Release")
+def release(bench: Bench, trained: GrpoCheckpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
+    """Links the checkpoint's files and writes the card's text."""
+    source = bench.fetch(trained)
+    for file in source.iterdir():
+        if file.name not in OF_THE_ARTIFACT:
+            _link(file, bench.out / file.name)
+    shutil.copyfile(bench.fetch(decision) / "decision.json", bench.out / "decision.json")
+    results = read_verdict(bench.fetch(judged))
+    about = [
+        "## Results",
+        "",
+        "Held-out questions, 95% intervals.",
+        "",
+        markdown_table(table(results["models"])),
+        markdown_table(comparison_rows(results["comparisons"])),
+        "## The gate's verdict",
+        "",
+        as_markdown(read_decision(bench.fetch(decision))),
+        "## What GRPO's curves say",
+        "",
+        f"**{results['grpo']['diagnosis']}.** {results['grpo']['advice']}",
+    ]
+    (bench.out / "about.md").write_text("\n".join(about))
+    return {
+        "parameters": trained.parameters,
+        "stage": "champion",
+        "weights": trained.revision,
+        "promoted": decision.promoted,
+    }
+
+
+def _link(file: Path, to: Path) -> None:
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)
