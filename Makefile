@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect faults-collect lock clean
+.PHONY: run test lint bench bench-collect bench-eval faults-collect lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -22,6 +22,9 @@ bench: .venv/ready  ## the laptop recipe anew for seeds 0, 1 and 2; prints the R
 
 bench-collect: .venv/ready  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect
+
+bench-eval: .venv/ready  ## our evaluation against the tutorial's loop: one model, the same questions, the same texts
+	$(BIN)/python -m tests.bench.evaluate
 
 faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
 	$(BIN)/python -m pytest tests/faults

@@ -1,15 +1,24 @@
-"""The command line: `apprentice run RECIPE`."""
+"""The command line: `apprentice run | evaluate | champion RECIPE`."""
 
+import json
 import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    from apprentice.flows.recipe import Recipe
+    from apprentice.tasks.champion import Champions
+    from apprentice.tasks.store import LocalStore
 
 app = typer.Typer(
     add_completion=False,
@@ -30,22 +39,32 @@ QUIET = {
 }
 
 
-@app.callback()
-def apprentice() -> None:
-    """Keeps `run` a command of its own."""
+class Protocol(StrEnum):
+    """How models are examined."""
+
+    parity = "parity"
+    tutorial = "tutorial"
+    inspect = "inspect"
+
+
+champion_app = typer.Typer(no_args_is_help=True, help="See, and take back, what the gate promoted.")
+app.add_typer(champion_app, name="champion")
+
+RECIPE = Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")]
+SET = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override one field, e.g. --set grpo.max_steps=50. Repeatable.",
+    ),
+]
 
 
 @app.command()
 def run(
-    recipe: Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="Override one field, e.g. --set grpo.max_steps=50. Repeatable.",
-        ),
-    ] = None,
+    recipe: RECIPE,
+    set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Where the run's folder with its report is made.")] = Path("runs"),
 ) -> None:
     """Run a recipe from the first stage that is not done yet, and show the report.
@@ -53,20 +72,150 @@ def run(
     Finished stages are found in the store by what made them and are not run again; an interrupted collection goes on
     from its last finished episode.
     """
+    with told_in_words():
+        chosen = prepared(recipe, set_)
+        from apprentice.flows.retrain import retrain
+
+        folder = retrain(chosen, runs)
+        from apprentice.flows.page import BRIEF_ENDS
+        from apprentice.tasks.announce import say
+
+        say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+        print(folder)
+
+
+@app.command()
+def evaluate(
+    recipe: RECIPE,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            help="A key as `apprentice run` prints it, champion, teacher, a folder, owner/name@revision of the Hub, or "
+            "https://host/v1#model for an endpoint. Repeatable: each is compared with the first."
+        ),
+    ],
+    protocol: Annotated[
+        Protocol,
+        typer.Option(
+            help="parity: as in training. tutorial: as the tutorial prints it, for comparison with its figures. "
+            "inspect: as an Inspect AI task; the models are Inspect's, such as openai/gpt-5-mini."
+        ),
+    ] = Protocol.parity,
+    questions: Annotated[int | None, typer.Option(help="How many; the recipe's evaluate.questions.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The first question's seed; the recipe's window.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
+    served_student: Annotated[bool, typer.Option(help="The endpoints serve students that were trained here.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="End with one line for machines.")] = False,
+    set_: SET = None,
+) -> None:
+    """Examine models on a recipe's environment, and compare them."""
+    with told_in_words():
+        chosen = prepared(recipe, set_)
+        from apprentice.tasks.specs import Window
+
+        spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
+        window = chosen.seed_windows().evaluate
+        if seed is not None:
+            window = Window(start=seed, size=spec.questions)
+        if protocol is Protocol.inspect:
+            from apprentice.flows.inspect import inspect_models
+
+            report = inspect_models(chosen, model, spec, window, served_student, base_url)
+        else:
+            from apprentice.flows.compare import compare_models
+
+            spec = spec.model_copy(update={"protocol": protocol.value})
+            report = compare_models(chosen, model, spec, window, served_student)
+        if json_:
+            only = next(iter(report["models"].values())) if len(model) == 1 else None
+            print(json.dumps({"model": model[0], **only} if only else report))
+
+
+@champion_app.command()
+def show(recipe: RECIPE, set_: SET = None) -> None:
+    """Say which model is the champion, and what the gate found."""
+    with told_in_words():
+        champion, store = champions_of(recipe, set_)
+        current = champion.current()
+        if current is None:
+            print("There is no champion yet: the gate has let no model through.")
+            return
+        from apprentice.tasks.announce import say
+        from apprentice.tasks.gate import as_markdown, read_decision
+
+        folder = store.fetch(current)
+        say(as_markdown(read_decision(folder)))
+        print(f"{current.repository}@{current.revision}")
+        print(folder)
+
+
+@champion_app.command()
+def history(recipe: RECIPE, set_: SET = None) -> None:
+    """List every change of champion, the first one first."""
+    with told_in_words():
+        champion, store = champions_of(recipe, set_)
+        current = champion.current()
+        rows = [
+            {
+                "": "→" if current is not None and change.revision == current.revision else "",
+                "number": str(change.number),
+                "at": change.at,
+                "how": change.how,
+                "revision": change.revision[:12],
+            }
+            for change in champion.history()
+        ]
+        if not rows:
+            print("There was no champion yet.")
+            return
+        from apprentice.tasks.announce import table
+
+        table("champions", f"Champions of {store.project}", rows)
+
+
+@champion_app.command()
+def rollback(
+    recipe: RECIPE,
+    to: Annotated[int | None, typer.Option(help="The change to go back to; the one before when left out.")] = None,
+    set_: SET = None,
+) -> None:
+    """Make an earlier champion the champion again. What is taken back is not promoted again by itself."""
+    with told_in_words():
+        release = champions_of(recipe, set_)[0].roll_back(to)
+        print(f"The champion is {release.repository}@{release.revision} again.")
+
+
+def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
+    """The recipe, with everything set that libraries read when they are imported. Raises Stop."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
     from apprentice.flows.recipe import load_recipe
+
+    chosen = load_recipe(recipe, overrides or [])
+    # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
+    os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
+    return chosen
+
+
+def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":
+    """The champions of a recipe's project, and its store."""
+    chosen = prepared(recipe, overrides)
+    from apprentice.tasks.champion import Champions
+    from apprentice.tasks.store import LocalStore
+
+    store = LocalStore(chosen.store.path, project=chosen.name)
+    return Champions(store), store
+
+
+@contextmanager
+def told_in_words() -> Iterator[None]:
+    """Ends the command with a sentence instead of a traceback, where there is one."""
     from apprentice.tasks.errors import Stop
 
     try:
-        chosen = load_recipe(recipe, set_ or [])
-        # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
-        os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
-        from apprentice.flows.retrain import retrain
-
-        folder = retrain(chosen, runs)
+        yield
     except Stop as stop:
         what, _, do = str(stop).partition("\n→ ")
         _console().print(f"[bold red]{escape(what)}[/]\n{escape(do)}")
@@ -74,11 +223,6 @@ def run(
     except KeyboardInterrupt:
         _console().print("[bold]Interrupted.[/] Run the same command again: it goes on from the last finished stage.")
         sys.exit(130)
-    from apprentice.flows.page import BRIEF_ENDS
-    from apprentice.tasks.announce import say
-
-    say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
-    print(folder)
 
 
 def _console() -> Console:

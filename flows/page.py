@@ -46,7 +46,6 @@ def as_html_page(markdown: str, title: str) -> str:
     from markdown_it import MarkdownIt
 
     render = MarkdownIt("commonmark", {"html": False}).enable("table")
-    render.validateLink = lambda _: True  # data URIs of pictures; every link on the page is ours
     body = render.render(markdown)
     body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     template = Template((Path(__file__).parent / "report.html").read_text())
@@ -67,8 +66,8 @@ def _results(report: dict[str, Any]) -> list[str]:
     lines.append(markdown_table(comparison_rows(report["comparisons"])))
     lines.append(
         f"Contamination: of the {shared['questions']} questions {shared['shared_with_training']} were trained on, by "
-        f"text; {shared['shared_seeds']} seeds are shared. Training asked {shared['learned_from']['sft']} times in SFT "
-        f"and {shared['learned_from']['grpo']} times in GRPO; the rollouts that were bought share "
+        f"text; {shared['shared_seeds']} seeds are shared. SFT learned from {shared['learned_from']['sft']} "
+        f"seeds and GRPO from {shared['learned_from']['grpo']}; the rollouts that were bought share "
         f"{shared['shared_with_rollouts']} questions with the evaluation, which the filter drops.\n"
     )
     needed = report["comparisons"][-1]["questions_for_5_points"]

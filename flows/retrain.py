@@ -1,7 +1,7 @@
-"""The whole run: a teacher plays, the student learns from it, then from the environment, is examined and judged.
+"""The whole run: a teacher plays, a student learns from it and from the environment, is examined and judged.
 
-In: a recipe. Out: the run's folder with its report. Every stage is a Prefect task whose artifact is looked up by its key
-first; what exists is not made again.
+In: a recipe. Out: the run's folder with its report. Every stage is a Prefect task whose artifact is looked up by its
+key first; what exists is not made again.
 """
 
 from pathlib import Path

@@ -48,7 +48,7 @@ def evaluate(
         return publish(kept, bench.out / "episodes.jsonl", protocol, checkpoint.stage)
 
 
-@stage(gives=Evaluation, version=1, title="Evaluation of {endpoint.model} in {environment}")
+@stage(gives=Evaluation, version=1, title="Evaluation of {endpoint.called} in {environment}")
 def evaluate_endpoint(
     bench: Bench, spec: EvaluateSpec, endpoint: TeacherSpec, environment: EnvironmentSpec, questions: Questions
 ) -> dict[str, Any]:
@@ -56,17 +56,17 @@ def evaluate_endpoint(
     protocol = PROTOCOLS[spec.protocol]
     server = bench.work.servers.environment(environment.name)
     asked = {
-        "max_tokens": protocol.tokens(spec.max_new_tokens),
+        "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
     budget = Budget(endpoint.prices, endpoint.budget_usd, bench.scratch / "spent_usd")
     try:
         teacher = Teacher(endpoint.model_copy(update=asked), bench.work.servers.teacher(), asks=1, budget=budget)
         try:
-            with examination(bench, spec, questions, endpoint.model) as (kept, ahead, keep):
+            with examination(bench, spec, questions, endpoint.called) as (kept, ahead, keep):
                 with EnvironmentPool(environment, server, say=announce.warn, lease=leases(server)) as pool:
                     play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
-                return publish(kept, bench.out / "episodes.jsonl", protocol, endpoint.model, budget.spent)
+                return publish(kept, bench.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
         finally:
             teacher.close()
     finally:

@@ -119,7 +119,7 @@ def _compare(spec: GateSpec, before: list[Examined], after: list[Examined]) -> d
 
 def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, Any]]:
     metric = spec.metric.replace("_", " ")
-    rules = (f"{metric} better by {_points(spec.margin)}", "interval above zero")
+    rules = (f"{metric} better{f' by {_points(spec.margin)}' if spec.margin else ''}", "interval above zero")
     if compared is None:
         return [_rule(rule, False, "There was no question to compare them on.") for rule in rules]
     low, high = compared["ci"]

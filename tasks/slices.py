@@ -37,12 +37,16 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def _traits(records: list[Examined]) -> dict[str, dict[int, int | str]]:
-    """For each trait with more than one kind: the kind at every place."""
+    """For each trait with more than one kind, and not the same as another: the kind at every place."""
     found: dict[str, dict[int, int | str]] = {}
     for record in records:
         for trait, kind in (json.loads(record.traits) | {"turns": record.turns}).items():
             found.setdefault(trait, {})[record.place] = kind
-    return {trait: kinds for trait, kinds in found.items() if len(set(kinds.values())) > 1}
+    different: dict[str, dict[int, int | str]] = {}
+    for trait, kinds in found.items():
+        if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word's length is its answer's, too
+            different[trait] = kinds
+    return different
 
 
 def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:

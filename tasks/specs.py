@@ -127,6 +127,11 @@ class TeacherSpec(Spec):
     tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
     """Prompt and answer together, the answer counted as `max_tokens`, as endpoints count when they admit a request."""
 
+    @property
+    def called(self) -> str:
+        """Its name, for people."""
+        return self.model if self.scripted_error_rate is None else "the scripted teacher"
+
     @model_validator(mode="after")
     def _can_count(self) -> "TeacherSpec":
         if self.budget_usd is not None and self.prices is None:

@@ -102,7 +102,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's correction (S. Holm, 1979): p-values that hold for all comparisons together."""
     from statsmodels.stats.multitest import multipletests
 
-    return [float(p) for p in multipletests(p_values, method="holm")[1]] if p_values else []
+    if not p_values:
+        return []
+    corrected: Any = multipletests(p_values, method="holm")[1]
+    return [float(p) for p in corrected]
 
 
 def questions_for(difference: float, differences: Sequence[float]) -> int | None:

@@ -91,10 +91,14 @@ def compare_all(
         before, after = places
         both = {"before": rate(guarded[before]), "after": rate(guarded[after])}
         guards.append({"guard": name} | both | compare(guarded[before], guarded[after]))
-    together = [*comparisons, *guards]
-    for each, corrected in zip(together, holm([each["p_value"] for each in together]), strict=True):
-        each["p_holm"] = corrected
+    correct([*comparisons, *guards])
     return {"comparisons": comparisons, "guards": guards}
+
+
+def correct(comparisons: list[dict[str, Any]]) -> None:
+    """Gives each comparison its p_holm, corrected for all of them."""
+    for each, p in zip(comparisons, holm([each["p_value"] for each in comparisons]), strict=True):
+        each["p_holm"] = p
 
 
 def compare(before: list[Examined], after: list[Examined], metric: str = "accuracy") -> dict[str, Any]:

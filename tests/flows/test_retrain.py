@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.browser import Look, browser
+
+assert browser  # a fixture
+
 ROOT = Path(__file__).parent.parent.parent
 TOY = ROOT / "deployments" / "recipes" / "toy.yaml"
 BIN = Path(sys.executable).parent
@@ -52,10 +56,20 @@ def command(*overrides: str) -> list[str]:
 
 
 def apprentice(home: Path, *overrides: str) -> Ran:
-    done = subprocess.run(
-        command(*overrides), cwd=home, env=environment(home), capture_output=True, text=True, timeout=300
-    )
+    done = run_command(command(*overrides), home)
     return Ran(done.returncode, done.stdout + ("" if done.returncode == 0 else done.stderr))
+
+
+def run_command(command: list[str], home: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +105,34 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(first: Ran):
     )
     assert "## What was learned" in text
     assert "**Seed " in text
+    assert [each["guard"] for each in report["guards"]] == ["longer-words"]
+    assert report["contamination"]["clean"]
+    assert report["contamination"]["learned_from"] == {"sft": report["collect"]["kept"], "grpo": 8}
+    assert not report["is_champion"]
+    assert {rule["rule"]: rule["holds"] for rule in report["gate"]["rules"]}["accuracy better"] is False
+    assert len(report["failures"]) == 10
+    assert {row["trait"] for row in report["slices"]} == {"word_len"}
+    assert set(report["side_by_side"][0]["models"]) == {"base", "sft", "grpo"}
+    assert report["teacher"]["compared"]["same text, right"] == report["collect"]["kept"]
+    made = {row["stage"] for row in report["lineage"]}
+    assert made >= {
+        "questions",
+        "collect",
+        "filter_rollouts",
+        "student",
+        "sft",
+        "grpo",
+        "evaluate",
+        "verdict",
+        "release",
+    }
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_report_is_one_page_that_a_browser_shows_whole(first: Ran, browser: Any, width: int):
+    look = Look(browser, first.folder / "report.html", width)
+    assert (look.overflow, look.cut, look.asked, look.errors) == (0, [], [], [])
+    assert (look.images, look.broken) == (3, 0)
 
 
 def test_every_episode_records_what_was_sent_and_what_it_cost(first: Ran, home: Path):
@@ -134,8 +176,9 @@ def test_a_second_run_runs_no_stage_again_and_starts_no_server(first: Ran, home:
 def test_a_changed_grpo_setting_reruns_grpo_and_what_follows_and_nothing_before(first: Ran, home: Path):
     changed = apprentice(home, "grpo.learning_rate=2.0e-4")
     ran = [name for name, state in changed.states if state == "ran"]
-    assert ran == ["grpo", "evaluate", "verdict"]
-    assert [state for name, state in changed.states if name == "evaluate"] == ["cached", "cached", "ran"]
+    assert ran == ["grpo", "evaluate", "evaluate", "verdict", "gate", "release"]
+    held_out, guards = ["cached", "cached", "ran"], ["cached", "ran"]
+    assert [state for name, state in changed.states if name == "evaluate"] == held_out + guards
 
 
 def test_a_filter_that_keeps_nothing_stops_with_what_to_do(first: Ran, home: Path):

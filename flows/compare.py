@@ -1,0 +1,153 @@
+"""Examines any models on a recipe's environment and compares them: checkpoints, the champion, endpoints, the teacher.
+
+In: a recipe, the models' names. Out: rates with intervals, differences from the first model, what they had seen before.
+Nothing is trained; what was examined before is found, not played again.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.servers import RunServers
+from apprentice.tasks import announce
+from apprentice.tasks.artifacts import (
+    BaseStudent,
+    Checkpoint,
+    Evaluation,
+    GrpoCheckpoint,
+    Questions,
+    Release,
+    SftCheckpoint,
+)
+from apprentice.tasks.champion import Champions
+from apprentice.tasks.contamination import seen_by
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
+from apprentice.tasks.markdown import comparison_rows
+from apprentice.tasks.protocols import CANNOT_SEE
+from apprentice.tasks.questions import exam
+from apprentice.tasks.record import Examined
+from apprentice.tasks.specs import EvaluateSpec, StudentSpec, TeacherSpec, Window
+from apprentice.tasks.stage import Work
+from apprentice.tasks.store import LocalStore, digest
+from apprentice.tasks.student import student
+from apprentice.tasks.verdict import compare, correct, table, with_intervals
+
+TRAINED = (BaseStudent, SftCheckpoint, GrpoCheckpoint, Release)
+
+
+@flow(name="compare", flow_run_name="{recipe.name}-compare")
+def compare_models(
+    recipe: Recipe, models: list[str], spec: EvaluateSpec, window: Window, serves_student: bool = False
+) -> dict[str, Any]:
+    """Examines each model on the first questions of the window. Raises Stop for a model that there is not.
+
+    Args:
+        models: A key as `apprentice run` prints it, `champion`, `teacher`, a folder, `owner/name@revision` of the Hub,
+            or `https://host/v1#model` for what answers at an endpoint.
+        serves_student: The endpoints serve students of ours.
+    """
+    store = LocalStore(recipe.store.path, project=recipe.name)
+    task = recipe.environment
+    found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
+    with RunServers(recipe) as servers:
+        asked = exam(Work(store, servers), task, window, spec.questions)
+        for name in models:
+            endpoint = _endpoint(recipe, name, serves_student)
+            if endpoint is None:
+                work = Work(store, servers)
+                checkpoint = _checkpoint(work, recipe, name, asked)
+                found[name] = evaluate(work, spec, checkpoint, task, asked, recipe.seed), checkpoint
+            else:
+                with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
+                    found[name] = evaluate_endpoint(Work(store, others), spec, endpoint, task, asked), None
+    episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
+    seen = {
+        name: len(seen_by(store.fetch(checkpoint), episodes[name])) if checkpoint else None
+        for name, (_, checkpoint) in found.items()
+    }
+    return compared(episodes, seen, spec.protocol)
+
+
+def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:
+    if name == "teacher":
+        return recipe.teacher
+    if not name.startswith(("http://", "https://")):
+        return None
+    url, _, model = name.partition("#")
+    if not model:
+        raise Stop(f"{name} does not say which model of the endpoint is meant.", f"Write {url}#MODEL.")
+    of_it = {"base_url": url, "model": model, "serves_student": serves_student}
+    return recipe.teacher.model_copy(update={**of_it, "scripted_error_rate": None, "prices": None, "budget_usd": None})
+
+
+def _checkpoint(work: Work, recipe: Recipe, name: str, asked: Questions) -> Checkpoint:
+    if name == "champion":
+        champion = Champions(work.store).current()
+        if champion is None:
+            raise Stop(
+                f"{recipe.name} has no champion.", "Run the recipe first; the gate promotes what is good enough."
+            )
+        return champion
+    if re.fullmatch(r"[0-9a-f]{20}", name):
+        for kind in TRAINED:
+            if (artifact := work.store.find(kind, name)) is not None:
+                return artifact
+        raise Stop(f"The store {work.store.root} has no checkpoint with the key {name}.", "See the report's lineage.")
+    model, _, revision = name.partition("@")
+    if Path(model).is_dir():
+        spec = StudentSpec(model=str(Path(model).absolute()), revision=revision or digest(Path(model)))
+    elif revision:
+        spec = StudentSpec(model=model, revision=revision)
+    else:
+        raise Stop(
+            f"{name} is no checkpoint's key, no folder, and names no revision of a model on the Hub.",
+            "Write a key that `apprentice run` printed, champion, teacher, a folder, owner/name@revision or "
+            "https://host/v1#model.",
+        )
+    return student(work, spec, recipe.environment, asked, recipe.seed)
+
+
+def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
+    """Rates with intervals, and the difference of each model from the first; shown as tables.
+
+    Args:
+        seen: How many of the questions each model learned from, where that is known.
+    """
+    models = {
+        name: with_intervals(records) | {"protocol": protocol, "seen_in_training": seen[name]}
+        for name, records in episodes.items()
+    }
+    metric = "accuracy"
+    if protocol == "tutorial":  # what it calls accuracy is the mean score
+        metric = "mean_score"
+        for model in models.values():
+            model["accuracy"], model["ci"]["accuracy"] = model["mean_score"], model["ci"]["mean_score"]
+    first, *others = models
+    comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
+    correct(comparisons)
+    _show(models, comparisons, protocol)
+    return {"models": models, "comparisons": comparisons}
+
+
+TITLES = {
+    "parity": "Held-out evaluation",
+    "tutorial": "The tutorial's protocol",
+    "inspect": "Held-out evaluation, asked by Inspect AI",
+}
+
+
+def _show(models: dict[str, Any], comparisons: list[dict[str, Any]], protocol: str) -> None:
+    seen = {name: model["seen_in_training"] for name, model in models.items()}
+    rows = [
+        row | {"seen in training": "unknown" if seen[row["model"]] is None else str(seen[row["model"]])}
+        for row in table(models)
+    ]
+    announce.table("compared-models", TITLES[protocol], rows)
+    if protocol == "tutorial":
+        announce.warn(CANNOT_SEE)
+    if comparisons:
+        announce.table("differences", "Differences on the same questions", comparison_rows(comparisons))

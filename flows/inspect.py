@@ -1,0 +1,52 @@
+"""Examines models of Inspect AI's providers on a recipe's environment: `apprentice evaluate --protocol inspect`.
+
+In: a recipe, models as Inspect names them. Out: the same report as that of `compare`; Inspect's logs stay in the store.
+"""
+
+from typing import Any
+
+from prefect import flow
+
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.flows.compare import compared
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.servers import RunServers
+from apprentice.tasks import announce
+from apprentice.tasks.collect import leases
+from apprentice.tasks.inspect_run import records_of, run_inspect
+from apprentice.tasks.inspect_task import episodes_task
+from apprentice.tasks.questions import exam, read_questions
+from apprentice.tasks.specs import EvaluateSpec, Window
+from apprentice.tasks.stage import Work
+from apprentice.tasks.store import LocalStore
+
+
+@flow(name="inspect", flow_run_name="{recipe.name}-inspect")
+def inspect_models(
+    recipe: Recipe,
+    models: list[str],
+    spec: EvaluateSpec,
+    window: Window,
+    serves_student: bool = False,
+    base_url: str | None = None,
+) -> dict[str, Any]:
+    """Examines each model, as Inspect names it, on the first questions of the window. Raises Stop."""
+    store = LocalStore(recipe.store.path, project=recipe.name)
+    logs = store.root / "inspect" / recipe.name
+    episodes, kept = {}, {}
+    with RunServers(recipe) as servers:
+        asked = exam(Work(store, servers), recipe.environment, window, spec.questions)
+        rows = read_questions(store.fetch(asked), "evaluate")
+        server = servers.environment(recipe.environment.name)
+        tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens
+        temperature = spec.temperature if spec.decoding == "sampled" else 0.0
+        for model in models:
+            with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases(server)) as pool:
+                task = episodes_task(pool, recipe.environment, rows, tokens, temperature, spec.samples, serves_student)
+                kept[model] = run_inspect(task, model, logs, base_url)["log"]
+            episodes[model] = records_of(kept[model])
+    report = compared(episodes, dict.fromkeys(models), "inspect")
+    for model in models:
+        report["models"][model]["log"] = str(kept[model])
+        announce.console.print(f"  Inspect's log of {model}: {kept[model]}")
+    return report

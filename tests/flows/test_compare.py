@@ -1,0 +1,52 @@
+"""`apprentice evaluate` as a user calls it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.test_retrain import BIN, ROOT, TOY, run_command
+
+CHAIN_SUM = ROOT / "deployments" / "recipes" / "chain-sum.yaml"
+PERFECT = ("--set", "teacher.scripted_error_rate=0.0", "--seed", "999", "--questions", "50", "--json")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compare")
+
+
+def evaluate(home: Path, recipe: Path, *arguments: str) -> Any:
+    return run_command([str(BIN / "apprentice"), "evaluate", str(recipe), *arguments], home)
+
+
+def test_the_tutorials_protocol_gives_a_perfect_player_68_percent_and_says_what_it_cannot_see(home: Path):
+    done = evaluate(home, CHAIN_SUM, "--model", "teacher", "--protocol", "tutorial", *PERFECT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["n"], found["format_compliance"], found["accuracy"]) == (50, 0.68, 0.68)
+    assert found["protocol"] == "tutorial"
+    assert "The tutorial's protocol" in done.stdout
+    assert "knows no minus sign" in done.stdout
+
+
+def test_parity_gives_the_same_player_everything(home: Path):
+    found = json.loads(evaluate(home, CHAIN_SUM, "--model", "teacher", *PERFECT).stdout.splitlines()[-1])
+    assert (found["n"], found["format_compliance"], found["accuracy"]) == (50, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("champion", "toy has no champion"),
+        ("0123456789abcdef0123", "has no checkpoint with the key 0123456789abcdef0123"),
+        ("owner/name", "names no revision"),
+        ("http://127.0.0.1:9/v1", "does not say which model"),
+    ],
+)
+def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path, model: str, says: str):
+    done = evaluate(home, TOY, "--model", model, "--questions", "2")
+    assert done.returncode == 1
+    assert says in done.stdout.replace("\n", " ")
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,144 @@
+"""The report's page in a real browser: on a desk, on a phone, on paper; whatever a model said stays text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows.page import as_html_page, as_markdown_page
+from apprentice.tasks.calibration import calibration
+from apprentice.tasks.markdown import code, fenced, markdown_table
+from apprentice.tasks.pictures import histogram
+from apprentice.tasks.slices import side_by_side, slices, worst
+from apprentice.tasks.verdict import compare_all, with_intervals
+from tests.browser import Look, browser
+from tests.tasks.examined import episode
+
+assert browser  # a fixture
+
+NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30
+PHONE, DESK, A4 = 390, 1280, 794
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A page with every section, and a model that says the worst things."""
+    folder = tmp_path_factory.mktemp("page")
+    picture = histogram([10, 20, 30], 25, folder / "lengths.png")
+    text = as_markdown_page(report(folder), f"- *user*: {NASTY}", dict.fromkeys(("GRPO", "SFT", "lengths"), picture))
+    (folder / "report.md").write_text(text)
+    (folder / "report.html").write_text(as_html_page(text, "toy <b>"))
+    return folder / "report.html"
+
+
+def report(folder: Path) -> dict[str, Any]:
+    said = [{"role": "user", "content": NASTY}, {"role": "assistant", "content": NASTY}]
+    held_out = {
+        "base": [episode(n, 0.0, messages=said, valid=False, causes=["no tool call"]) for n in range(30)],
+        "sft": [episode(n, float(n % 2), traits=json.dumps({"terms": n % 3})) for n in range(30)],
+        "grpo": [episode(n, float(n % 5 > 0), messages=said, traits=json.dumps({"terms": n % 3})) for n in range(30)],
+    }
+    from apprentice.envs.catalog import EnvironmentSpec
+
+    (folder / "rollouts.jsonl").write_text(json.dumps({"seed": 1, "messages": [], "reward": 1.0, "correct": ""}) + "\n")
+    chain_sum = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"})
+    guards = {"sums.base": held_out["base"], "sums.grpo": held_out["grpo"]}
+    rule = {"rule": "accuracy better", "holds": False, "found": NASTY}
+    return {
+        "recipe": "toy",
+        "seed": 0,
+        "decoding": "greedy",
+        "models": {name: with_intervals(records) for name, records in held_out.items()},
+        **compare_all(held_out, guards),
+        "contamination": {
+            "clean": True,
+            "questions": 30,
+            "shared_with_training": 0,
+            "shared_seeds": 0,
+            "shared_with_rollouts": 2,
+            "learned_from": {"sft": 5, "grpo": 6},
+        },
+        "gate": {"promoted": False, "rival": "base", "rules": [rule]},
+        "is_champion": False,
+        "slices": slices(held_out),
+        "side_by_side": side_by_side(held_out),
+        "failures": [record.model_dump() for record in worst(held_out)],
+        "grpo": {
+            "diagnosis": "flat",
+            "advice": "More steps.",
+            "ci": None,
+            "reward_initial": 0.1,
+            "reward_final": 0.2,
+            "delta": 0.1,
+        },
+        "collect": {
+            "kept": 9,
+            "episodes": 10,
+            "causes": {"wrong answer": 1},
+            "prompt_tokens": 1000,
+            "completion_tokens": 200,
+            "cost_usd": 0.5,
+        },
+        "lengths": {"p50": 1, "p95": 2, "p99": 3, "longest": 4, "max_length": 8, "truncated": 0},
+        "teacher": calibration(folder, chain_sum),
+        "stages": [{"name": "collect", "state": "ran", "seconds": 1.0, "key": "k" * 20}],
+        "device": "a machine",
+        "peak_memory_mb": 1234,
+        "lineage": [
+            {"repository": "local/toy-sft", "revision": "a" * 40, "stage": "sft", "inputs": {"kept": "b" * 40}}
+        ],
+        "seeds": {"collect": {"start": 0, "size": 60}},
+        "versions": {"torch": "2"},
+    }
+
+
+@pytest.mark.parametrize(("width", "media"), [(DESK, "screen"), (PHONE, "screen"), (A4, "print")])
+def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, width: int, media: str):
+    look = Look(browser, page, width, media)
+    assert look.overflow <= 0
+    assert look.cut == []
+    assert (look.images, look.broken) == (3, 0)
+    assert (look.asked, look.errors, look.scripts) == ([], [], 0)
+    assert look.smallest_text >= 10.5
+    assert look.headings == [
+        "What was learned",
+        "The gate",
+        "What was not to be forgotten",
+        "Where it is right",
+        "The same questions, model by model",
+        "The worst failures",
+        "What GRPO's curves say",
+        "What was learned from",
+        "The teacher against the environment",
+        "Costs",
+        "Lineage",
+    ]
+
+
+def test_what_a_model_says_is_shown_as_it_is_and_does_nothing(browser: Any, page: Path):
+    text = Look(browser, page, DESK).text
+    assert text.count("<script>alert(1)</script> `` | <img src=http://example.invalid/x.png>") >= 10
+
+
+def test_on_paper_no_picture_and_no_table_row_is_cut(browser: Any, page: Path, tmp_path: Path):
+    from tests.browser import printed
+
+    pdf = printed(browser, page, tmp_path / "report.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert 2 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") + pdf.count(b"/Type /Page/") <= 30
+
+
+def test_the_markdown_needs_no_other_file(page: Path):
+    text = page.with_suffix(".md").read_text()
+    assert "[GRPO]: data:image/png;base64," in text
+    assert "](" not in text.replace("](http", "")
+
+
+def test_text_is_never_markup():
+    assert code("a`b") == "``a`b``"
+    assert code("`a") == "`` `a ``"
+    assert code("two\nlines") == "`two lines`"
+    assert code("") == "(nothing)"
+    assert fenced("```\nx") == "````text\n```\nx\n````\n"
+    assert markdown_table([{"a": "x|y\nz"}]) == "| a |\n| --- |\n| x\\|y z |\n"

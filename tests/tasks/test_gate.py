@@ -1,0 +1,160 @@
+"""What a challenger needs to take the champion's place; every rule can refuse it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.artifacts import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
+from apprentice.tasks.gate import as_markdown, gate, read_decision
+from apprentice.tasks.record import Examined
+from apprentice.tasks.specs import GateSpec
+from apprentice.tasks.stage import Bench
+from tests.tasks.examined import episodes, evaluation, learned, published
+
+CLEAN = {
+    "clean": True,
+    "questions": 100,
+    "shared_with_training": 0,
+    "shared_seeds": 0,
+    "share": 0.0,
+    "limit": 0.0,
+}
+BETTER = [1.0] * 70 + [0.0] * 30
+WORSE = [1.0] * 50 + [0.0] * 50
+
+
+class Case:
+    """A challenger and a champion in a real store; a test says what each got right."""
+
+    def __init__(self, bench: Bench):
+        self.bench = bench
+        self.store = bench.work.store
+
+    def decide(
+        self,
+        challenger: list[Examined],
+        champion: list[Examined],
+        spec: GateSpec | None = None,
+        guards: dict[str, tuple[list[Examined], list[Examined]]] | None = None,
+        allowed: float = 0.05,
+        learned_by: dict[str, str] | None = None,
+        shared: dict[str, Any] = CLEAN,
+        rolled_back: bool = False,
+    ) -> dict[str, Any]:
+        """The decision; `guards`: by name, the champion's episodes and the challenger's."""
+        seen = {"challenger": "", "champion": ""} | (learned_by or {})
+        trained = self.checkpoint(GrpoCheckpoint, "grpo", seen["challenger"])
+        counts = {"weights": "-", "promoted": True, "parameters": 1, "stage": "champion"}
+        rival = published(self.store, Release, "r" * 20, {"learned.jsonl": seen["champion"]}, counts)
+        text = json.dumps({"contamination": shared})
+        judged = published(
+            self.store, Verdict, "v" * 20, {"verdict.json": text}, {"diagnosis": "", "contaminated": False}
+        )
+        both = {
+            "challenger": evaluation(self.store, "ec" * 10, challenger),
+            "rival": evaluation(self.store, "er" * 10, champion),
+        }
+        guarded = {}
+        for name, (theirs, ours) in (guards or {}).items():
+            guarded[f"{name}.rival"] = evaluation(self.store, f"{name}r".ljust(20, "0"), theirs)
+            guarded[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), ours)
+        allowances = dict.fromkeys(guards or {}, allowed)
+        self.counts = gate.body(
+            self.bench, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back
+        )
+        Decision(repository="-", revision="-", key="-", **self.counts)
+        return read_decision(self.bench.out)
+
+    def checkpoint(self, kind: Any, stage: str, rows: str) -> Any:
+        counts = {"parameters": 1, "stage": stage}
+        return published(self.store, kind, stage.ljust(20, "0"), {"learned.jsonl": rows}, counts)
+
+
+@pytest.fixture
+def case(bench: Bench) -> Case:
+    return Case(bench)
+
+
+def refused(decision: dict[str, Any]) -> list[str]:
+    return [rule["rule"] for rule in decision["rules"] if not rule["holds"]]
+
+
+def test_a_better_model_is_promoted(case: Case):
+    decision = case.decide(episodes(BETTER), episodes(WORSE))
+    assert decision["promoted"]
+    assert decision["comparison"]["delta"] == pytest.approx(0.2)
+    assert case.counts["reasons"] == []
+    assert "**Promoted**" in as_markdown(decision)
+
+
+def test_an_equal_model_is_not_and_neither_is_a_worse_one(case: Case):
+    assert refused(case.decide(episodes(WORSE), episodes(WORSE))) == ["accuracy better", "interval above zero"]
+    assert refused(case.decide(episodes(WORSE), episodes(BETTER))) == ["accuracy better", "interval above zero"]
+
+
+def test_better_by_chance_is_not_better(case: Case):
+    """Three questions of a hundred more, one of them lost: the interval reaches below zero."""
+    before = [1.0] * 50 + [0.0] * 50
+    after = [0.0] + [1.0] * 52 + [0.0] * 47
+    decision = case.decide(episodes(after), episodes(before))
+    assert refused(decision) == ["interval above zero"]
+    assert "+2.0 points" in case.counts["reasons"][0]
+
+
+def test_better_by_less_than_the_margin_is_not_enough(case: Case):
+    decision = case.decide(episodes(BETTER), episodes(WORSE), GateSpec(margin=0.25))
+    assert refused(decision) == ["accuracy better by +25.0 points"]
+
+
+def test_only_the_metric_that_was_written_down_before_counts(case: Case):
+    scores = [0.9] * 100
+    assert not case.decide(episodes(scores), episodes([0.1] * 100))["promoted"]
+    assert case.decide(episodes(scores), episodes([0.1] * 100), GateSpec(metric="mean_score"))["promoted"]
+
+
+def test_a_guard_rail_that_falls_by_more_than_its_allowance_refuses_a_better_model(case: Case):
+    fell = {"sums": (episodes([1.0] * 60 + [0.0] * 40), episodes([1.0] * 53 + [0.0] * 47))}
+    decision = case.decide(episodes(BETTER), episodes(WORSE), guards=fell, allowed=0.05)
+    assert refused(decision) == ["guard rail sums"]
+    assert "sums: -7.0 points" in case.counts["reasons"][0]
+    assert case.decide(episodes(BETTER), episodes(WORSE), guards=fell, allowed=0.08)["promoted"]
+
+
+def test_questions_that_either_model_has_seen_do_not_decide(case: Case):
+    """The challenger is better only on what it has seen; on the rest the champion is."""
+    champion = [0.0] * 40 + [1.0] * 60
+    challenger = [1.0] * 40 + [0.0] * 30 + [1.0] * 30
+    seen = learned(*(("grpo", place, f"QUESTION {place}?") for place in range(40)))
+    decision = case.decide(episodes(challenger), episodes(champion), learned_by={"challenger": seen})
+    assert decision["unseen_by_both"] == 60
+    assert decision["comparison"]["delta"] == pytest.approx(-0.5)
+    assert not decision["promoted"]
+
+
+def test_too_few_questions_that_neither_has_seen_decide_nothing(case: Case):
+    seen = learned(*(("sft", place, f"Question {place}?") for place in range(51)))
+    decision = case.decide(episodes(BETTER), episodes(WORSE), learned_by={"champion": seen})
+    assert "enough questions that neither has seen" in refused(decision)
+    everything = learned(*(("sft", place, f"Question {place}?") for place in range(100)))
+    decision = case.decide(episodes(BETTER), episodes(WORSE), learned_by={"champion": everything})
+    assert decision["comparison"] is None
+    assert case.counts["delta"] is None
+
+
+def test_contamination_refuses_a_better_model(case: Case):
+    unclean = CLEAN | {"clean": False, "shared_with_training": 3, "share": 0.03}
+    decision = case.decide(episodes(BETTER), episodes(WORSE), shared=unclean)
+    assert refused(decision) == ["no contamination"]
+    assert "seen 3 of the 100 questions" in case.counts["reasons"][0]
+
+
+def test_a_champion_that_was_rolled_back_is_not_promoted_again_by_itself(case: Case):
+    assert refused(case.decide(episodes(BETTER), episodes(WORSE), rolled_back=True)) == ["not rolled back"]
+
+
+def test_without_a_champion_the_untrained_student_is_the_rival(case: Case):
+    base = case.checkpoint(BaseStudent, "base", "")
+    assert base.stage == "base"
+    text = as_markdown({"promoted": True, "rival": "base", "rules": []})
+    assert "the untrained student; there was no champion" in text

@@ -1,0 +1,172 @@
+"""A model behind an OpenAI-compatible endpoint is examined like one that lies here."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.server import EnvironmentServer
+from apprentice.tasks.artifacts import BaseStudent, Questions
+from apprentice.tasks.episode import Message
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
+from apprentice.tasks.rendering import load_tokenizer, parse
+from apprentice.tasks.specs import BuiltStudent, EvaluateSpec, Prices, TeacherSpec
+from apprentice.tasks.stage import Bench, StandingServers
+from apprentice.tasks.student import _build, load_model, save
+from tests.endpoint import Endpoint, call
+from tests.tasks.examined import published
+
+SPEC = EvaluateSpec(questions=6, max_new_tokens=8, batch_size=4)
+
+
+class ServedStudent(ThreadingHTTPServer):
+    """A checkpoint behind /v1/chat/completions, as vLLM would serve it: it renders what it is sent, greedily."""
+
+    daemon_threads = True
+
+    def __init__(self, checkpoint: Path):
+        self.tokenizer = load_tokenizer(checkpoint)
+        self.model = load_model(checkpoint).eval()
+        self.one_at_a_time = threading.Lock()
+        self.requests: list[dict[str, Any]] = []
+        super().__init__(("127.0.0.1", 0), Answering)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def answer(self, asked: dict[str, Any]) -> Message:
+        import torch
+
+        self.requests.append(asked)
+        prompt = self.tokenizer.apply_chat_template(
+            asked["messages"],
+            tools=asked.get("tools"),
+            add_generation_prompt=True,
+            return_dict=False,
+            **asked.get("chat_template_kwargs", {}),
+        )
+        with self.one_at_a_time, torch.inference_mode():
+            out = self.model.generate(
+                torch.tensor([prompt]), max_new_tokens=asked["max_tokens"], do_sample=asked["temperature"] > 0
+            )
+        return parse(self.tokenizer, out[0, len(prompt) :].tolist(), prompt, asked.get("tools") or [])
+
+
+class Answering(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        served = self.server
+        assert isinstance(served, ServedStudent)
+        message = served.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        body = json.dumps({"choices": [{"message": message}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+def shake(checkpoint: Path) -> None:
+    """Gives a model large weights: an untrained one with tied embeddings repeats its last token for ever."""
+    import torch
+
+    torch.manual_seed(0)
+    model = load_model(checkpoint)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.normal_(0.0, 0.5)
+    save(model, load_tokenizer(checkpoint), checkpoint)
+
+
+class Case:
+    """An untrained student in a store, and six questions."""
+
+    def __init__(self, bench: Bench, task: EnvironmentSpec):
+        self.bench = bench
+        self.task = task
+        self.store = bench.work.store
+        instance = task.make()
+        texts = ["What is the result of 4 + 7?", "What is the result of 12 - 9?"]
+        with self.store.staging() as folder:
+            build = BuiltStudent(hidden_size=32, intermediate_size=32, layers=1, heads=2, max_positions=1024)
+            parameters = _build(build, task, texts, 0, folder)
+            shake(folder)
+            counts = {"parameters": parameters, "stage": "base"}
+            self.student = self.store.publish(BaseStudent, "s" * 20, folder, counts, {})
+        rows = [{"purpose": "evaluate", "seed": seed, "question": f"{seed}", "used": True} for seed in range(6)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        counted = {"collect": 0, "grpo": 0, "evaluate": 6, "dropped_from_grpo": 0}
+        self.questions = published(self.store, Questions, "q" * 20, {"questions.jsonl": lines}, counted)
+        assert instance.max_turns == 1
+
+    def at(self, url: str, server: EnvironmentServer, **given: Any) -> dict[str, Any]:
+        """What the evaluation of an endpoint counts."""
+        self.bench.work.servers = StandingServers({"reasoning_gym": server}, url)
+        endpoint = TeacherSpec(**({"base_url": url, "model": "toy", "patience": 1.0} | given))
+        return evaluate_endpoint.body(self.bench, SPEC, endpoint, self.task, self.questions)
+
+
+@pytest.fixture
+def case(bench: Bench, chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
+    return Case(bench, chain_sum)
+
+
+def test_a_served_student_is_sent_the_prompt_of_training_and_says_what_it_says_here(
+    case: Case, server: EnvironmentServer
+):
+    bench = case.bench
+    here = evaluate.body(bench, SPEC, case.student, case.task, case.questions, 0)
+    locally = [record.messages for record in read_episodes(bench.out)]
+    (bench.scratch / "episodes.jsonl").unlink()
+    (bench.scratch / "settings.json").unlink()
+    served = ServedStudent(case.store.fetch(case.student))
+    there = case.at(served.url, server, serves_student=True)
+    assert [record.messages for record in read_episodes(bench.out)] == locally
+    assert any(messages[-1]["content"] for messages in locally)
+    assert {**here, "model": ""} == {**there, "model": ""}
+    assert served.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "return" in served.requests[0]["tools"][0]["function"]
+
+
+def test_an_invalid_call_is_what_the_model_said_and_is_not_asked_for_again(case: Case, server: EnvironmentServer):
+    endpoint = Endpoint([call(arguments="{")])
+    counted = case.at(endpoint.url, server)
+    assert (counted["n"], counted["format_compliance"], counted["accuracy"]) == (6, 0.0, 0.0)
+    assert len(endpoint.requests) == 6
+    assert endpoint.requests[0]["tool_choice"] == "auto"
+    assert endpoint.requests[0]["temperature"] == 0.0
+
+
+def test_what_an_endpoint_costs_is_counted(case: Case, server: EnvironmentServer):
+    counted = case.at(Endpoint([call()]).url, server, prices=Prices(prompt=1.0, completion=10.0))
+    assert counted["cost_usd"] == pytest.approx(6 * (10 * 1.0 + 2 * 10.0) / 1e6)
+
+
+def test_an_endpoint_that_goes_away_judges_nobody_and_the_next_run_goes_on(case: Case, server: EnvironmentServer):
+    """Three answers, then none any more: no zero stands for an answer that never came."""
+    away = Endpoint([call()], [call()], [call()], 503)
+    with pytest.raises(Stop, match="finished episodes are kept"):
+        case.at(away.url, EnvironmentServer(url=server.url, sessions=1))
+    assert not list(case.bench.out.iterdir())
+    back = Endpoint([call()])
+    assert case.at(back.url, server)["n"] == 6
+    assert len(back.requests) == 3
+
+
+def test_a_lost_environment_judges_nobody_and_the_next_run_goes_on(case: Case, server: EnvironmentServer):
+    gone = EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)
+    case.bench.work.servers = StandingServers({"reasoning_gym": gone}, None)
+    with pytest.raises(Stop, match="The evaluation lost the environment"):
+        evaluate.body(case.bench, SPEC, case.student, case.task, case.questions, 0)
+    case.bench.work.servers = StandingServers({"reasoning_gym": server}, None)
+    assert evaluate.body(case.bench, SPEC, case.student, case.task, case.questions, 0)["n"] == 6
