@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,8 +102,11 @@ def evaluate(
             "inspect: as an Inspect AI task; the models are Inspect's, such as openai/gpt-5-mini."
         ),
     ] = Protocol.parity,
-    questions: Annotated[int | None, typer.Option(help="How many; the recipe's evaluate.questions.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The first question's seed; the recipe's window.")] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="How many; the recipe's evaluate.questions.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The first question's seed; the recipe's window.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="Names the state of what answers at an endpoint; today's date.")
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
     served_student: Annotated[bool, typer.Option(help="The endpoints serve students that were trained here.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="End with one line for machines.")] = False,
@@ -111,10 +115,16 @@ def evaluate(
     """Examine models on a recipe's environment, and compare them."""
     with told_in_words():
         chosen = prepared(recipe, set_)
+        from apprentice.tasks.errors import Stop
         from apprentice.tasks.specs import Window
 
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
         window = chosen.seed_windows().evaluate
+        if seed is None and spec.questions > window.size:
+            raise Stop(
+                f"windows.evaluate has {window.size} seeds, and {spec.questions} questions were asked for.",
+                "Ask for fewer, or name the first seed of others with --seed.",
+            )
         if seed is not None:
             window = Window(start=seed, size=spec.questions)
         if protocol is Protocol.inspect:
@@ -125,7 +135,7 @@ def evaluate(
             from apprentice.flows.compare import compare_models
 
             spec = spec.model_copy(update={"protocol": protocol.value})
-            report = compare_models(chosen, model, spec, window, served_student)
+            report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student)
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None
             print(json.dumps({"model": model[0], **only} if only else report))

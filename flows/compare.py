@@ -7,8 +7,10 @@ Nothing is trained; what was examined before is found, not played again.
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from prefect import flow
+from pydantic import ValidationError
 
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
@@ -23,7 +25,7 @@ from apprentice.tasks.artifacts import (
     SftCheckpoint,
 )
 from apprentice.tasks.champion import Champions
-from apprentice.tasks.contamination import seen_by
+from apprentice.tasks.contamination import count_seen
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
 from apprentice.tasks.markdown import comparison_rows
@@ -41,13 +43,19 @@ TRAINED = (BaseStudent, SftCheckpoint, GrpoCheckpoint, Release)
 
 @flow(name="compare", flow_run_name="{recipe.name}-compare")
 def compare_models(
-    recipe: Recipe, models: list[str], spec: EvaluateSpec, window: Window, serves_student: bool = False
+    recipe: Recipe,
+    models: list[str],
+    spec: EvaluateSpec,
+    window: Window,
+    as_of: str,
+    serves_student: bool = False,
 ) -> dict[str, Any]:
     """Examines each model on the first questions of the window. Raises Stop for a model that there is not.
 
     Args:
         models: A key as `apprentice run` prints it, `champion`, `teacher`, a folder, `owner/name@revision` of the Hub,
             or `https://host/v1#model` for what answers at an endpoint.
+        as_of: Names the state of what answers at endpoints; another one is examined anew.
         serves_student: The endpoints serve students of ours.
     """
     store = LocalStore(recipe.store.path, project=recipe.name)
@@ -63,10 +71,10 @@ def compare_models(
                 found[name] = evaluate(work, spec, checkpoint, task, asked, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
-                    found[name] = evaluate_endpoint(Work(store, others), spec, endpoint, task, asked), None
+                    found[name] = evaluate_endpoint(Work(store, others), spec, endpoint, task, asked, as_of), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {
-        name: len(seen_by(store.fetch(checkpoint), episodes[name])) if checkpoint else None
+        name: count_seen(store.fetch(checkpoint), episodes[name]) if checkpoint else None
         for name, (_, checkpoint) in found.items()
     }
     return compared(episodes, seen, spec.protocol)
@@ -80,8 +88,20 @@ def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | 
     url, _, model = name.partition("#")
     if not model:
         raise Stop(f"{name} does not say which model of the endpoint is meant.", f"Write {url}#MODEL.")
+    here = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
     of_it = {"base_url": url, "model": model, "serves_student": serves_student}
-    return recipe.teacher.model_copy(update={**of_it, "scripted_error_rate": None, "prices": None, "budget_usd": None})
+    if not here:  # the teacher's key is for the teacher's host
+        of_it |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
+    not_of_it = {*of_it, "scripted_error_rate", "budget_usd", "prices"}
+    try:
+        return TeacherSpec(**of_it, **recipe.teacher.model_dump(exclude=not_of_it))
+    except ValidationError as error:
+        said = "; ".join(mistake["msg"] for mistake in error.errors())
+        raise Stop(f"{_host(url)} cannot be asked: {said}.", "Give the key as ENDPOINT_API_KEY.") from None
+
+
+def _host(url: str | None) -> str | None:
+    return urlsplit(url or "https://api.openai.com").hostname
 
 
 def _checkpoint(work: Work, recipe: Recipe, name: str, asked: Questions) -> Checkpoint:
@@ -99,7 +119,7 @@ def _checkpoint(work: Work, recipe: Recipe, name: str, asked: Questions) -> Chec
         raise Stop(f"The store {work.store.root} has no checkpoint with the key {name}.", "See the report's lineage.")
     model, _, revision = name.partition("@")
     if Path(model).is_dir():
-        spec = StudentSpec(model=str(Path(model).absolute()), revision=revision or digest(Path(model)))
+        spec = StudentSpec(model=str(Path(model).absolute()), revision=digest(Path(model)))
     elif revision:
         spec = StudentSpec(model=model, revision=revision)
     else:

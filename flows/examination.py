@@ -9,9 +9,9 @@ from apprentice.flows.recipe import Recipe
 from apprentice.tasks.artifacts import BaseStudent, Checkpoint, Evaluation, GrpoCheckpoint, Questions, Release, Verdict
 from apprentice.tasks.champion import Champions
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.gate import gate
+from apprentice.tasks.gate import decided_by, gate, read_decision
 from apprentice.tasks.questions import exam
-from apprentice.tasks.release import release
+from apprentice.tasks.release import release, weights_of
 from apprentice.tasks.stage import Work
 
 
@@ -20,6 +20,8 @@ class Outcome(NamedTuple):
 
     release: Release
     is_champion: bool
+    by_these_rules: bool = True
+    """Whether the decision was made by the rules that the recipe has now."""
 
 
 def held_out(work: Work, recipe: Recipe, asked: Questions, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
@@ -56,8 +58,11 @@ def promotion(
     with the verdict on its card, and moves the champion's tag if the gate let it through."""
     champions = Champions(work.store)
     champion = champions.current()
-    if champion is not None and champion.weights == trained.revision:
-        return Outcome(champion, is_champion=True)
+    weights = weights_of(work.store.fetch(trained))
+    allowances = {guard.name: guard.may_fall for guard in recipe.guards}
+    if champion is not None and champion.weights == weights:
+        rules = read_decision(work.store.fetch(champion))["decided_by"]
+        return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
         examined = examined | held_out(work, recipe, asked, {"champion": champion})
         guards = guards | guard_rails(work, recipe, {"champion": champion})
@@ -73,9 +78,9 @@ def promotion(
             for guard in recipe.guards
             for who, model in (("challenger", "grpo"), ("rival", rival.stage))
         },
-        {guard.name: guard.may_fall for guard in recipe.guards},
+        allowances,
         judged,
-        champions.was_rolled_back(trained.revision),
+        champions.was_rolled_back(weights),
     )
     released = release(work, trained, judged, decided)
     return Outcome(released, champions.settle(released, champion))

@@ -101,6 +101,8 @@ def _decision(report: dict[str, Any]) -> list[str]:
     had_one = report["gate"]["rival"] == "champion"
     stays = "The champion stays who it was." if had_one else "There is no champion yet."
     is_champion = "It is the champion." if report["is_champion"] else stays
+    if not report["by_these_rules"]:
+        is_champion += " It became that under other rules than the recipe has now; those are not applied to it."
     return ["## The gate\n", as_markdown(report["gate"]), f"{is_champion}\n"]
 
 
@@ -124,13 +126,13 @@ def _slices(rows: list[dict[str, Any]]) -> list[str]:
     lines = [f"{BRIEF_ENDS}\n"]
     for trait in dict.fromkeys(row["trait"] for row in rows):
         cells = [
-            {trait: row["kind"], "n": str(row["n"])}
+            {f"by {trait}": row["kind"], "n": str(row["n"])}
             | {name: percent(model["accuracy"], model["ci"]) for name, model in row["models"].items()}
             for row in rows
             if row["trait"] == trait
         ]
         lines.append(markdown_table(cells))
-    return lines if rows else []
+    return lines if rows else [*lines, "Nothing tells one kind of question from another here.\n"]
 
 
 def _side_by_side(questions: list[dict[str, Any]]) -> list[str]:
@@ -199,9 +201,11 @@ def _teacher(teacher: dict[str, Any]) -> list[str]:
         }
         for row in teacher["slices"]
     ]
+    right = percent(teacher["accuracy"], teacher["ci"])
     return [
-        f"## The teacher against the environment\n\nRight in {percent(teacher['accuracy'], teacher['ci'])} of "
-        f"{teacher['episodes']} episodes. Its answers beside the environment's own, and whether the reward was 1:\n",
+        f"## The teacher against the environment\n\nRight in {right} of {teacher['episodes']} episodes; "
+        f"{teacher['lost']} more were lost to infrastructure. Its answers beside the environment's own, and whether "
+        "the reward was 1:\n",
         markdown_table(compared),
         markdown_table(slices),
     ]

@@ -77,7 +77,8 @@ class Recipe(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """Names the repositories: lower case, digits, dots, dashes."""
     seed: int = Field(default=0, ge=0, lt=BLOCK // SHIFT)
-    """Of weights, order and sampling; it also moves the seed windows."""
+    """Of weights, order and sampling; it also moves the windows of training. That of the evaluation stays: what it asks
+    is kept out of every training, so models of all seeds can be compared on questions that none has seen."""
     environment: EnvironmentSpec
     server: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
@@ -96,17 +97,23 @@ class Recipe(BaseModel):
         """The three windows with their starts."""
         windows = {}
         for block, (purpose, window) in enumerate(self.windows):
-            start = block * BLOCK + self.seed * SHIFT if window.start is None else window.start
+            moved = 0 if purpose == "evaluate" else self.seed * SHIFT
+            start = block * BLOCK + moved if window.start is None else window.start
             windows[purpose] = Window(start=start, size=window.size)
         return SeedWindows(**windows)
 
     def guard_window(self, place: int) -> Window:
         """The seeds of the guard rail at `place`: twice its questions, as repeated ones are skipped."""
-        start = (len(WindowSpecs.model_fields) + place) * BLOCK + self.seed * SHIFT
+        start = (len(WindowSpecs.model_fields) + place) * BLOCK
         return Window(start=start, size=2 * self.guards[place].questions)
 
     @model_validator(mode="after")
     def _guards_have_names_of_their_own(self) -> "Recipe":
+        windows = [("guards." + guard.name, self.guard_window(place)) for place, guard in enumerate(self.guards)]
+        for purpose, window in self.seed_windows():
+            for name, guarded in windows:
+                if max(window.start, guarded.start) < min(window.seeds().stop, guarded.seeds().stop):
+                    raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {guarded.start}); move it")
         names = [guard.name for guard in self.guards]
         if len(names) != len(set(names)):
             raise ValueError(f"two guards bear one name: {', '.join(names)}")

@@ -145,7 +145,7 @@ class Release(Checkpoint):
 
     suffix = "model"
     weights: str
-    """The revision of the checkpoint that was released."""
+    """Digest of the weights."""
     promoted: bool
 
 

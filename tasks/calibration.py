@@ -14,26 +14,30 @@ from apprentice.tasks.statistics import rate_interval
 
 
 def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
-    """The teacher against the environment. Episodes that failed are in the denominator."""
+    """The teacher against the environment. Episodes without a valid call are in the denominator, those that
+    infrastructure lost are counted apart: no outage is the teacher's mistake."""
     instance = environment.make()
-    right: list[float] = []
+    lost = 0
+    right: dict[int, float] = {}
     kinds: dict[str, dict[int, int | str]] = {}
     compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
     with (rollouts / "rollouts.jsonl").open() as lines:
-        for place, line in enumerate(lines):
-            row = json.loads(line)
-            right.append(float(row["reward"] == 1.0))
+        for place, row in enumerate(map(json.loads, lines)):
+            if row["failed_at"] not in ("", "teacher"):
+                lost += 1
+                continue
+            right[place] = float(row["reward"] == 1.0)
             if len(row["messages"]) > 1:
                 for trait, kind in instance._traits(row["seed"], row["messages"][1]["content"]).items():
                     kinds.setdefault(trait, {})[place] = kind
             answer = _handed_in(row["messages"])
             if row["correct"] and answer is not None:
                 same = "same text" if answer.strip() == row["correct"].strip() else "other text"
-                compared[f"{same}, {'right' if right[-1] else 'not right'}"] += 1
+                compared[f"{same}, {'right' if right[place] else 'not right'}"] += 1
     return {
         "episodes": len(right),
-        "accuracy": sum(right) / len(right),
-        "ci": rate_interval(right),
+        "lost": lost,
+        **_rate(list(right.values())),
         "compared": compared,
         "slices": [
             {"trait": trait, "kind": kind, "n": len(places), **_rate([right[place] for place in places])}

@@ -103,13 +103,21 @@ class Champions:
         before = history[: revisions.index(now.revision)]
         return before[-1] if before else None
 
-    def _move(self, release: Release, how: str) -> None:
-        """Notes the change, then moves the tag. A change that was noted when the process ended is used again."""
+    def _move(self, release: Release, how: Literal["promoted", "rollback"]) -> None:
+        """Notes the change, then moves the tag. What a process noted that was killed in between is taken back."""
         history = self.history()
-        if not (history and history[-1].revision == release.revision and history[-1].how == how):
+        now = self.current()
+        noted = history[-1] if history else None
+        if noted is not None and noted.revision != (now and now.revision):  # a process ended before it moved the tag
+            self._store.untag(Release, self._named(history.pop()))
+            noted = None
+        if noted is None or noted.revision != release.revision:
             at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            self._store.tag(release, f"{TAG}-{len(history) + 1:04d}-{at}-{how}")
+            self._store.tag(release, self._named(Change(len(history) + 1, at, how, release.revision)))
         self._store.tag(release, TAG)
+
+    def _named(self, change: Change) -> str:
+        return f"{TAG}-{change.number:04d}-{change.at}-{change.how}"
 
     def _weights(self, revision: str) -> str:
         return self._store.at(Release, revision).weights if revision else ""

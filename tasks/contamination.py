@@ -37,6 +37,13 @@ def seen_by(checkpoint: Path, records: list[Examined]) -> set[str]:
     return {same_text(row["question"]) for row in read_learned(checkpoint)} & {same_text(r.question) for r in records}
 
 
+def count_seen(checkpoint: Path, records: list[Examined]) -> int | None:
+    """How many of the examined questions a checkpoint learned from; None for a model that does not say."""
+    if not (checkpoint / LEARNED).exists() and (checkpoint / "source.json").exists():
+        return None
+    return len(seen_by(checkpoint, records))
+
+
 def contamination(records: list[Examined], checkpoint: Path, rollouts: Path, limit: float) -> dict[str, Any]:
     """What the examination shares with the training of one checkpoint.
 
@@ -48,16 +55,18 @@ def contamination(records: list[Examined], checkpoint: Path, rollouts: Path, lim
     seeds = {record.seed for record in records}
     learned = read_learned(checkpoint)
     shared = {same_text(row["question"]) for row in learned} & examined
+    shared_seeds = seeds & {row["seed"] for row in learned}
+    texts: set[str] = set()
     with (rollouts / "rollouts.jsonl").open() as lines:
-        bought = [json.loads(line) for line in lines]
-    texts = {same_text(row["messages"][1]["content"]) for row in bought if len(row["messages"]) > 1}
-    shared_seeds = len(seeds & {row["seed"] for row in learned} | seeds & {row["seed"] for row in bought})
+        for row in map(json.loads, lines):
+            shared_seeds |= seeds & {row["seed"]}
+            texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}
     return {
         "questions": len(examined),
         "learned_from": {stage: sum(row["stage"] == stage for row in learned) for stage in ("sft", "grpo")},
         "shared_with_training": len(shared),
-        "shared_with_rollouts": len(texts & examined),
-        "shared_seeds": shared_seeds,
+        "shared_with_rollouts": len(texts),
+        "shared_seeds": len(shared_seeds),
         "share": len(shared) / len(examined),
         "limit": limit,
         "clean": len(shared) <= limit * len(examined) and not shared_seeds,

@@ -50,9 +50,17 @@ def evaluate(
 
 @stage(gives=Evaluation, version=1, title="Evaluation of {endpoint.called} in {environment}")
 def evaluate_endpoint(
-    bench: Bench, spec: EvaluateSpec, endpoint: TeacherSpec, environment: EnvironmentSpec, questions: Questions
+    bench: Bench,
+    spec: EvaluateSpec,
+    endpoint: TeacherSpec,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    as_of: str,
 ) -> dict[str, Any]:
-    """As `evaluate`, for what answers at an endpoint: a served student, a teacher, a rival. Raises Stop."""
+    """As `evaluate`, for what answers at an endpoint: a served student, a teacher, a rival. Raises Stop.
+
+    `as_of` names the state of what answers there, such as a date: it is part of the key, since the weights cannot be.
+    """
     protocol = PROTOCOLS[spec.protocol]
     server = bench.work.servers.environment(environment.name)
     asked = {
@@ -101,7 +109,8 @@ def examination(
             except (TeacherFailed, TeacherAway) as failed:
                 raise Stop(
                     f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",
-                    "See that its endpoint runs, then run again: it goes on from there.",
+                    "See that its endpoint runs, then run again: it goes on from there. If it refuses this very "
+                    "request, a longer context or fewer tokens (teacher.max_tokens) may be needed.",
                 ) from failed
             except BudgetReached:
                 raise Stop(

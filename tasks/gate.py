@@ -18,7 +18,8 @@ from apprentice.tasks.questions import same_text
 from apprentice.tasks.record import Examined
 from apprentice.tasks.specs import GateSpec
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.verdict import compare, rate, read_verdict, unclean
+from apprentice.tasks.statistics import LEVEL
+from apprentice.tasks.verdict import compare, per_question, rate, read_verdict, unclean
 
 
 @stage(gives=Decision, version=1, title="Gate: challenger against {rival.stage}")
@@ -43,18 +44,22 @@ def gate(
     """
     ours, theirs = (read_episodes(bench.fetch(evaluations[name])) for name in ("challenger", "rival"))
     seen = seen_by(bench.fetch(challenger), ours) | seen_by(bench.fetch(rival), ours)
-    unseen = [place for place, record in enumerate(ours) if same_text(record.question) not in seen]
-    compared = _compare(spec, [theirs[place] for place in unseen], [ours[place] for place in unseen])
+    unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
+    asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
+    compared = compare(unseen[0], unseen[1], spec.metric) if new else None
     shared = read_verdict(bench.fetch(judged))["contamination"]
     guarded = [
         _guard(
-            guard, allowed, *(read_episodes(bench.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger"))
+            guard,
+            allowed,
+            bench.fetch(challenger),
+            *(read_episodes(bench.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
         )
         for guard, allowed in allowances.items()
     ]
     rules = [
         _clean(shared),
-        _enough(spec, len(unseen), len(ours)),
+        _enough(spec, new, asked),
         *_better(spec, compared),
         *(rule for rule, _ in guarded),
     ]
@@ -65,8 +70,9 @@ def gate(
         "rival_revision": rival.revision,
         "challenger_revision": challenger.revision,
         "metric": spec.metric,
-        "questions": len(ours),
-        "unseen_by_both": len(unseen),
+        "decided_by": decided_by(spec, allowances),
+        "questions": asked,
+        "unseen_by_both": new,
         "comparison": compared,
         "guards": [row for _, row in guarded],
         "rules": rules,
@@ -77,6 +83,11 @@ def gate(
     reasons = [rule["found"] for rule in rules if not rule["holds"]]
     delta = compared and compared["delta"]
     return {"promoted": decision["promoted"], "metric": spec.metric, "delta": delta, "reasons": reasons}
+
+
+def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:
+    """The rules, as they are kept with a decision: whether a later recipe has others is seen by them."""
+    return {"gate": spec.model_dump(mode="json"), "guards": allowances}
 
 
 def read_decision(folder: Path) -> dict[str, Any]:
@@ -113,27 +124,29 @@ def _enough(spec: GateSpec, unseen: int, questions: int) -> dict[str, Any]:
     return _rule("enough questions that neither has seen", unseen >= spec.least_unseen * questions, found)
 
 
-def _compare(spec: GateSpec, before: list[Examined], after: list[Examined]) -> dict[str, Any] | None:
-    return compare(before, after, spec.metric) if before else None
-
-
 def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, Any]]:
     metric = spec.metric.replace("_", " ")
-    rules = (f"{metric} better{f' by {_points(spec.margin)}' if spec.margin else ''}", "interval above zero")
+    agreed = f"exact test agrees (p below {LEVEL})"
+    rules = (f"{metric} better{f' by {_points(spec.margin)}' if spec.margin else ''}", "interval above zero", agreed)
     if compared is None:
         return [_rule(rule, False, "There was no question to compare them on.") for rule in rules]
     low, high = compared["ci"]
     found = f"{_points(compared['delta'])} ({_points(low)} to {_points(high)}), p = {compared['p_value']:.2g}"
     margin_met = compared["delta"] >= spec.margin and compared["delta"] > 0
-    return [_rule(rules[0], margin_met, f"{metric}: {found}"), _rule(rules[1], low > 0, f"{metric}: {found}")]
+    agrees = compared["delta"] > 0 and compared["p_value"] < LEVEL  # of few changes the bootstrap alone is too sure
+    held = (margin_met, low > 0, agrees)
+    return [_rule(rule, holds, f"{metric}: {found}") for rule, holds in zip(rules, held, strict=True)]
 
 
 def _guard(
-    guard: str, allowed: float, before: list[Examined], after: list[Examined]
+    guard: str, allowed: float, challenger: Path, before: list[Examined], after: list[Examined]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    row = {"guard": guard, "before": rate(before), "after": rate(after)} | compare(before, after)
+    seen = len(seen_by(challenger, after))
+    row = {"guard": guard, "before": rate(before), "after": rate(after), "seen_in_training": seen}
+    row |= compare(before, after)
     low, high = row["ci"]
     found = f"{guard}: {_points(row['delta'])} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
+    found += f" {seen} of its questions were trained on." if seen else ""
     return _rule(f"guard rail {guard}", row["delta"] >= -allowed, found), row
 
 

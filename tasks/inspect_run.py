@@ -58,9 +58,11 @@ def run_inspect(
             fail_on_error=True,  # what was lost is no 0, and the rates of what is left would flatter or belittle
             **generation,
         )
-        if not logs or logs[0].status == "cancelled":  # Inspect swallows Ctrl-C
+        if not logs:  # Inspect swallows Ctrl-C
             raise KeyboardInterrupt
         log = _without_key(logs[0], reached.api.api_key)
+    if log.status == "cancelled":
+        raise KeyboardInterrupt
     if log.status != "success" or log.results is None:
         said = log.error.message if log.error else log.status
         raise Stop(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episode import Episode, Message
+from apprentice.tasks.errors import Stop
 from apprentice.tasks.protocols import Parity
 from apprentice.tasks.record import Examined, with_texts
 from apprentice.tasks.rendering import load_tokenizer
@@ -46,7 +47,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
     """Plays all, as many at a time as the pool has environments, every turn of those generated together.
 
     A place whose episode ended takes the next one at once, so that batches stay full where episodes end at different
-    turns; questions of like length meet in a batch, so that little is padded. Raises SessionLost.
+    turns; questions of like length meet in a batch, so that little is padded. Raises SessionLost, Stop.
     """
     ahead = sorted(plays, key=lambda play: len(play.question))  # the longest is played first: it needs most memory
     idle = list(range(len(pool.environments)))
@@ -57,6 +58,8 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
             lambda n: protocol.begin(pool.environments[starting[n][0]], starting[n][1].seed),  # noqa: B023
             len(starting),
         )
+        for (_, play), episode in zip(starting, begun, strict=True):
+            check_question(play, episode)
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
         replies = speaker.reply(episodes)
@@ -69,10 +72,11 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
 
 
 def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
-    """Plays all, each episode for itself, as many at once as the pool has sessions. Raises SessionLost."""
+    """Plays all, each episode for itself, as many at once as the pool has sessions. Raises SessionLost, Stop."""
 
     def play_one(environment: ToolEnvironment, play: Play) -> Examined:
         episode = protocol.begin(environment, play.seed)
+        check_question(play, episode)
         while not episode.done:
             environment._wait_for_server()  # a turn that cannot be played is not bought
             episode.hear(speaker.reply([episode])[0])
@@ -80,6 +84,17 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, p
 
     for _, record in pool.map(play_one, plays):
         keep(record)
+
+
+def check_question(play: Play, episode: Episode) -> None:
+    """Raises Stop when the server asks something else than when the questions were written down."""
+    if episode.question != play.question:
+        raise Stop(
+            f"Under seed {play.seed} the server asks another question than when the questions were written down: "
+            f"{episode.question[:80]!r}, not {play.question[:80]!r}. Its version has changed, and no model that was "
+            "examined before can be compared with one that is examined now.",
+            "Use the server's former version, or a store of its own for the new one (--set store.path=…).",
+        )
 
 
 def as_record(episode: Episode, play: Play) -> Examined:

@@ -13,6 +13,7 @@ from apprentice.tasks.artifacts import Decision, GrpoCheckpoint, Release, Verdic
 from apprentice.tasks.gate import as_markdown, read_decision
 from apprentice.tasks.markdown import comparison_rows, markdown_table
 from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.store import digest
 from apprentice.tasks.verdict import read_verdict, table
 
 OF_THE_ARTIFACT = ("README.md", "artifact.json")
@@ -45,9 +46,14 @@ def release(bench: Bench, trained: GrpoCheckpoint, judged: Verdict, decision: De
     return {
         "parameters": trained.parameters,
         "stage": "champion",
-        "weights": trained.revision,
+        "weights": weights_of(source),
         "promoted": decision.promoted,
     }
+
+
+def weights_of(checkpoint: Path) -> str:
+    """Names a checkpoint's weights, whatever else lies beside them: a model that is made again is the same one."""
+    return digest(checkpoint, "*.safetensors")
 
 
 def _link(file: Path, to: Path) -> None:

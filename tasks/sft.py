@@ -52,7 +52,7 @@ def sft(
     with training(bench, "SFT steps", trainer, steps):
         trainer.train()
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
-    write_learned(bench.out, "sft", asked)
+    write_learned(bench.out, "sft", asked, before=folder)
     keep_log(
         bench,
         trainer,

@@ -24,24 +24,36 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
     The traits are the environment's (terms, digits, sign, …), and the turns that the last model took.
     """
     last = list(episodes)[-1]
-    by_place = {name: {record.place: record for record in records} for name, records in episodes.items()}
+    values = {name: _by_question(records) for name, records in episodes.items()}
     rows = []
     for trait, kinds in _traits(episodes[last]).items():
         for kind, places in grouped(kinds).items():
             models = {}
-            for name, records in by_place.items():
-                right = [float(records[place].is_right) for place in places]
+            for name, by_question in values.items():
+                right = [by_question[place] for place in places]
                 models[name] = {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
             rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
     return rows
 
 
+def _by_question(records: list[Examined]) -> dict[int, float]:
+    """The share of a question's samples that are right, by its first sample's place."""
+    samples: dict[int, list[bool]] = {}
+    for record in records:
+        samples.setdefault(record.place - record.sample, []).append(record.is_right)
+    return {place: sum(right) / len(right) for place, right in samples.items()}
+
+
 def _traits(records: list[Examined]) -> dict[str, dict[int, int | str]]:
-    """For each trait with more than one kind, and not the same as another: the kind at every place."""
+    """For each trait with more than one kind, and not the same as another: the kind of every question. Turns are those
+    of an episode, and no trait of a question that was answered several times."""
+    several = any(record.sample for record in records)
     found: dict[str, dict[int, int | str]] = {}
     for record in records:
-        for trait, kind in (json.loads(record.traits) | {"turns": record.turns}).items():
-            found.setdefault(trait, {})[record.place] = kind
+        if record.sample == 0:
+            turns = {} if several else {"turns": record.turns}
+            for trait, kind in (json.loads(record.traits) | turns).items():
+                found.setdefault(trait, {})[record.place] = kind
     different: dict[str, dict[int, int | str]] = {}
     for trait, kinds in found.items():
         if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word's length is its answer's, too

@@ -5,8 +5,9 @@ In: a recipe's sections. Out: checked settings; a field's docstring says what it
 
 import itertools
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Spec(BaseModel):
@@ -114,7 +115,8 @@ class TeacherSpec(Spec):
     serves_student: bool = False
     """A student of ours behind vLLM or the like: it is sent the tools and the template arguments of its training."""
     key_block: str | None = Field(default=None, json_schema_extra=HOW)
-    """Name of the Prefect Secret block that holds the key; left out, the environment variable OPENAI_API_KEY does."""
+    """Name of the Prefect Secret block that holds the key; left out, the environment variable `key_variable` does."""
+    key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=HOW)
     timeout: float = Field(default=60.0, gt=0, json_schema_extra=HOW)
     """Seconds for one request."""
     patience: float = Field(default=120.0, gt=0, json_schema_extra=HOW)
@@ -126,6 +128,14 @@ class TeacherSpec(Spec):
     requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
     tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
     """Prompt and answer together, the answer counted as `max_tokens`, as endpoints count when they admit a request."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _holds_no_secret(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("an endpoint's URL is written into artifacts: no user, password or query in it")
+        return url
 
     @property
     def called(self) -> str:

@@ -111,7 +111,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def questions_for(difference: float, differences: Sequence[float]) -> int | None:
     """Questions that would show a true `difference` with 80% power at the 5% level, paired.
 
-    From the spread of the `differences` seen (a t test's power); None when there is no spread to go by.
+    From the spread of the `differences` seen (a t test's power), which for questions that are right or wrong is at
+    least what the difference itself brings; None when there is no spread to go by.
     """
     import numpy as np
     from statsmodels.stats.power import TTestPower
@@ -119,6 +120,10 @@ def questions_for(difference: float, differences: Sequence[float]) -> int | None
     if len(set(differences)) < 2:
         return None
     spread = float(np.std(differences, ddof=1))
+    if all(each in (-1, 0, 1) for each in differences):
+        spread = max(spread, math.sqrt(difference - difference**2))
+    if difference > spread:  # a handful would do; the solver gives none
+        return None
     solved: Any = TTestPower().solve_power(difference / spread, power=POWER, alpha=LEVEL)
     return math.ceil(np.asarray(solved).item())
 

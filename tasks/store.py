@@ -80,6 +80,9 @@ class LocalStore:
             half.write_text(artifact.revision)
             os.replace(half, refs / tag)
 
+    def untag(self, kind: type[Artifact], tag: str) -> None:
+        (self._folder(kind, self.repository(kind)) / "refs" / tag).unlink()
+
     @contextmanager
     def locked(self, kind: type[Artifact]) -> Iterator[None]:
         """One process at a time, for what is looked at and then changed."""
@@ -137,10 +140,10 @@ class LocalStore:
         return self.root / f"{kind.repo_type}s" / repository
 
 
-def digest(folder: Path) -> str:
-    """40 hex digits over the names and contents of all files below `folder`, links followed."""
+def digest(folder: Path, files: str = "*") -> str:
+    """40 hex digits over the names and contents of all files below `folder` that `files` fits, links followed."""
     total = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for file in sorted(path for path in folder.rglob(files) if path.is_file()):
         with file.open("rb") as content:
             each = hashlib.file_digest(content, "sha256").hexdigest()
         total.update(f"{file.relative_to(folder).as_posix()}\0{each}\n".encode())

@@ -7,11 +7,13 @@ copying a prompt. Letters and digits stay single; every stretch of text that is 
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import BaseStudent, Questions
+from apprentice.tasks.contamination import LEARNED
 from apprentice.tasks.episode import prompt
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import CLOSING, TEMPLATE_ARGUMENTS, load_tokenizer, prepare_tokenizer
@@ -19,7 +21,7 @@ from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench, stage
 
 
-@stage(gives=BaseStudent, version=1, title="Student")
+@stage(gives=BaseStudent, version=2, title="Student")
 def student(
     bench: Bench, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:
@@ -64,6 +66,9 @@ def _from_hub(spec: StudentSpec, out: Path) -> int:
     config = AutoConfig.from_pretrained(spec.model, revision=spec.revision)
     config.save_pretrained(out)
     prepare_tokenizer(AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)).save_pretrained(out)
+    learned = Path(spec.model) / LEARNED  # a checkpoint of ours, trained further, or examined
+    if learned.exists():
+        shutil.copyfile(learned, out / LEARNED)
     (out / "source.json").write_text(json.dumps({"model": spec.model, "revision": spec.revision}))
     import torch
 

@@ -188,6 +188,8 @@ class Teacher:
                 raise Unanswered("an answer that is no JSON") from None
             answer = Completion.read(raw)
             settle(self._add(answer.usage, spent, most))
+            if not answer.choices and body.get("tool_choice") != "required":  # an examination must not take it for one
+                raise Unanswered("an answer without a choice")
         self._answered, self._answered_once = monotonic(), True
         return answer
 
@@ -241,10 +243,10 @@ def read_key(spec: TeacherSpec) -> str:
                 f"There is no Prefect Secret block named {spec.key_block}.",
                 "Create it in Prefect's interface, or leave teacher.key_block out and set OPENAI_API_KEY.",
             ) from None
-    key = os.environ.get("OPENAI_API_KEY")
+    key = os.environ.get(spec.key_variable)
     if not key:
         raise Stop(
-            "The teacher needs a key and OPENAI_API_KEY is not set.",
+            f"The endpoint needs a key and {spec.key_variable} is not set.",
             "Set it in the environment (any text for an endpoint that asks for none) and run again.",
         )
     return key

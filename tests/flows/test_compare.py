@@ -43,6 +43,7 @@ def test_parity_gives_the_same_player_everything(home: Path):
         ("0123456789abcdef0123", "has no checkpoint with the key 0123456789abcdef0123"),
         ("owner/name", "names no revision"),
         ("http://127.0.0.1:9/v1", "does not say which model"),
+        ("http://me:secret@127.0.0.1:9/v1#m", "no user, password or query"),
     ],
 )
 def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path, model: str, says: str):
@@ -50,3 +51,10 @@ def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path, model:
     assert done.returncode == 1
     assert says in done.stdout.replace("\n", " ")
     assert "Traceback" not in done.stdout + done.stderr
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_more_questions_than_the_window_has_are_told(home: Path):
+    done = evaluate(home, TOY, "--model", "teacher", "--questions", "61")
+    assert done.returncode == 1
+    assert "windows.evaluate has 60 seeds" in done.stdout

@@ -41,7 +41,9 @@ def report(folder: Path) -> dict[str, Any]:
     }
     from apprentice.envs.catalog import EnvironmentSpec
 
-    (folder / "rollouts.jsonl").write_text(json.dumps({"seed": 1, "messages": [], "reward": 1.0, "correct": ""}) + "\n")
+    (folder / "rollouts.jsonl").write_text(
+        json.dumps({"seed": 1, "messages": [], "reward": 1.0, "correct": "", "failed_at": ""}) + "\n"
+    )
     chain_sum = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"})
     guards = {"sums.base": held_out["base"], "sums.grpo": held_out["grpo"]}
     rule = {"rule": "accuracy better", "holds": False, "found": NASTY}
@@ -61,6 +63,7 @@ def report(folder: Path) -> dict[str, Any]:
         },
         "gate": {"promoted": False, "rival": "base", "rules": [rule]},
         "is_champion": False,
+        "by_these_rules": True,
         "slices": slices(held_out),
         "side_by_side": side_by_side(held_out),
         "failures": [record.model_dump() for record in worst(held_out)],

@@ -29,10 +29,11 @@ def test_overrides_reach_nested_fields():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 99])
-def test_windows_cannot_overlap_between_purposes_or_seeds(seed: int):
+def test_windows_cannot_overlap_between_purposes_or_seeds_of_training(seed: int):
     here = load_recipe(TOY, [f"seed={seed}"]).seed_windows()
     other = load_recipe(TOY, [f"seed={(seed + 1) % 100}"]).seed_windows()
-    seeds = [number for windows in (here, other) for _, window in windows for number in window.seeds()]
+    apart = [window for _, window in here] + [other.collect, other.grpo]
+    seeds = [number for window in apart for number in window.seeds()]
     assert len(seeds) == len(set(seeds))
 
 
@@ -93,3 +94,37 @@ def test_what_the_readme_says_about_a_real_teacher_fits_a_recipe(tmp_path: Path)
 def test_a_budget_without_prices_is_refused():
     with pytest.raises(Stop, match="budget_usd needs prices"):
         load_recipe(TOY, ["teacher.budget_usd=5"])
+
+
+def test_another_seed_trains_on_other_questions_and_is_examined_on_the_same():
+    one, other = load_recipe(TOY, []).seed_windows(), load_recipe(TOY, ["seed=1"]).seed_windows()
+    assert one.evaluate == other.evaluate
+    assert one.collect.start != other.collect.start
+    assert one.grpo.start != other.grpo.start
+
+
+def test_a_guard_rails_seeds_are_nobody_elses():
+    recipe = load_recipe(TOY, [])
+    guard = set(recipe.guard_window(0).seeds())
+    assert not any(guard & set(window.seeds()) for _, window in recipe.seed_windows())
+
+
+def test_the_tutorials_protocol_decides_nothing(tmp_path: Path):
+    with pytest.raises(Stop, match=r"decides nothing.*apprentice evaluate --protocol"):
+        load_recipe(TOY, ["evaluate.protocol=tutorial"])
+
+
+def test_a_mistake_within_a_guard_rail_is_named_with_its_path(tmp_path: Path):
+    given = yaml.safe_load(TOY.read_text())
+    given["guards"][0]["may_fal"] = 0.1
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(given))
+    with pytest.raises(Stop, match=r"guards\.0\.may_fal: unknown field; did you mean may_fall\?"):
+        load_recipe(tmp_path / "toy.yaml", [])
+
+
+def test_two_guard_rails_of_one_name_are_refused(tmp_path: Path):
+    given = yaml.safe_load(TOY.read_text())
+    given["guards"] *= 2
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(given))
+    with pytest.raises(Stop, match="two guards bear one name"):
+        load_recipe(tmp_path / "toy.yaml", [])

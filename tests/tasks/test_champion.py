@@ -150,3 +150,12 @@ def test_a_process_that_is_killed_in_the_middle_leaves_the_old_champion_and_the_
     promote(champions, b)
     assert champions.current() == b
     assert [change.number for change in champions.history()] == [1, 2]
+
+
+def test_a_change_that_was_noted_and_never_made_does_not_enter_the_history(store: LocalStore, champions: Champions):
+    a, b, c = (made(store, name) for name in "abc")
+    promote(champions, a)
+    store.tag(b, "champion-0002-20260101T000000Z-promoted")  # what a killed process leaves
+    promote(champions, c)
+    assert [change.revision for change in champions.history()] == [a.revision, c.revision]
+    assert champions.roll_back() == a

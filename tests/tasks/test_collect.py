@@ -213,7 +213,7 @@ def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: Bench, c
 
     with (scripted_bench.scratch / "episodes.jsonl").open("a+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Stop, match="Another run collects"):
+        with pytest.raises(Stop, match="Another run plays"):
             collected(scripted_bench, chain_sum)
 
 

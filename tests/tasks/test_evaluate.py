@@ -7,9 +7,10 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import datasets, policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.episode import Episode, Message
+from apprentice.tasks.errors import Stop
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players import Play, play_alone, play_batched
 from apprentice.tasks.protocols import PROTOCOLS
@@ -41,6 +42,10 @@ def perfect(task: EnvironmentSpec) -> Any:
     return say
 
 
+def question(task: EnvironmentSpec, seed: int) -> str:
+    return datasets.entry(task.settings["dataset"], task.settings["config"], seed)[1]["question"]
+
+
 def played(
     task: EnvironmentSpec,
     server: EnvironmentServer,
@@ -51,7 +56,7 @@ def played(
 ) -> list[Examined]:
     records: list[Examined] = []
     with EnvironmentPool(task, server, 25) as pool:
-        plays = [Play(place, seed, "?" * (seed % 7), 0) for place, seed in enumerate(seeds)]
+        plays = [Play(place, seed, question(task, seed), 0) for place, seed in enumerate(seeds)]
         play(pool, plays, Scripted(say), PROTOCOLS[protocol], records.append)
     return sorted(records, key=lambda record: record.place)
 
@@ -105,3 +110,13 @@ def test_each_record_belongs_to_its_question_however_they_are_played(
     records = played(task, server, range(60), perfect(task), play=play)
     assert [record.seed for record in records] == list(range(60))
     assert all(record.correct and record.is_right and json.loads(record.traits) for record in records)
+
+
+def test_a_server_that_asks_something_else_under_a_seed_judges_nobody(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer
+):
+    with EnvironmentPool(chain_sum, server, 2) as pool:
+        plays = [Play(0, 5, question(chain_sum, 5), 0), Play(1, 6, "An older version's text?", 0)]
+        for play in (play_batched, play_alone):
+            with pytest.raises(Stop, match="Under seed 6 the server asks another question"):
+                play(pool, plays, Scripted(perfect(chain_sum)), PROTOCOLS["parity"], print)

@@ -10,7 +10,7 @@ from apprentice.tasks.gate import as_markdown, gate, read_decision
 from apprentice.tasks.record import Examined
 from apprentice.tasks.specs import GateSpec
 from apprentice.tasks.stage import Bench
-from tests.tasks.examined import episodes, evaluation, learned, published
+from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
 CLEAN = {
     "clean": True,
@@ -22,6 +22,8 @@ CLEAN = {
 }
 BETTER = [1.0] * 70 + [0.0] * 30
 WORSE = [1.0] * 50 + [0.0] * 50
+AGREES = "exact test agrees (p below 0.05)"
+EVERY_WAY = ["accuracy better", "interval above zero", AGREES]
 
 
 class Case:
@@ -89,8 +91,8 @@ def test_a_better_model_is_promoted(case: Case):
 
 
 def test_an_equal_model_is_not_and_neither_is_a_worse_one(case: Case):
-    assert refused(case.decide(episodes(WORSE), episodes(WORSE))) == ["accuracy better", "interval above zero"]
-    assert refused(case.decide(episodes(WORSE), episodes(BETTER))) == ["accuracy better", "interval above zero"]
+    assert refused(case.decide(episodes(WORSE), episodes(WORSE))) == EVERY_WAY
+    assert refused(case.decide(episodes(WORSE), episodes(BETTER))) == EVERY_WAY
 
 
 def test_better_by_chance_is_not_better(case: Case):
@@ -98,8 +100,25 @@ def test_better_by_chance_is_not_better(case: Case):
     before = [1.0] * 50 + [0.0] * 50
     after = [0.0] + [1.0] * 52 + [0.0] * 47
     decision = case.decide(episodes(after), episodes(before))
-    assert refused(decision) == ["interval above zero"]
+    assert refused(decision) == ["interval above zero", AGREES]
     assert "+2.0 points" in case.counts["reasons"][0]
+
+
+def test_a_handful_of_changes_is_not_enough_however_sure_the_bootstrap_is(case: Case):
+    """Four won and none lost: no resample is below zero, and chance does it once in eight times."""
+    before, after = [1.0] * 400 + [0.0] * 600, [1.0] * 404 + [0.0] * 596
+    decision = case.decide(episodes(after), episodes(before))
+    assert decision["comparison"]["ci"][0] > 0
+    assert refused(decision) == [AGREES]
+    assert refused(case.decide(episodes([1.0]), episodes([0.0]))) == [AGREES]
+
+
+def test_samples_of_one_question_are_one_question(case: Case):
+    def sampled(rewards: list[float]) -> list[Examined]:
+        return [episode(n, reward, sample=n % 4, question=f"Q {n // 4}?") for n, reward in enumerate(rewards)]
+
+    decision = case.decide(sampled([1.0] * 80), sampled([0.0] * 80))
+    assert (decision["questions"], decision["unseen_by_both"]) == (20, 20)
 
 
 def test_better_by_less_than_the_margin_is_not_enough(case: Case):

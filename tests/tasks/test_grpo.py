@@ -86,3 +86,10 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(chain_sum, server: 
     assert len(asked) == 8
     assert all(len(set(group)) == 1 for group in groups)
     assert {group[0][0] for group in groups} == {11, 12}
+
+
+def test_the_questions_that_were_trained_on_are_noted_by_seed():
+    reward = EnvironmentReward(GrpoSpec())
+    prompts = [[{"role": "user", "content": "2 + 2?"}]] * 2 + [[{"role": "user", "content": "3 + 3?"}]]
+    reward([ended(1.0), ended(0.0), ended(None)], prompts=prompts, seed=[7, 7, 9])
+    assert reward.asked == {7: "2 + 2?", 9: "3 + 3?"}

@@ -39,7 +39,7 @@ def played(seeds: list[int], size: int) -> tuple[list[Examined], list[int]]:
     records: list[Examined] = []
     counting = Counting()
     pool: Any = Places(size)
-    plays = [Play(place, seed, "", 0) for place, seed in enumerate(seeds)]
+    plays = [Play(place, seed, "Which number?", 0) for place, seed in enumerate(seeds)]
     play_batched(pool, plays, counting, PROTOCOLS["parity"], records.append)
     return sorted(records, key=lambda record: record.place), counting.batches
 

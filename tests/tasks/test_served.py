@@ -20,6 +20,7 @@ from apprentice.tasks.stage import Bench, StandingServers
 from apprentice.tasks.student import _build, load_model, save
 from tests.endpoint import Endpoint, call
 from tests.tasks.examined import published
+from tests.tasks.test_evaluate import question
 
 SPEC = EvaluateSpec(questions=6, max_new_tokens=8, batch_size=4)
 
@@ -102,7 +103,9 @@ class Case:
             shake(folder)
             counts = {"parameters": parameters, "stage": "base"}
             self.student = self.store.publish(BaseStudent, "s" * 20, folder, counts, {})
-        rows = [{"purpose": "evaluate", "seed": seed, "question": f"{seed}", "used": True} for seed in range(6)]
+        rows = [
+            {"purpose": "evaluate", "seed": seed, "question": question(task, seed), "used": True} for seed in range(6)
+        ]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         counted = {"collect": 0, "grpo": 0, "evaluate": 6, "dropped_from_grpo": 0}
         self.questions = published(self.store, Questions, "q" * 20, {"questions.jsonl": lines}, counted)
@@ -112,7 +115,7 @@ class Case:
         """What the evaluation of an endpoint counts."""
         self.bench.work.servers = StandingServers({"reasoning_gym": server}, url)
         endpoint = TeacherSpec(**({"base_url": url, "model": "toy", "patience": 1.0} | given))
-        return evaluate_endpoint.body(self.bench, SPEC, endpoint, self.task, self.questions)
+        return evaluate_endpoint.body(self.bench, SPEC, endpoint, self.task, self.questions, "today")
 
 
 @pytest.fixture
@@ -170,3 +173,10 @@ def test_a_lost_environment_judges_nobody_and_the_next_run_goes_on(case: Case, s
         evaluate.body(case.bench, SPEC, case.student, case.task, case.questions, 0)
     case.bench.work.servers = StandingServers({"reasoning_gym": server}, None)
     assert evaluate.body(case.bench, SPEC, case.student, case.task, case.questions, 0)["n"] == 6
+
+
+def test_an_answer_without_a_choice_is_no_answer(case: Case, server: EnvironmentServer):
+    """Some gateways say with status 200 that a server is overloaded: asked again, and never a zero."""
+    hiccup = Endpoint(None, [call()])
+    counted = case.at(hiccup.url, server, patience=30.0)
+    assert (counted["n"], counted["format_compliance"], len(hiccup.requests)) == (6, 1.0, 7)

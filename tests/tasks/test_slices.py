@@ -51,3 +51,12 @@ def test_models_are_shown_on_questions_where_they_differ():
 def test_what_was_said_without_a_call_is_shown_as_text():
     said = episode(0, 0.0, messages=[{"role": "assistant", "content": "I do not know"}])
     assert spoken(said) == "I do not know"
+
+
+def test_samples_of_a_question_are_one_question_of_a_slice():
+    records = [
+        episode(n, float(n % 2), sample=n % 2, traits=json.dumps({"terms": n // 10}), turns=n % 3) for n in range(20)
+    ]
+    rows = slices({"grpo": records})
+    assert [(row["trait"], row["n"]) for row in rows] == [("terms", 5), ("terms", 5)]
+    assert rows[0]["models"]["grpo"]["accuracy"] == 0.5

@@ -113,3 +113,19 @@ def test_the_record_says_what_made_the_artifact(work: Work):
     assert record["made_by"]["settings"]["spec"] == {"margin": 1, "multiple_of": 8}
     assert record["made_by"]["inputs"] == {"given": "a" * 40}
     assert "torch" in record["made_by"]["packages"]
+
+
+def test_several_artifacts_under_one_argument_all_enter_the_key():
+    @stage(gives=Questions, version=1, title="toy")
+    def compared(bench: Bench, models: dict[str, Questions]) -> dict[str, Any]:
+        raise AssertionError("not run here")
+
+    one, other = (
+        Questions(repository="r", revision=letter * 40, key="k", collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
+        for letter in "ab"
+    )
+    assert compared.made_from(({"before": one, "after": other},), {})[1] == {
+        "models.before": "a" * 40,
+        "models.after": "b" * 40,
+    }
+    assert compared.key(({"before": one, "after": other},), {}) != compared.key(({"before": other, "after": one},), {})

@@ -94,6 +94,14 @@ def test_as_many_questions_as_the_power_says_show_the_difference_four_times_in_f
     assert 0.72 < found / 200 < 0.88, "seed 3"
 
 
+def test_a_spread_too_small_to_go_by_does_not_promise_too_much():
+    nearly_equal = [0.0] * 999 + [1.0]
+    needed = questions_for(0.05, nearly_equal)
+    assert needed is not None
+    assert 140 < needed < 170  # what five points of right and wrong answers take at the least
+    assert questions_for(0.05, [0.0] * 999 + [0.25]) is None
+
+
 def test_pass_at_k_is_the_chance_that_one_of_k_drawn_samples_is_right():
     assert pass_at_k(right=1, samples=4, k=1) == pytest.approx(0.25)
     assert pass_at_k(right=2, samples=4, k=2) == pytest.approx(1 - 1 / 6)

@@ -78,3 +78,20 @@ def test_a_store_that_may_not_be_written_says_so(tmp_path: Path):
     file.write_text("")
     with pytest.raises(Stop, match="cannot be written: Not a directory"):
         publish(LocalStore(file, project="toy"), "k")
+
+
+def test_a_tag_moves_in_one_step_and_a_key_does_not(tmp_path: Path):
+    store = LocalStore(tmp_path, project="toy")
+    one, two = publish(store, "k1"), publish(store, "k2", "other\n")
+    assert store.tagged(Questions, "best") is None
+    store.tag(one, "best")
+    store.tag(two, "best")
+    assert store.tagged(Questions, "best") == two
+    assert store.find(Questions, "k1") == one
+    assert store.tags(Questions, "be") == {"best": two.revision}
+
+
+def test_an_artifact_whose_snapshot_is_gone_is_told_by_its_revision(tmp_path: Path):
+    store = LocalStore(tmp_path, project="toy")
+    with pytest.raises(Stop, match="toy-questions at 000000000000 is not in the store"):
+        store.at(Questions, "0" * 40)
