@@ -131,11 +131,15 @@ class LocalModel:
         self._tokenizer = load_tokenizer(checkpoint)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = load_model(checkpoint).to(device).eval()
+        # a cache of full length from the start: a growing one is copied at every token (a third of the time, here)
+        is_static = getattr(self._model, "_can_compile_fullgraph", False)
         sampled = {"do_sample": True, "temperature": spec.temperature, "top_k": 0, "top_p": 1.0}
         self._generation = GenerationConfig(
             max_new_tokens=protocol.tokens(spec.max_new_tokens),
             eos_token_id=self._tokenizer.eos_token_id,
             pad_token_id=self._tokenizer.pad_token_id,
+            cache_implementation="static" if is_static else None,
+            disable_compile=True,  # it would be compiled anew for every length of prompts
             **(sampled if spec.decoding == "sampled" else {"do_sample": False}),
         )
         torch.manual_seed(seed)

@@ -83,12 +83,22 @@ def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
 
 
 def test_what_the_readme_says_about_a_real_teacher_fits_a_recipe(tmp_path: Path):
-    told = (RECIPES.parent.parent / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
-    laptop = yaml.safe_load((RECIPES / "laptop.yaml").read_text())
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(laptop | yaml.safe_load(told)))
-    loaded = load_recipe(recipe, [])
+    loaded = load_recipe(with_the_readmes(tmp_path, block=1), [])
     assert (loaded.teacher.budget_usd, loaded.server.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
+
+
+def test_what_the_readme_says_about_guard_rails_and_the_gate_fits_a_recipe(tmp_path: Path):
+    loaded = load_recipe(with_the_readmes(tmp_path, block=2), [])
+    assert (loaded.guards[0].may_fall, loaded.gate.margin, loaded.evaluate.samples) == (0.05, 0.02, 4)
+
+
+def with_the_readmes(folder: Path, block: int) -> Path:
+    """The laptop's recipe with what a block of YAML in the README says."""
+    told = (RECIPES.parent.parent / "README.md").read_text().split("```yaml\n")[block].split("```")[0]
+    laptop = yaml.safe_load((RECIPES / "laptop.yaml").read_text())
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(laptop | yaml.safe_load(told)))
+    return recipe
 
 
 def test_a_budget_without_prices_is_refused():
