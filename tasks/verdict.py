@@ -82,10 +82,10 @@ def compare_all(
     episodes: dict[str, list[Examined]], guarded: dict[str, list[Examined]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Neighbours on the held-out questions and the guard rails before and after; Holm's correction over all."""
-    comparisons = [
-        {"from": one, "to": other} | compare(episodes[one], episodes[other])
-        for one, other in itertools.pairwise(episodes)
-    ]
+    comparisons = []
+    for one, other in itertools.pairwise(episodes):
+        compared = compare(episodes[one], episodes[other])
+        comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
     guards = []
     for name, places in itertools.groupby(guarded, key=lambda each: each.rpartition(".")[0]):
         before, after = places
