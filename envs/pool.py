@@ -7,7 +7,8 @@ server grants only so many: how many is found out by asking for one more after a
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -51,6 +52,7 @@ class EnvironmentPool:
         self.breaker = breaker_of(server, say)
         self.sessions = [Session(server, self.breaker, lease) for _ in range(size or server.sessions)]
         self._crews: list[Crew[Any, Any]] = []
+        self._opening: Future[Any] | None = None
         open_pools.add(self)
         self.environments = [spec.make(session) for session in self.sessions]
 
@@ -58,7 +60,26 @@ class EnvironmentPool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
         wait_for(self._shut())
+
+    def open_ahead(self) -> "Future[Any]":
+        """Begins to open the sessions while the caller does something else, such as loading a model.
+
+        Take the result before anything is played: SessionLost where the server is away. What the server has no place
+        for yet is opened, patiently, when it is first used.
+        """
+
+        async def open_one(session: Session) -> None:
+            with suppress(AtCapacity):
+                await session.open()
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(open_one(session) for session in self.sessions))
+
+        self._opening = start(all_of_them())
+        return self._opening
 
     def interrupt(self) -> None:
         """Ends what runs on another thread; there `map` raises CancelledError."""

@@ -42,8 +42,10 @@ def evaluate(
     server = bench.work.servers.environment(environment.name)
     with examination(bench, spec, questions, checkpoint.stage) as (kept, ahead, keep):
         if ahead:
-            model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed)
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
+                opened = pool.open_ahead()
+                model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed)
+                opened.result()
                 play_batched(pool, ahead, model, protocol, keep)
         return publish(kept, bench.out / "episodes.jsonl", protocol, checkpoint.stage)
 

@@ -4,7 +4,8 @@ In: nothing. Out: what was written and how long it took, then one line of JSON. 
 cores.
 The documents' loop calls a pipeline for one question, resets and steps the server, and goes on to the next; ours is
 `play_batched` under the `tutorial` protocol. Both decode greedily, 64 tokens a question. Loading the model and opening
-sessions are set-up and not counted, on either side; what opening took is printed.
+sessions are set-up and not counted, on either side (`evaluate` opens its sessions while the model loads); what
+opening took is printed.
 A shared machine slows either for seconds or for minutes, so the two take turns every second or two: a tenth of the
 questions by the documents' loop, then all of them by ours. Three passes; each turn counts with its fastest pass, on
 both sides, the documents' turns are added up and of ours the mean is taken.
@@ -33,7 +34,6 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.waiting import wait_for
 from apprentice.tasks.episode import prompt
 from apprentice.tasks.players import LocalModel, Play, play_batched
 from apprentice.tasks.protocols import PROTOCOLS, TUTORIAL_TOKENS
@@ -141,8 +141,7 @@ class Ours:
         plays = [Play(place, seed, question(seed), 0) for place, seed in enumerate(seeds)]
         arrived = time.perf_counter()
         with EnvironmentPool(TASK, self._server, min(self._batch, len(plays))) as pool:
-            sessions = pool.sessions
-            pool.together(lambda n: wait_for(sessions[n].open(patient=True)), len(sessions))
+            pool.open_ahead().result()
             began = time.perf_counter()
             play_batched(pool, plays, self._model, PROTOCOLS["tutorial"], records.append)
             seconds = time.perf_counter() - began

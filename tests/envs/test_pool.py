@@ -143,3 +143,18 @@ def test_a_server_that_comes_back_with_fewer_places_is_played_to_the_end(chain_s
     server.kill()
     assert sorted(played) == list(range(60))
     assert None not in played.values()
+
+
+def test_sessions_that_are_opened_ahead_are_the_ones_that_are_played_in(task, server: EnvironmentServer):
+    with EnvironmentPool(task, server, 3) as pool:
+        pool.open_ahead().result()
+        assert all(session.is_open for session in pool.sessions)
+        clients = [session._client for session in pool.sessions]
+        pool.together(lambda place: pool.environments[place].reset(seed=place), 3)
+        assert [session._client for session in pool.sessions] == clients
+
+
+def test_opening_ahead_tells_of_a_server_that_is_away(task):
+    away = EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)
+    with EnvironmentPool(task, away, 2) as pool, pytest.raises(SessionLost):
+        pool.open_ahead().result()
