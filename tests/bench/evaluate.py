@@ -1,12 +1,12 @@
 """Our evaluation against the documents' loop (000 §10): one model, the same 200 questions, the same texts.
 
-In: nothing. Out: what was written and how long it took, then one line of JSON. Takes a minute and a half on two idle
+In: nothing. Out: what was written and how long it took, then one line of JSON. Takes a minute on two idle
 cores.
 The documents' loop calls a pipeline for one question, resets and steps the server, and goes on to the next; ours is
 `play_batched` under the `tutorial` protocol. Both decode greedily, 64 tokens a question. Loading the model and opening
 sessions are set-up and not counted, on either side (`evaluate` opens its sessions while the model loads); what
 opening took is printed.
-A shared machine slows either for seconds or for minutes, so the two take turns every second or two: a tenth of the
+A shared machine slows either for seconds or for minutes, so the two take turns every few seconds: a fifth of the
 questions by the documents' loop, then all of them by ours. Three passes; each turn counts with its fastest pass, on
 both sides, the documents' turns are added up and of ours the mean is taken.
 The model is the student that we build, untrained. As it comes it repeats one token for ever, and any two loops agree on
@@ -45,7 +45,7 @@ CONFIG = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": DATASET, "config": CONFIG})
 SEEDS = range(999, 1199)
 BATCH = 200
-TURNS = 10
+TURNS = 5
 PASSES = 3
 SHARPER = 4.0
 """By how much the projections of the built student are enlarged."""
