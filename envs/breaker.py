@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import tenacity
 
+from apprentice.envs.metrics import count
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.space import Space
 
@@ -29,6 +30,7 @@ class Breaker:
         say: Told what is waited for, and that it is over.
 
     Attributes:
+        gave_up: Why the server is not waited for any more, once that is so.
         opening: Held while a session is opened: one after another, so that the server's limit is passed by one at most.
     """
 
@@ -41,14 +43,14 @@ class Breaker:
         self._failures = 0
         self._closed = asyncio.Event()
         self._closed.set()
-        self._gave_up: str | None = None
+        self.gave_up: str | None = None
         self._probing: asyncio.Task[None] | None = None
 
     async def wait(self) -> None:
         """Returns when the server is there, as far as is known. Raises SessionLost when it was given up."""
         await self._closed.wait()
-        if self._gave_up:
-            raise SessionLost(self._gave_up)
+        if self.gave_up:
+            raise SessionLost(self.gave_up)
 
     def succeeded(self) -> None:
         self._failures = 0
@@ -56,7 +58,7 @@ class Breaker:
     def failed(self) -> None:
         """Counts a connection failure; the third in a row opens the circuit and starts the probe."""
         self._failures += 1
-        if self._failures >= FAILURES and self._closed.is_set() and not self._gave_up:
+        if self._failures >= FAILURES and self._closed.is_set() and not self.gave_up:
             self._closed.clear()
             self._probing = asyncio.create_task(self._until_back())
 
@@ -64,8 +66,16 @@ class Breaker:
         """Ends the probe; whoever still waits is told that the server is lost."""
         if self._probing is not None:
             self._probing.cancel()
-        self._gave_up = self._gave_up or f"{self._server.url}: not waited for any longer"
+        self.gave_up = self.gave_up or f"{self._server.url}: not waited for any longer"
         self._closed.set()
+
+    async def until_there(self) -> None:
+        """Returns when the server answers, at once if it does. Raises SessionLost when it does not for `patience`."""
+        try:
+            await self._knock()
+        except (OSError, EOFError):
+            await self._until_back()
+            await self.wait()
 
     async def _until_back(self) -> None:
         away = time.monotonic()
@@ -74,16 +84,17 @@ class Breaker:
             await tenacity.AsyncRetrying(
                 retry=tenacity.retry_if_exception_type((OSError, EOFError)),
                 wait=tenacity.wait_exponential(multiplier=0.25, max=20.0) + tenacity.wait_random(0.0, 0.25),
-                stop=tenacity.stop_after_delay(self._server.patience),
+                stop=tenacity.stop_before_delay(self._server.patience),
                 before_sleep=self._tell,
                 reraise=True,
             )(self._knock)
         except Exception as error:
             stage = f" ({self._space})" if self._space else ""
-            self._gave_up = f"{self._server.url} was away for {time.monotonic() - away:.0f} s: {why(error)}{stage}"
+            self.gave_up = f"{self._server.url} was away for {time.monotonic() - away:.0f} s: {why(error)}{stage}"
         else:
             self._say(f"{self._server.url} is back after {time.monotonic() - away:.0f} s.")
         finally:
+            count("waited_s", time.monotonic() - away)
             self._failures = 0
             self._closed.set()
 

@@ -32,7 +32,7 @@ def environment_class(name: str) -> type[ToolEnvironment]:
 class EnvironmentSpec(BaseModel):
     """Which task is learned. With a seed it names one question, on any server, for ever."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
     """A folder in `envs/`."""
@@ -41,6 +41,9 @@ class EnvironmentSpec(BaseModel):
 
     version: str = ""
     """The version of the environment's code, part of every key. Filled in; a recipe that names another is refused."""
+
+    revision: str = ""
+    """Of what serves it, such as a Space's commit, where a new one shall be learned anew: part of every key."""
 
     @model_validator(mode="before")
     @classmethod

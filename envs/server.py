@@ -23,3 +23,6 @@ class EnvironmentServer(BaseModel):
     """Seconds after which a message counts as lost and its session is thrown away."""
     patience: float = Field(default=300.0, gt=0)
     """Seconds that an outage may last before the stage stops, to be resumed."""
+    grace: float = Field(default=20.0, gt=0)
+    """Seconds of an outage that a stage on a work pool of its own sits out, holding its device. Then it saves and ends,
+    the rest of the patience is waited without the device, and the stage goes on from there."""

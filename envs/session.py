@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import tenacity
 
 from apprentice.envs.breaker import Breaker, SessionLost, why
+from apprentice.envs.metrics import count
 from apprentice.envs.patience import failing_for
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.waiting import wait_for
@@ -196,6 +197,7 @@ class Session:
     def _throw_away(self) -> None:
         """Leaves the connection; saying goodbye to a server that hangs takes long, and nobody waits for it."""
         if self._client is not None:
+            count("reconnects")
             leaving = asyncio.create_task(self._client.disconnect())
             self._client = None
             self._leaving.add(leaving)
@@ -205,6 +207,11 @@ class Session:
 def breaker_of(server: EnvironmentServer, say: Callable[[str], None] = lambda text: None) -> Breaker:
     """A circuit breaker that looks for the server by opening a session."""
     return Breaker(server, lambda: probe(server), say)
+
+
+def wait_until_there(server: EnvironmentServer, say: Callable[[str], None]) -> None:
+    """Returns when the server answers; waits for it, and wakes its Space, for its `patience`. Raises SessionLost."""
+    wait_for(breaker_of(server, say).until_there())
 
 
 async def connect(server: EnvironmentServer) -> Any:

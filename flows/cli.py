@@ -237,7 +237,3 @@ def told_in_words() -> Iterator[None]:
 
 def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
-
-
-def main() -> None:
-    app()

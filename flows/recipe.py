@@ -102,6 +102,24 @@ class Recipe(BaseModel):
             windows[purpose] = Window(start=start, size=window.size)
         return SeedWindows(**windows)
 
+    def at_revision(self, revision: str) -> "Recipe":
+        """The recipe for a revision of what serves its environment; as it is when none is named."""
+        if not revision:
+            return self
+        return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
+
+    def as_parameters(self) -> dict[str, Any]:
+        """The recipe as a deployment's parameters: JSON, without the versions of environments, which are the code's."""
+        return self.model_dump(
+            mode="json", exclude={"environment": {"version"}, "guards": {"__all__": {"environment": {"version"}}}}
+        )
+
+    def server_of(self, environment: str) -> EnvironmentServer:
+        """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
+        if environment == self.environment.name:
+            return self.server
+        return next(guard.server for guard in self.guards if guard.environment.name == environment)
+
     def guard_window(self, place: int) -> Window:
         """The seeds of the guard rail at `place`: twice its questions, as repeated ones are skipped."""
         start = (len(WindowSpecs.model_fields) + place) * BLOCK

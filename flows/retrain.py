@@ -7,7 +7,9 @@ key first; what exists is not made again.
 from pathlib import Path
 
 from prefect import flow
+from prefect.states import Completed
 
+from apprentice.flows.dispatch import Pool, here
 from apprentice.flows.examination import guard_rails, held_out, promotion
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import Made, new_run_folder, write_report
@@ -25,11 +27,19 @@ from apprentice.tasks.verdict import verdict
 
 
 @flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}")
-def retrain(recipe: Recipe, runs: Path = Path("runs")) -> Path:
-    """Trains a student as the recipe says and reports what it learned; returns the run's folder."""
+def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environment_revision: str = "") -> Path:
+    """Trains a student as the recipe says and reports what it learned; returns the run's folder.
+
+    Args:
+        recipe: One whole run.
+        runs: Where the run's folder with its report is made.
+        gpu: The deployments of the GPU stages, such as a100; left out, they run in this process.
+        environment_revision: Of what serves the environment, where a new one shall be learned anew.
+    """
+    recipe = recipe.at_revision(environment_revision)
     folder = new_run_folder(runs, recipe)
     with RunServers(recipe) as servers:
-        work = Work(LocalStore(recipe.store.path, project=recipe.name), servers)
+        work = Work(LocalStore(recipe.store.path, recipe.name), servers, here(), Pool(recipe, gpu) if gpu else None)
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)
@@ -47,4 +57,6 @@ def retrain(recipe: Recipe, runs: Path = Path("runs")) -> Path:
 
     made = Made(asked, rollouts, kept, base, measured, warm, trained, examined, guards, judged, outcome)
     write_report(folder, recipe, work, made)
+    if all(stage.state == "cached" for stage in work.log):
+        return Completed(name="Cached", message="Every artifact was there already.", data=folder)  # type: ignore[return-value]
     return folder

@@ -13,10 +13,15 @@ from apprentice.flows.recipe import Recipe
 
 
 class RunServers:
-    """A context manager that holds what was started."""
+    """A context manager that holds what was started.
 
-    def __init__(self, recipe: Recipe):
+    Args:
+        holds_device: Whether a device waits with this process: then one is patient with a server for its `grace` only.
+    """
+
+    def __init__(self, recipe: Recipe, holds_device: bool = False):
         self._recipe = recipe
+        self._holds_device = holds_device
         self._started = ExitStack()
         self._local: dict[str, str] = {}
 
@@ -28,11 +33,9 @@ class RunServers:
 
     def environment(self, name: str) -> EnvironmentServer:
         """The recipe's server for its own environment, a guard rail's for another one; local where no URL is named."""
-        server = self._recipe.server
-        if name != self._recipe.environment.name:
-            server = next(guard.server for guard in self._recipe.guards if guard.environment.name == name)
+        server = self._recipe.server_of(name)
         if server.url:
-            return server
+            return server.model_copy(update={"patience": server.grace}) if self._holds_device else server
         if name not in self._local:
             self._local[name] = self._start(name)
         return server.model_copy(update={"url": self._local[name], "shared": False})

@@ -55,6 +55,11 @@ def stage_ended(title: str, run: "StageRun") -> None:
     _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
 
 
+def dispatched(title: str, deployment: str, run: str) -> None:
+    console.print(f"[bold]▶ {title}[/]: on {deployment}, flow run {run}")
+    _log(f"{title}: on {deployment}, flow run {run}")
+
+
 def warn(text: str) -> None:
     """Says what a person who watches should know now, on the terminal and in Prefect's log. From any thread."""
     console.print(f"[yellow]  {escape(text)}[/]")

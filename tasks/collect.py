@@ -17,6 +17,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool, open_pools
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import SessionLost
@@ -150,6 +151,7 @@ class Collector:
                     )
             else:
                 advance(1)
+                count("episodes")
         return lost
 
 

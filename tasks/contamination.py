@@ -26,6 +26,25 @@ def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], befor
             file.write(json.dumps({"stage": stage, "seed": seed, "question": question}, ensure_ascii=False) + "\n")
 
 
+class Asked:
+    """The questions that a training asked so far, by seed, kept in a file: one that is resumed still knows them."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        self._questions: dict[int, str] = dict(map(json.loads, whole))
+        path.write_bytes(b"".join(line + b"\n" for line in whole))  # without the line at which it was killed
+
+    def note(self, seeds: Iterable[int], questions: Iterable[str]) -> None:
+        new = {seed: text for seed, text in zip(seeds, questions, strict=True) if seed not in self._questions}
+        self._questions |= new
+        with self._path.open("a") as file:
+            file.writelines(f"{json.dumps(pair, ensure_ascii=False)}\n" for pair in new.items())
+
+    def items(self) -> Iterable[tuple[int, str]]:
+        return self._questions.items()
+
+
 def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
     """What a checkpoint learned from: stage, seed, question; nothing for a student that was not trained here."""
     path = checkpoint / LEARNED

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
@@ -28,7 +29,7 @@ from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
 
 
-@stage(gives=Evaluation, version=2, title="Evaluation of {checkpoint.stage} in {environment}")
+@stage(gives=Evaluation, version=2, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
 def evaluate(
     bench: Bench,
     spec: EvaluateSpec,
@@ -100,6 +101,7 @@ def examination(
             def keep(record: Examined) -> None:
                 kept.append(record)
                 advance(1)
+                count("episodes")
 
             try:
                 yield kept, [play for play in plays if play.place not in done], keep

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.breaker import Breaker, SessionLost
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.metrics import count
 from apprentice.envs.session import Session, breaker_of
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.contamination import write_learned
+from apprentice.tasks.contamination import Asked, write_learned
 from apprentice.tasks.episode import Message, prompt
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
@@ -22,12 +24,12 @@ from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.specs import GrpoSpec
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
-from apprentice.tasks.training import arguments, keep_log, training
+from apprentice.tasks.training import arguments, keep_log, train
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
 
 
-@stage(gives=GrpoCheckpoint, version=2, title="GRPO")
+@stage(gives=GrpoCheckpoint, version=3, title="GRPO", gpu=True)
 def grpo(
     bench: Bench,
     spec: GrpoSpec,
@@ -36,7 +38,8 @@ def grpo(
     questions: Questions,
     seed: int,
 ) -> dict[str, Any]:
-    """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost."""
+    """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost, or the server
+    is away for longer than its patience: then the last finished step is kept."""
     from transformers import set_seed
     from trl import GRPOTrainer
 
@@ -45,8 +48,9 @@ def grpo(
     tokenizer = load_tokenizer(folder)
     server = bench.work.servers.environment(environment.name)
     breaker = breaker_of(server, announce.warn)
+    asked = Asked(bench.scratch / "asked.jsonl")
     instances: list[ToolEnvironment] = []
-    reward = EnvironmentReward(spec)
+    reward = EnvironmentReward(spec, asked, breaker)
 
     def factory() -> ToolEnvironment:
         instances.append(environment.make(Session(server, breaker)))
@@ -61,13 +65,17 @@ def grpo(
         args=_config(bench, spec, environment, seed),
     )
     try:
-        with training(bench, "GRPO steps", trainer, spec.max_steps):
-            trainer.train()
+        train(bench, "GRPO steps", trainer, spec.max_steps)
+    except SessionLost as lost:
+        raise Stop(
+            f"GRPO lost the environment after step {trainer.state.global_step}: {lost}.",
+            "See that its server runs, then run again: it goes on from there.",
+        ) from lost
     finally:
         for instance in instances:
             instance._close()
     keep_log(bench, trainer, SHOWN)
-    write_learned(bench.out, "grpo", reward.asked.items(), before=folder)
+    write_learned(bench.out, "grpo", asked.items(), before=folder)
     return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
 
 
@@ -75,19 +83,21 @@ class EnvironmentReward:
     """Reads the reward off the environments, as TRL's reward function.
 
     Counts what infrastructure lost, and raises Stop once it is more than `max_failed` of all rollouts so far (of at
-    least a hundred, so that one early loss stops nothing).
+    least a hundred, so that one early loss stops nothing). Raises SessionLost when the server was given up: the step is
+    done again, whole, once it is back.
 
-    Attributes:
-        asked: The questions that were trained on, by seed.
+    Args:
+        asked: Told the questions that are trained on.
     """
 
     __name__ = "environment_reward"
 
-    def __init__(self, spec: GrpoSpec):
+    def __init__(self, spec: GrpoSpec, asked: Asked, breaker: Breaker):
         self._spec = spec
+        self._asked = asked
+        self._breaker = breaker
         self.rollouts = 0
         self.lost = 0
-        self.asked: dict[int, str] = {}
 
     def __call__(
         self,
@@ -96,8 +106,11 @@ class EnvironmentReward:
         seed: Sequence[int] = (),
         **_: Any,
     ) -> list[float | None]:
-        self.asked |= {each: messages[-1]["content"] for each, messages in zip(seed, prompts, strict=True)}
+        if self._breaker.gave_up:
+            raise SessionLost(self._breaker.gave_up)
+        self._asked.note(seed, (messages[-1]["content"] for messages in prompts))
         self.rollouts += len(environments)
+        count("episodes", len(environments))
         self.lost += sum(environment.reward is None for environment in environments)
         if self.lost > self._spec.max_failed * max(self.rollouts, 100):
             why = next(environment.failure for environment in environments if environment.failure)
@@ -135,5 +148,4 @@ def _config(bench: Bench, spec: GrpoSpec, environment: EnvironmentSpec, seed: in
         temperature=spec.temperature,
         beta=spec.beta,
         chat_template_kwargs=TEMPLATE_ARGUMENTS,
-        logging_steps=spec.logging_steps,
     )

@@ -16,10 +16,10 @@ from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.specs import SftSpec
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
-from apprentice.tasks.training import arguments, keep_log, training
+from apprentice.tasks.training import arguments, keep_log, train
 
 
-@stage(gives=SftCheckpoint, version=2, title="SFT")
+@stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)
 def sft(
     bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
@@ -43,14 +43,12 @@ def sft(
             num_train_epochs=spec.epochs,
             max_length=lengths.max_length,
             assistant_only_loss=True,
-            logging_steps=5,
         ),
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
-    with training(bench, "SFT steps", trainer, steps):
-        trainer.train()
+    train(bench, "SFT steps", trainer, steps)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     write_learned(bench.out, "sft", asked, before=folder)
     keep_log(

@@ -186,6 +186,18 @@ class TrainerSpec(Spec):
     """Less memory for about a third more time."""
     bf16: bool = False
     """bf16 compute over fp32 master weights; needs a GPU that has it."""
+    logging_steps: int = Field(default=1, ge=1)
+    checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=HOW)
+    """Steps after which the stage keeps all that it needs to go on from there: what a killed one loses at most."""
+
+    @model_validator(mode="after")
+    def _nothing_is_lost_from_the_log(self) -> "TrainerSpec":
+        if self.checkpoint_steps % self.logging_steps:
+            raise ValueError(
+                f"checkpoint_steps ({self.checkpoint_steps}) must be a multiple of logging_steps "
+                f"({self.logging_steps}): a log's means would lack the steps before a checkpoint"
+            )
+        return self
 
 
 class SftSpec(TrainerSpec):
@@ -195,6 +207,7 @@ class SftSpec(TrainerSpec):
     gradient_accumulation: int = 2
     learning_rate: float = 2e-5
     scheduler: str = "cosine"
+    logging_steps: int = Field(default=5, ge=1)
     epochs: float = 3.0
     """At most; see `stop_at_token_accuracy`."""
     stop_at_token_accuracy: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -225,7 +238,6 @@ class GrpoSpec(TrainerSpec):
     """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
-    logging_steps: int = 1
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":

@@ -19,12 +19,15 @@ from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Pr
 from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.futures import wait
+from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
+from apprentice.envs.metrics import count, counted
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact, make_key
 from apprentice.tasks.cards import write_card
+from apprentice.tasks.failures import failure_of
 from apprentice.tasks.specs import Spec
 from apprentice.tasks.store import LocalStore
 
@@ -34,6 +37,20 @@ Body = Callable[Concatenate["Bench", P], dict[str, Any]]
 PACKAGES = ("torch", "transformers", "trl", "datasets", "openenv-core", "reasoning-gym", "openai", "prefect")
 
 
+RETRIES = 3
+"""Times that a stage is tried again after a failure that this may mend: 5, 10, 20 s later, and up to half as much."""
+
+
+class Place(NamedTuple):
+    """Where a stage ran: a work pool and one of its workers; empty for the process that a person started."""
+
+    pool: str = ""
+    worker: str = ""
+
+
+HERE = Place()
+
+
 class StageRun(NamedTuple):
     """One line of the run's log."""
 
@@ -41,6 +58,27 @@ class StageRun(NamedTuple):
     state: Literal["ran", "cached"]
     seconds: float
     key: str
+    title: str = ""
+    pool: str = ""
+    worker: str = ""
+    attempts: int = 1
+    """Times that it was begun, on a pool of its own: more than one where it was interrupted and went on."""
+    counts: dict[str, float] = {}  # noqa: RUF012
+    """Episodes, tokens, dollars, retries, reconnects, seconds waited, seconds on a device."""
+
+
+class Dispatched(NamedTuple):
+    """What a stage that ran elsewhere tells of it."""
+
+    place: Place
+    attempts: int
+    counts: dict[str, float]
+
+
+class Dispatch(Protocol):
+    """Runs a stage where its device is; returns once the artifact is in the store."""
+
+    def __call__(self, stage: "Stage[..., Any]", title: str, given: dict[str, Any], key: str) -> Dispatched: ...
 
 
 class Servers(Protocol):
@@ -69,11 +107,18 @@ class StandingServers(NamedTuple):
 
 
 class Work:
-    """What all stages of one run share: the store, the servers, the log of what ran."""
+    """What all stages of one run share: the store, the servers, the log of what ran.
 
-    def __init__(self, store: LocalStore, servers: Servers):
+    Args:
+        place: Where this process runs.
+        dispatch: Runs the GPU stages; they run here when left out.
+    """
+
+    def __init__(self, store: LocalStore, servers: Servers, place: Place = HERE, dispatch: Dispatch | None = None):
         self.store = store
         self.servers = servers
+        self.place = place
+        self.dispatch = dispatch
         self.log: list[StageRun] = []
 
 
@@ -98,13 +143,14 @@ class Bench:
 class Stage(Generic[P, A]):
     """A function whose result is an artifact. Call it with the run's `Work` and the body's own arguments."""
 
-    def __init__(self, body: Body[P], gives: type[A], version: int, title: str):
+    def __init__(self, body: Body[P], gives: type[A], version: int, title: str, gpu: bool):
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body
         self.gives = gives
         self.version = version
         self.title = title
+        self.gpu = gpu
         self._task: Task[..., A] = Task(
             self._perform,
             name=self.name,
@@ -112,6 +158,10 @@ class Stage(Generic[P, A]):
             cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: f"{self.name}-{given['key']}"),
             persist_result=True,
             result_serializer="json",
+            retries=RETRIES,
+            retry_delay_seconds=exponential_backoff(5),
+            retry_jitter_factor=0.5,
+            retry_condition_fn=_mended_by_a_retry,
         )
 
     def __reduce__(self):
@@ -120,14 +170,23 @@ class Stage(Generic[P, A]):
 
     def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
+        title = self._titled(args, kwargs)
         found = work.store.find(self.gives, key)
         started = time.perf_counter()
-        run = self._task.with_options(refresh_cache=found is None)
-        run(work, key, (args, kwargs))
+        if found is None and self.gpu and work.dispatch is not None:
+            place, attempts, counts = work.dispatch(self, title, self._bound(args, kwargs), key)
+        else:
+            place, attempts = work.place, 1
+            with counted() as counts:
+                self._run(work, key, title, found)(work, key, (args, kwargs))
+            if self.gpu and found is None:
+                counts["device_s"] = time.perf_counter() - started
         artifact = found or work.store.find(self.gives, key)
         assert artifact is not None
-        work.log.append(StageRun(self.name, "cached" if found else "ran", time.perf_counter() - started, key))
-        announce.stage_ended(self._titled(args, kwargs), work.log[-1])
+        seconds = time.perf_counter() - started
+        ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
+        work.log.append(ended)
+        announce.stage_ended(title, ended)
         return artifact
 
     def map(self, work: Work, given: list[tuple[Any, ...]]) -> list[A]:
@@ -139,10 +198,18 @@ class Stage(Generic[P, A]):
         futures = []
         for args in given:
             key = self.key(args, {})
-            run = self._task.with_options(refresh_cache=work.store.find(self.gives, key) is None)
+            run = self._run(work, key, self._titled(args, {}), work.store.find(self.gives, key))
             futures.append(run.submit(work, key, (args, {})))
         wait(futures)
         return [future.result() for future in futures]
+
+    def _run(self, work: Work, key: str, title: str, found: A | None) -> Task[..., A]:
+        """The stage as a task with the names that Prefect's interface shows."""
+        return self._task.with_options(
+            task_run_name=f"{title} · {key[:8]}",
+            tags={work.store.project, self.name},
+            refresh_cache=found is None,
+        )
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return make_key(self.name, self.version, *self.made_from(args, kwargs))
@@ -175,9 +242,10 @@ class Stage(Generic[P, A]):
 
     def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
         args, kwargs = given
-        found = work.store.find(self.gives, key)
-        if found is not None:
-            return found
+        with work.store.alone(f"{self.name}-{key}", announce.warn):
+            return work.store.find(self.gives, key) or self._make(work, key, args, kwargs)
+
+    def _make(self, work: Work, key: str, args: Any, kwargs: Any) -> A:
         settings, inputs = self.made_from(args, kwargs)
         made_by = {
             "stage": self.name,
@@ -198,9 +266,21 @@ class Stage(Generic[P, A]):
         return artifact
 
 
-def stage(gives: type[A], version: int, title: str) -> Callable[[Body[P]], Stage[P, A]]:
-    """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before."""
-    return lambda body: Stage(body, gives, version, title)
+def stage(gives: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:
+    """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before.
+
+    `gpu`: it wants a GPU, and runs on a work pool that has one where there is such a pool.
+    """
+    return lambda body: Stage(body, gives, version, title, gpu)
+
+
+def _mended_by_a_retry(_task: Any, _run: Any, state: Any) -> bool:
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, Exception) or (failure := failure_of(error)).remedy != "retry":
+        return False
+    announce.warn(f"The {failure.boundary} failed ({type(error).__name__}); trying again.")
+    count("retries")
+    return True
 
 
 def _stage_at(module: str, name: str) -> Any:

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +90,19 @@ class LocalStore:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def alone(self, name: str, say: Callable[[str], None]) -> Iterator[None]:
+        """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go."""
+        folder = self.root / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("Another run makes this very artifact; waiting for it.")
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def fetch(self, artifact: Artifact) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 
 import tenacity
 
+from apprentice.envs.metrics import count
 from apprentice.envs.patience import failing_for
 from apprentice.envs.waiting import wait_for
 from apprentice.tasks.budget import Budget
@@ -115,6 +116,7 @@ class Teacher:
             retry=tenacity.retry_if_exception(_passes),
             wait=_as_told,
             stop=failing_for(spec.patience, attempts=LEAST_ATTEMPTS),
+            before_sleep=lambda _: count("retries"),
             reraise=True,
         )
 
@@ -202,7 +204,10 @@ class Teacher:
             spent.completion_tokens += usage.completion_tokens
             spent.cached_tokens += usage.cached
             spent.reasoning_tokens += usage.reasoning
+            count("prompt_tokens", usage.prompt_tokens)
+            count("completion_tokens", usage.completion_tokens)
         spent.cost_usd += cost
+        count("cost_usd", cost)
         return cost
 
     def _explained(self, error: Any) -> Exception:

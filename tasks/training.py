@@ -1,17 +1,25 @@
-"""What SFT and GRPO share: TRL's arguments, a bar, Trackio, and the log that is kept with the checkpoint."""
+"""What SFT and GRPO share: TRL's arguments, a bar, Trackio, checkpoints to go on from, and the log that is kept.
+
+In: a trainer. Out: a trained model, the same one whether or not the training was interrupted, and log.json.
+"""
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.breaker import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.pictures import curves
 from apprentice.tasks.specs import TrainerSpec
 from apprentice.tasks.stage import Bench
+
+UNSTEADY = ("step_time", "num_tokens")
+"""Not kept of a log: the one tells of the machine, the other TRL's SFTTrainer counts anew when it is resumed."""
 
 
 def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
@@ -33,7 +41,10 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "bf16": spec.bf16,
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
-        "save_strategy": "no",
+        "logging_steps": spec.logging_steps,
+        "save_strategy": "steps",
+        "save_steps": spec.checkpoint_steps,
+        "save_total_limit": 2,
         "disable_tqdm": True,
         "report_to": "trackio",
         "project": bench.work.store.project,
@@ -41,8 +52,67 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
     }
 
 
+def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
+    """Trains to the end, from the newest whole checkpoint in the scratch folder where there is one.
+
+    A lost environment leaves the last finished step as a checkpoint; a killed process that of its last interval.
+    Raises SessionLost.
+    """
+    begun = newest_checkpoint(bench.scratch)
+    done = step_of(begun)
+    if begun:
+        announce.warn(f"{title.split()[0]} goes on after step {done}.")
+    randomness = _keeper()
+    trainer.add_callback(randomness)
+    with _bar(title, trainer, steps, done):
+        try:
+            trainer.train(resume_from_checkpoint=str(begun) if begun else None)
+        except SessionLost:
+            if trainer.state.global_step > step_of(newest_checkpoint(bench.scratch)):
+                randomness.restore()
+                # the step that failed changed no weight; transformers has no public way to save between intervals
+                trainer._save_checkpoint(trainer.model, trial=None)
+            raise
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint: the trainer writes its state last, so a torn one has none that can be read."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
+        try:
+            json.loads((checkpoint / "trainer_state.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            continue
+        return checkpoint
+    return None
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The finished steps of a checkpoint; 0 for none."""
+    return int(checkpoint.name.partition("-")[2]) if checkpoint else 0
+
+
+def _keeper() -> Any:
+    """Keeps the state of all randomness at the end of each step: the step that fails draws from it."""
+    import numpy
+    import torch
+    from transformers import TrainerCallback
+
+    class Keeper(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self._python, self._numpy = random.getstate(), numpy.random.get_state()
+            self._torch, self._cuda = torch.get_rng_state(), torch.cuda.get_rng_state_all()
+
+        def restore(self) -> None:
+            random.setstate(self._python)
+            numpy.random.set_state(self._numpy)
+            torch.set_rng_state(self._torch)
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    return Keeper()
+
+
 @contextmanager
-def training(bench: Bench, title: str, trainer: Any, steps: int) -> Iterator[None]:
+def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
     """A bar while the trainer works."""
     from transformers import PrinterCallback, TrainerCallback
 
@@ -52,15 +122,20 @@ def training(bench: Bench, title: str, trainer: Any, steps: int) -> Iterator[Non
 
     trainer.remove_callback(PrinterCallback)
     # Trackio greets on standard output; errors and warnings come another way
-    with announce.progress(title, steps) as advance, redirect_stdout(StringIO()):
+    with announce.progress(title, steps, done) as advance, redirect_stdout(StringIO()):
         trainer.add_callback(Bar())
         yield
 
 
 def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
-    """Writes log.json and curves.png beside the weights."""
-    log = [entry for entry in trainer.state.log_history if "step" in entry]
-    (bench.out / "log.json").write_text(json.dumps(log))
+    """Writes log.json and curves.png beside the weights: nothing that tells of the machine, so that the same training
+    leaves the same artifact."""
+    log = [
+        {name: value for name, value in entry.items() if name not in UNSTEADY}
+        for entry in trainer.state.log_history
+        if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
+    ]
+    (bench.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
     picture = curves(log, shown, bench.out / "curves.png")
     announce.picture(f"{bench.scratch.name.split('-')[0]}-curves", picture, "Training curves")
 

@@ -1,0 +1,85 @@
+"""The whole command line: that of the flows, and `setup`, which readies a Prefect server."""
+
+import json
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from apprentice.flows.cli import app, told_in_words
+
+HERE = Path(__file__).parent
+
+
+class Infrastructure(StrEnum):
+    """What the workers start."""
+
+    process = "process"
+    kubernetes = "kubernetes"
+
+
+@app.command()
+def setup(
+    infrastructure: Annotated[Infrastructure, typer.Option("--type", help="What workers start.")] = (
+        Infrastructure.process
+    ),
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE/NAME",
+            help="A notification block of Prefect, such as slack-webhook/team, told of failures, outages, promotions.",
+        ),
+    ] = None,
+    outage_minutes: Annotated[float, typer.Option(min=0.1, help="After which an outage is told.")] = 10.0,
+) -> None:
+    """Ready a Prefect server: work pools and automations. Repeatable; what is there is brought up to date."""
+    with told_in_words():
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+        from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+        from apprentice.deployments.automations import apply, automations
+        from apprentice.tasks.errors import Stop
+        from apprentice.tasks.limits import shared
+
+        if not shared():
+            raise Stop(
+                "No Prefect server is named.",
+                "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
+            )
+        with get_client(sync_client=True) as client:
+            block = None
+            if notify is not None:
+                kind, _, name = notify.partition("/")
+                try:
+                    block = client.read_block_document_by_name(name, kind).id
+                except ObjectNotFound:
+                    raise Stop(
+                        f"There is no block {notify}.", "Create it in Prefect's interface, under Blocks."
+                    ) from None
+            for pool, settings in yaml.safe_load((HERE / "prefect.yaml").read_text())["pools"].items():
+                template = json.loads(template_of(pool, infrastructure).read_text())
+                given = {"base_job_template": template, "concurrency_limit": settings["concurrency_limit"]}
+                try:
+                    client.create_work_pool(WorkPoolCreate(name=pool, type=infrastructure.value, **given))
+                    print(f"pool {pool}: created")
+                except ObjectAlreadyExists:
+                    client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))  # its limit may be yours
+                    print(f"pool {pool}: up to date")
+            wanted = automations(timedelta(minutes=outage_minutes), block)
+            apply(client, wanted)
+            print(*(f"automation {automation.name.removeprefix('apprentice: ')}" for automation in wanted), sep="\n")
+
+
+def template_of(pool: str, infrastructure: Infrastructure) -> Path:
+    """The base job template of a pool."""
+    if infrastructure is Infrastructure.process:
+        return HERE / "pools" / f"{pool}.json"
+    return HERE / "kubernetes" / f"{pool}-pool.json"
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,34 @@
+"""What this process has done, counted: episodes, tokens, dollars, retries, reconnects.
+
+In: `count(...)` wherever something happens, from any thread. Out: what happened while a block ran.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+Counted = Literal[
+    "episodes", "prompt_tokens", "completion_tokens", "cost_usd", "retries", "reconnects", "waited_s", "device_s"
+]
+
+_totals: Counter[str] = Counter()
+_lock = threading.Lock()
+
+
+def count(what: Counted, by: float = 1) -> None:
+    """Adds to a counter."""
+    with _lock:
+        _totals[what] += by  # type: ignore[assignment]  # seconds and dollars are counted, too
+
+
+@contextmanager
+def counted() -> Iterator[dict[str, float]]:
+    """Yields a dictionary that holds, once the block has ended, what was counted in it."""
+    before = dict(_totals)
+    here: dict[str, float] = {}
+    try:
+        yield here
+    finally:
+        here |= {what: now - before.get(what, 0) for what, now in _totals.items() if now != before.get(what, 0)}

@@ -1,0 +1,240 @@
+"""Runs a GPU stage as a deployment of another work pool, from the side that costs little: nothing expensive waits.
+
+In: a stage whose artifact is missing, and its arguments. Out: where it ran; its artifact lies in the store.
+Before a stage is sent off its environment is looked for from here. If the environment goes away in mid-stage, the stage
+keeps what it has and ends, so that its device is free; here one waits for the environment, and schedules the same flow
+run again, which goes on from its checkpoint. A run that died (its worker, its machine) is scheduled again, too; one
+that a person cancelled is not.
+"""
+
+import time
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import httpx
+import tenacity
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.deployments import run_deployment
+from prefect.events import emit_event
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Scheduled
+from prefect.types._datetime import now
+from pydantic import BaseModel
+
+from apprentice.envs.breaker import SessionLost
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.metrics import count
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import wait_until_there
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.stages import AWAY, COUNTS
+from apprentice.tasks import announce
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.stage import Dispatched, Place, Stage
+
+POLL = 1.0
+"""Seconds between two looks at a stage that runs elsewhere."""
+DEATHS = 5
+"""Times that a stage which died is scheduled again."""
+LATE = 60.0
+"""Seconds after which it is said that no worker takes a stage."""
+SERVER_AWAY = 900.0
+"""Seconds that Prefect's server may be away."""
+
+
+class Pool:
+    """The GPU stages' deployments on a work pool.
+
+    Args:
+        deployment: Their name, such as a100: the stages are the flows sft, grpo and evaluate.
+    """
+
+    def __init__(self, recipe: Recipe, deployment: str):
+        self._recipe = recipe
+        self._deployment = deployment
+
+    def __call__(self, stage: Stage[..., Any], title: str, given: dict[str, Any], key: str) -> Dispatched:
+        """Returns when the stage is done. Raises Stop when only a person can mend what stopped it."""
+        arguments = {name: value for name, value in given.items() if name != next(iter(given))}  # without the bench
+        self._wait_for_environment(arguments)
+        run = self._begun(stage, title, arguments, key)
+        deaths = 0
+        while True:
+            run = _ended(run)
+            assert run.state is not None
+            if run.state.type == StateType.COMPLETED:
+                break
+            if run.state.type == StateType.CANCELLED:
+                raise Stop(f"{title} was cancelled.", "Retry this run when it is to go on.")
+            if run.state.name == AWAY:
+                announce.warn(f"{title} ended without its environment, its work is kept: {run.state.message}")
+                self._wait_for_environment(arguments)
+            elif run.state.type == StateType.CRASHED and deaths < DEATHS:
+                deaths += 1
+                announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {DEATHS}).")
+                time.sleep(min(5.0 * 2 ** (deaths - 1), 60.0))  # a crash is reported twice
+            else:
+                raise Stop(f"{title} failed on the pool: {run.state.message}", "See the log of its flow run.")
+            count("retries")
+            _schedule_again(run)
+        counts = {
+            name.removeprefix(COUNTS): float(value)  # type: ignore[arg-type]
+            for name, value in run.labels.items()
+            if name.startswith(COUNTS)
+        }
+        counts["device_s"] = run.total_run_time.total_seconds()
+        return Dispatched(place_of(run), run.run_count, counts)
+
+    def _begun(self, stage: Stage[..., Any], title: str, arguments: dict[str, Any], key: str) -> FlowRun:
+        """The flow run that makes `key` for this parent: a retried parent joins the one that it began before.
+
+        One that ended without success goes on; a cancelled one does not, nor one whose artifact was lost since: a
+        parent that a person retried begins another one.
+        """
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        parent = context.flow_run
+        name = f"{stage.name}/{self._deployment}"
+        parameters = {"recipe": self._recipe.as_parameters()} | {
+            name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+            for name, value in arguments.items()
+        }
+        joined = f"{parent.id}:{stage.name}:{key}"
+        for idempotency_key in (joined, f"{joined}:{parent.run_count}"):
+            try:
+                run = _patiently(
+                    lambda idempotency_key=idempotency_key: run_deployment(
+                        name,
+                        parameters=parameters,
+                        flow_run_name=f"{self._recipe.name}-seed{self._recipe.seed}: {title}",
+                        tags=[self._recipe.name, stage.name],
+                        timeout=0,
+                        idempotency_key=idempotency_key,
+                    )
+                )
+            except ObjectNotFound:
+                raise Stop(
+                    f"There is no deployment {name} on Prefect's server.",
+                    "Create it: prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml",
+                ) from None
+            assert isinstance(run, FlowRun)
+            run = _read(run.id)
+            if run.state is None or run.state.type not in (StateType.CANCELLED, StateType.COMPLETED):
+                break
+        if run.state is not None and run.state.is_final() and run.state.type in (StateType.FAILED, StateType.CRASHED):
+            _schedule_again(run)
+        announce.dispatched(title, self._deployment, str(run.id))
+        return run
+
+    def _wait_for_environment(self, arguments: dict[str, Any]) -> None:
+        """Returns when the stage's environment answers. Raises Stop."""
+        spec = arguments.get("environment")
+        if not isinstance(spec, EnvironmentSpec):
+            return
+        server = self._recipe.server_of(spec.name)
+        if server.url:
+            outage = _Outage(server)
+            try:
+                wait_until_there(server, outage.say)
+            except SessionLost as lost:
+                raise Stop(
+                    f"The environment is out of reach: {lost}.",
+                    "See that its server runs, then retry this run: it goes on from there.",
+                ) from lost
+            finally:
+                outage.over()
+
+
+class _Outage:
+    """Tells of an environment that is away, and what the wait for it took, as events, too."""
+
+    def __init__(self, server: EnvironmentServer):
+        self._server = server
+        self._began: float | None = None
+
+    def say(self, text: str) -> None:
+        announce.warn(text)
+        if self._began is None:
+            self._began = time.monotonic()
+            self._emit("began")
+
+    def over(self) -> None:
+        if self._began is not None:
+            self._emit("ended")
+
+    def _emit(self, what: str) -> None:
+        resource = {"prefect.resource.id": f"apprentice.environment.{self._server.url}"}
+        emit_event(f"apprentice.outage.{what}", resource=resource, payload={"space": self._server.space})
+
+
+def here() -> Place:
+    """The place of this flow run. Raises Stop where it died too often: what kills it does not pass by itself."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        return Place()
+    run = _read(context.flow_run.id)  # the worker labels a run after it was begun
+    with get_client(sync_client=True) as client:
+        states = client.read_flow_run_states(run.id)
+    recent = now("UTC") - timedelta(days=1)
+    died = sum(state.type == StateType.CRASHED and state.timestamp > recent for state in states)
+    if died > DEATHS:
+        raise Stop(f"This run died {died} times within a day.", "See its log; retry it when the cause is mended.")
+    return place_of(run)
+
+
+def place_of(run: FlowRun) -> Place:
+    """The work pool and the worker of a flow run; empty for one that a person started in a process of theirs."""
+    return Place(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
+
+
+def _ended(run: FlowRun) -> FlowRun:
+    """The flow run once it is in a final state; says when no worker takes it."""
+    scheduled, told = time.monotonic(), False
+    while True:
+        run = _read(run.id)
+        if run.state is not None and run.state.is_final():
+            return run
+        waiting = run.state is not None and run.state.is_scheduled()
+        if waiting and not told and time.monotonic() - scheduled > LATE:
+            announce.warn(f"No worker has taken {run.name} for {LATE:.0f} s: is one of {run.work_pool_name} running?")
+            told = True
+        time.sleep(POLL)
+
+
+def _schedule_again(run: FlowRun) -> None:
+    """The same flow run, in whatever state it ended, to be run again now."""
+
+    def set_state() -> None:
+        with get_client(sync_client=True) as client:
+            state: State[Any] = Scheduled(message="Goes on from what it kept.")
+            client.set_flow_run_state(run.id, state, force=True)
+
+    _patiently(set_state)
+
+
+def _read(run_id: UUID) -> FlowRun:
+    def read() -> FlowRun:
+        with get_client(sync_client=True) as client:
+            return client.read_flow_run(run_id)
+
+    return _patiently(read)
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether Prefect's server may answer later."""
+    if isinstance(error, PrefectHTTPStatusError):
+        return error.response.status_code >= 500 or error.response.status_code == 429
+    return isinstance(error, httpx.TransportError)
+
+
+_patiently = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(_is_passing),
+    wait=tenacity.wait_random_exponential(multiplier=0.5, max=10.0),
+    stop=tenacity.stop_after_delay(SERVER_AWAY),
+    reraise=True,
+)
+"""Calls what asks Prefect's server until it answers."""

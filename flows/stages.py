@@ -1,0 +1,107 @@
+"""The GPU stages as flows of their own: what the deployments on the pool with GPUs run.
+
+In: the recipe, which says where servers and store are, and the stage's own arguments, with artifacts as references.
+Out: the artifact in the store; nothing travels through a worker's memory or disk.
+A stage that lost its environment ends in the state `EnvironmentAway`, its work kept, its device free: whoever
+dispatched it waits, and schedules it again.
+"""
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
+from prefect.states import Completed, Failed, State
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.metrics import counted
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.servers import RunServers
+from apprentice.tasks.artifacts import (
+    BaseStudent,
+    GrpoCheckpoint,
+    KeptRollouts,
+    LengthStats,
+    Questions,
+    Release,
+    SftCheckpoint,
+)
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.failures import failure_of
+from apprentice.tasks.grpo import grpo
+from apprentice.tasks.sft import sft
+from apprentice.tasks.specs import EvaluateSpec, GrpoSpec, SftSpec
+from apprentice.tasks.stage import Stage, Work
+from apprentice.tasks.store import LocalStore
+
+AWAY = "EnvironmentAway"
+COUNTS = "apprentice."
+"""What the labels begin with under which a flow run keeps what it counted."""
+
+Any_Checkpoint = BaseStudent | SftCheckpoint | GrpoCheckpoint | Release
+
+
+@flow(name="sft", flow_run_name="{recipe.name}-seed{seed}-sft")
+def sft_stage(
+    recipe: Recipe, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+) -> State:
+    """Supervised fine-tuning on the kept rollouts."""
+    return _made(recipe, sft, spec, student, kept, lengths, seed)
+
+
+@flow(name="grpo", flow_run_name="{recipe.name}-seed{seed}-grpo")
+def grpo_stage(
+    recipe: Recipe,
+    spec: GrpoSpec,
+    checkpoint: SftCheckpoint,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    seed: int,
+) -> State:
+    """GRPO in the environment that the teacher played."""
+    return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
+
+
+@flow(name="evaluate", flow_run_name="{recipe.name}-seed{seed}-evaluate-{checkpoint.stage}-{questions.key}")
+def evaluate_stage(
+    recipe: Recipe,
+    spec: EvaluateSpec,
+    checkpoint: Any_Checkpoint,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    seed: int,
+) -> State:
+    """One model on held-out questions."""
+    return _made(recipe, evaluate, spec, checkpoint, environment, questions, seed)
+
+
+STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
+"""The flows by their names, which are the stages' names."""
+
+
+def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
+    """The stage, with no more patience for its environment than a device is worth."""
+    with RunServers(recipe, holds_device=True) as servers:
+        work = Work(LocalStore(recipe.store.path, project=recipe.name), servers)
+        counts: dict[str, float] = {}
+        try:
+            with counted() as counts:
+                artifact = stage(work, *given)
+        except Exception as error:
+            if failure_of(error).boundary == "environment":
+                return Failed(name=AWAY, message=str(error))
+            raise
+        finally:
+            _add_to_labels(counts)
+    return Completed(message=f"{artifact.repository}@{artifact.revision}, key {artifact.key}")
+
+
+def _add_to_labels(counts: dict[str, float]) -> None:
+    """Adds to what earlier attempts of this flow run counted."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or not counts:
+        return
+    with get_client(sync_client=True) as client:
+        before = client.read_flow_run(context.flow_run.id).labels
+        after = {COUNTS + name: before.get(COUNTS + name, 0) + value for name, value in counts.items()}  # type: ignore[operator]
+        client.update_flow_run_labels(context.flow_run.id, after)

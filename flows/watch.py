@@ -1,0 +1,49 @@
+"""Looks whether something upstream has a new revision: the Space that serves an environment, a dataset, a model.
+
+In: repositories of the Hub. Out: an event `apprentice.revision.new` for each whose head has moved since the last look;
+a deployment that is triggered by it retrains. What was seen is kept as a Prefect variable.
+"""
+
+from typing import Literal
+
+from prefect import flow
+from prefect.events import emit_event
+from prefect.variables import Variable
+from pydantic import BaseModel, ConfigDict
+
+from apprentice.tasks import announce
+
+SEEN = "apprentice_revisions"
+
+
+class Watched(BaseModel):
+    """A repository of the Hub."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Literal["space", "dataset", "model"]
+    repository: str
+    """owner/name"""
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.repository}"
+
+
+@flow(name="watch")
+def watch(repositories: list[Watched]) -> dict[str, str]:
+    """Emits an event for every repository with a new revision; the first look only notes. Returns what was seen."""
+    from huggingface_hub import HfApi
+
+    before: dict[str, str] = Variable.get(SEEN, default={}) or {}  # type: ignore[assignment]
+    now = {str(each): str(HfApi().repo_info(each.repository, repo_type=each.kind).sha) for each in repositories}
+    for name, revision in now.items():
+        if name in before and before[name] != revision:
+            announce.warn(f"{name} has a new revision: {revision}")
+            emit_event(
+                "apprentice.revision.new",
+                resource={"prefect.resource.id": f"apprentice.{name}"},
+                payload={"revision": revision, "before": before[name]},
+            )
+    if before | now != before:
+        Variable.set(SEEN, before | now, overwrite=True)
+    return now

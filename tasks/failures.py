@@ -1,0 +1,74 @@
+"""Which failure is mended by what: tried again, waited for without a device, or left to a person.
+
+In: an exception, with what caused it. Out: the row of the table that it falls under.
+A boundary is what the failure crossed to reach us; what crossed none is a fault of settings or of code, and trying
+again would only repeat it. Waiting is not trying again: an environment's and a teacher's clients have waited for their
+whole patience before they give up, so a second try at once would find the same outage.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from apprentice.envs.breaker import SessionLost
+from apprentice.envs.process import ServerFailed
+from apprentice.tasks.budget import BudgetReached
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.teacher import TeacherAway, TeacherFailed
+
+Remedy = Literal["retry", "wait", "person"]
+
+
+class Failure(NamedTuple):
+    """One row: whether an exception is of this kind, what it crossed, what mends it."""
+
+    boundary: str
+    remedy: Remedy
+    is_one: Callable[[BaseException], bool]
+
+
+def _of(*types: type[BaseException]) -> Callable[[BaseException], bool]:
+    return lambda error: isinstance(error, types)
+
+
+def _hub_is_busy(error: BaseException) -> bool:
+    """429 and 5xx of the Hub, and connections to it that were cut."""
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response is not None and (error.response.status_code == 429 or error.response.status_code >= 500)
+    return isinstance(error, httpx.TransportError)
+
+
+def _hub_refuses(error: BaseException) -> bool:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return isinstance(error, HfHubHTTPError)
+
+
+def _memory_is_full(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError"  # torch's; torch is not imported to look at a failure
+
+
+TABLE = (
+    Failure("environment", "wait", _of(SessionLost)),
+    Failure("teacher", "wait", _of(TeacherAway)),
+    Failure("teacher", "person", _of(TeacherFailed, BudgetReached)),
+    Failure("hub", "retry", _hub_is_busy),
+    Failure("hub", "person", _hub_refuses),
+    Failure("server of our own", "retry", _of(ServerFailed)),
+    Failure("device", "person", _memory_is_full),
+)
+SETTINGS = Failure("settings", "person", _of(Stop))
+CODE = Failure("code", "person", lambda _: True)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The row for the first of `error` and its causes that is in the table; a Stop without one is of the settings."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for row in TABLE:
+            if row.is_one(cause):
+                return row
+        cause = cause.__cause__
+    return SETTINGS if isinstance(error, Stop) else CODE

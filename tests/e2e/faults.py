@@ -1,0 +1,313 @@
+"""What outages and kills cost a run on two pools: time, and nothing else. `make e2e-faults` [names of faults].
+
+Each fault disturbs a run of the toy recipe at the stage that it names; the stages before are there already. The run
+must end Completed with the keys and digests of an undisturbed one. In: names, or none for all. Out: a line of JSON.
+"""
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from apprentice.flows.recipe import load_recipe
+from tests.e2e.cluster import ROOT, Cluster, children_of, kill_tree, until
+from tests.e2e.whole import client_of, ended, ready, start
+from tests.restartable import RestartableServer
+
+OUTAGE = 60.0
+GRACE = 8.0
+STAGES = [
+    *("questions", "rollout-shards", "rollouts", "kept-rollouts", "base", "lengths", "sft", "grpo"),
+    *("evaluation", "verdict", "decisions", "model"),
+]
+"""The repositories of a run, in the order in which it fills them."""
+RECIPE = [  # GRPO has something to learn, and every stage takes long enough to be hit in its middle
+    *("student.build.hidden_size=64", "student.build.intermediate_size=128", "guards=[]"),
+    *("windows.collect.size=100", "sft.epochs=25", "sft.checkpoint_steps=5"),
+    *("grpo.batch_size=16", "grpo.max_steps=12", "grpo.checkpoint_steps=2"),
+    *("windows.evaluate.size=100", "evaluate.questions=80", "evaluate.batch_size=4", f"server.grace={GRACE}"),
+]
+
+
+class Disturbed(NamedTuple):
+    """One disturbed run, as a fault sees it."""
+
+    cluster: Cluster
+    environment: RestartableServer
+    store: Path
+    run: UUID
+
+    def reaches(self, pattern: str, seconds: float = 240.0) -> Path:
+        """Waits until the stages' scratch folders hold a file that fits."""
+        found = until(pattern, lambda: list((self.store / ".scratch").glob(pattern)), seconds, every=0.005)
+        say(f"  {found[0].relative_to(self.store)} is there")
+        return found[0]
+
+    def stage_processes(self) -> list[Any]:
+        """The processes of flow runs below the a100 worker."""
+        return children_of(self.cluster.workers["a100-worker"])
+
+
+Fault = Callable[[Disturbed], None]
+FAULTS: dict[str, tuple[str, Fault]] = {}
+MIDDLE = {
+    "sft": "sft-*/checkpoint-40/trainer_state.json",
+    "grpo": "grpo-*/checkpoint-4/trainer_state.json",
+    "evaluate": "evaluate-*/episodes.jsonl",
+    "collect": "collect_shard-*/episodes.jsonl",
+}
+FIRST = {"sft": "sft", "grpo": "grpo", "evaluate": "evaluation", "collect": "rollout-shards"}
+
+
+def fault(stage: str) -> Callable[[Fault], Fault]:
+    """Names a fault after its function; the run begins with `stage`."""
+
+    def named(do: Fault) -> Fault:
+        FAULTS[do.__name__.replace("_", " ")] = (stage, do)
+        return do
+
+    return named
+
+
+def away(seconds: float, disturbed: Disturbed) -> None:
+    """The environment's server is killed, and comes back after `seconds`."""
+    disturbed.environment.kill()
+    with idle_time(disturbed) as idle:
+        time.sleep(seconds)
+    IDLE.append(max(0.0, idle["s"] - GRACE))
+    disturbed.environment.start()
+
+
+IDLE: list[float] = []
+"""Seconds beyond the grace period that a process of a GPU stage lived through an outage."""
+
+
+@contextmanager
+def idle_time(disturbed: Disturbed) -> Iterator[dict[str, float]]:
+    """Counts the seconds in which a process of a GPU stage lives."""
+    idle, over = {"s": 0.0}, threading.Event()
+
+    def look() -> None:
+        before = time.monotonic()
+        while not over.wait(0.1):
+            now = time.monotonic()
+            idle["s"] += (now - before) * bool(disturbed.stage_processes())
+            before = now
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield idle
+    finally:
+        over.set()
+        looking.join()
+
+
+@fault("collect")
+def environment_down_for_60_s_in_collection(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["collect"])
+    away(OUTAGE, disturbed)
+
+
+@fault("grpo")
+def environment_down_for_60_s_in_grpo(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["grpo"])
+    away(OUTAGE, disturbed)
+
+
+@fault("evaluate")
+def environment_down_for_60_s_in_evaluation(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["evaluate"])
+    away(OUTAGE, disturbed)
+
+
+def worker_killed(disturbed: Disturbed, stage: str) -> None:
+    disturbed.reaches(MIDDLE[stage])
+    worker = disturbed.cluster.workers["a100-worker"]
+    worker.kill()
+    worker.wait()
+    disturbed.cluster.start_worker("a100", "a100-worker")
+
+
+@fault("sft")
+def worker_killed_in_sft(disturbed: Disturbed) -> None:
+    worker_killed(disturbed, "sft")
+
+
+@fault("grpo")
+def worker_killed_in_grpo(disturbed: Disturbed) -> None:
+    worker_killed(disturbed, "grpo")
+
+
+@fault("evaluate")
+def worker_killed_in_evaluation(disturbed: Disturbed) -> None:
+    worker_killed(disturbed, "evaluate")
+
+
+def stage_killed(disturbed: Disturbed, stage: str) -> None:
+    disturbed.reaches(MIDDLE[stage])
+    for process in disturbed.stage_processes():
+        process.kill()
+
+
+@fault("sft")
+def stage_killed_in_sft(disturbed: Disturbed) -> None:
+    stage_killed(disturbed, "sft")
+
+
+@fault("grpo")
+def stage_killed_in_grpo(disturbed: Disturbed) -> None:
+    stage_killed(disturbed, "grpo")
+
+
+@fault("evaluate")
+def stage_killed_in_evaluation(disturbed: Disturbed) -> None:
+    stage_killed(disturbed, "evaluate")
+
+
+@fault("grpo")
+def worker_terminated_in_grpo(disturbed: Disturbed) -> None:
+    """It takes the stage with it, whose run stays Running: the heartbeats that stop tell."""
+    disturbed.reaches(MIDDLE["grpo"])
+    worker = disturbed.cluster.workers["a100-worker"]
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(60)
+    disturbed.cluster.start_worker("a100", "a100-worker")
+
+
+@fault("sft")
+def worker_and_stage_killed_in_sft(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["sft"])
+    kill_tree(disturbed.cluster.workers["a100-worker"])
+    disturbed.cluster.start_worker("a100", "a100-worker")
+
+
+@fault("grpo")
+def worker_and_stage_killed_in_grpo(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["grpo"])
+    kill_tree(disturbed.cluster.workers["a100-worker"])
+    disturbed.cluster.start_worker("a100", "a100-worker")
+
+
+@fault("grpo")
+def retraining_and_its_worker_killed_in_grpo(disturbed: Disturbed) -> None:
+    """The holder of the recipe's one place dies: found by its heartbeats, it is run again, and joins its stage."""
+    disturbed.reaches(MIDDLE["grpo"])
+    kill_tree(disturbed.cluster.workers["cpu-worker"])
+    disturbed.cluster.start_worker("cpu", "cpu-worker")
+
+
+@fault("grpo")
+def prefect_server_restarted_in_grpo(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["grpo"])
+    disturbed.cluster.kill_server()
+    disturbed.cluster.start_server()
+
+
+@fault("grpo")
+def prefect_server_away_for_150_s_in_grpo(disturbed: Disturbed) -> None:
+    disturbed.reaches(MIDDLE["grpo"])
+    disturbed.cluster.kill_server()
+    time.sleep(150)
+    disturbed.cluster.start_server()
+
+
+@fault("grpo")
+def environment_away_beyond_patience_then_retried(disturbed: Disturbed) -> None:
+    """The run fails, in words; retried as a person does it in the interface, it repeats nothing that had finished."""
+    disturbed.reaches(MIDDLE["grpo"])
+    disturbed.environment.kill()
+    failed = ended(disturbed.cluster, disturbed.run)
+    assert failed["state"] == "Failed", failed
+    assert "out of reach" in failed["message"], failed
+    disturbed.environment.start()
+    retry(disturbed)
+
+
+def retry(disturbed: Disturbed) -> None:
+    from prefect.states import AwaitingRetry
+
+    client_of(disturbed.cluster).set_flow_run_state(disturbed.run, AwaitingRetry(), force=True)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def made(store: Path) -> dict[str, str]:
+    """Every artifact of a store: its revision by its repository and key."""
+    refs = store.glob("*/local/*/refs/*")
+    return {
+        f"{ref.parent.parent.name}:{ref.name}": ref.read_text()
+        for ref in refs
+        if not ref.name.startswith((".", "champion-"))
+    }
+
+
+def disturb(cluster: Cluster, environment: RestartableServer, whole: Path, name: str) -> dict[str, Any]:
+    """One fault on a store that lacks the stage and all after it; returns its row."""
+    stage, do = FAULTS[name]
+    store = cluster.store / name.replace(" ", "-")
+    shutil.copytree(whole, store, symlinks=True, ignore=shutil.ignore_patterns(".scratch", ".locks", "trackio"))
+    for suffix in STAGES[STAGES.index(FIRST[stage]) :]:
+        for refs in store.glob(f"*/local/toy-{suffix}/refs"):
+            shutil.rmtree(refs)
+    patience = 20.0 if "beyond" in name else 600.0
+    began = time.monotonic()
+    disturbed = Disturbed(cluster, environment, store, begin(cluster, environment, store, patience))
+    IDLE.clear()
+    do(disturbed)
+    result = ended(cluster, disturbed.run, 600.0)
+    report = max((store / "runs").glob("*/report.json"), default=None, key=lambda path: path.stat().st_mtime)
+    stages = json.loads(report.read_text())["stages"] if report else []
+    row = {
+        "name": name,
+        "state": result["state"],
+        "digest_equal": made(store) == made(whole),
+        "stages_repeated": [stage["title"] for stage in stages for _ in range(stage["attempts"] - 1)],
+        "gpu_idle_s": round(sum(IDLE), 1),
+    }
+    say(f"{json.dumps(row)} {time.monotonic() - began:.0f} s  {result['message'] or ''}")
+    return row
+
+
+def begin(cluster: Cluster, environment: RestartableServer, store: Path, patience: float = 600.0) -> UUID:
+    where = [f"server.url={environment.url}", f"server.patience={patience}", f"store.path={store}"]
+    recipe = load_recipe(ROOT / "deployments" / "recipes" / "toy.yaml", [*RECIPE, *where])
+    return start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "runs": str(store / "runs"), "gpu": "a100"})
+
+
+def main(names: list[str]) -> None:
+    chosen = [name for name in FAULTS if not names or any(part in name for part in names)]
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="apprentice-faults-") as folder, Cluster(Path(folder)) as cluster:
+        environment = RestartableServer()
+        try:
+            ready(cluster)
+            whole = cluster.store / "undisturbed"
+            began = time.monotonic()
+            first = ended(cluster, begin(cluster, environment, whole))
+            assert first["state"] == "Completed", first
+            say(f"undisturbed: {time.monotonic() - began:.0f} s, {len(made(whole))} artifacts")
+            for name in chosen:
+                say(name)
+                rows.append(disturb(cluster, environment, whole, name))
+        finally:
+            environment.kill()
+        bad = [row["name"] for row in rows if row["state"] != "Completed" or not row["digest_equal"]]
+        for log in [] if not bad else Path(folder).glob("*/log.txt"):
+            say(f"--- {log.parent.name}\n" + "\n".join(log.read_text().splitlines()[-200:]))
+    print(json.dumps({"faults": rows}))
+    sys.exit(f"not as it should be: {', '.join(bad)}" if bad else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
