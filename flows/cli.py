@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | evaluate | champion RECIPE`."""
+"""The command line: `apprentice run | evaluate | champion RECIPE`, `apprentice status`."""
 
 import json
 import os
@@ -35,6 +35,7 @@ QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run speaks for itself; Prefect's interface has its logs
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
@@ -141,6 +142,40 @@ def evaluate(
             print(json.dumps({"model": model[0], **only} if only else report))
 
 
+@app.command()
+def status(
+    hours: Annotated[float, typer.Option(min=0.0, help="How far back failures are shown.")] = 24.0,
+    json_: Annotated[bool, typer.Option("--json", help="One line for machines.")] = False,
+) -> None:
+    """Say what runs, waits or failed on Prefect's server, and why."""
+    with told_in_words():
+        quiet()
+        from apprentice.tasks.errors import Stop
+        from apprentice.tasks.limits import shared
+
+        if not shared():
+            raise Stop(
+                "No Prefect server is named: a run without one is a process, and says itself how it does.",
+                "Set PREFECT_API_URL to the server's, such as http://127.0.0.1:4200/api.",
+            )
+        from apprentice.flows.status import status as look
+        from apprentice.tasks.announce import table
+
+        found = look(hours)
+        if json_:
+            print(json.dumps(found))
+            return
+        for key, title in (
+            ("runs", "Running or waiting"),
+            ("failed", f"Failed in {hours:g} h"),
+            ("workers", "Workers"),
+        ):
+            if found[key]:
+                table(key, title, found[key])
+            else:
+                print(f"{title}: none")
+
+
 @champion_app.command()
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Say which model is the champion, and what the gate found."""
@@ -197,8 +232,7 @@ def rollback(
 
 def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     """The recipe, with everything set that libraries read when they are imported. Raises Stop."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
     from apprentice.flows.recipe import load_recipe
@@ -207,6 +241,12 @@ def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     return chosen
+
+
+def quiet() -> None:
+    """Sets what libraries read when they are imported, where it is not set."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
 
 
 def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":

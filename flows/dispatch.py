@@ -18,7 +18,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
-from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Scheduled
 from prefect.types._datetime import now
@@ -39,6 +38,8 @@ POLL = 1.0
 """Seconds between two looks at a stage that runs elsewhere."""
 DEATHS = 5
 """Times that a stage which died is scheduled again."""
+RISE = 5.0
+"""Seconds before the first time; twice as many before the next."""
 LATE = 60.0
 """Seconds after which it is said that no worker takes a stage."""
 SERVER_AWAY = 900.0
@@ -75,7 +76,7 @@ class Pool:
             elif run.state.type == StateType.CRASHED and deaths < DEATHS:
                 deaths += 1
                 announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {DEATHS}).")
-                time.sleep(min(5.0 * 2 ** (deaths - 1), 60.0))  # a crash is reported twice
+                time.sleep(min(RISE * 2 ** (deaths - 1), 60.0))  # a crash is reported twice
             else:
                 raise Stop(f"{title} failed on the pool: {run.state.message}", "See the log of its flow run.")
             count("retries")
@@ -167,8 +168,7 @@ class _Outage:
             self._emit("ended")
 
     def _emit(self, what: str) -> None:
-        resource = {"prefect.resource.id": f"apprentice.environment.{self._server.url}"}
-        emit_event(f"apprentice.outage.{what}", resource=resource, payload={"space": self._server.space})
+        announce.event(f"outage.{what}", f"environment.{self._server.url}", {"space": self._server.space})
 
 
 def here() -> Place:

@@ -219,8 +219,28 @@ def _costs(report: dict[str, Any]) -> list[str]:
         f"{collected['cost_usd']:.4f} USD at the recipe's prices. Stages: "
         f"{sum(row['seconds'] for row in report['stages']):.0f} s on {report['device']}, at most "
         f"{report['peak_memory_mb']:,} MB in one process.\n",
-        markdown_table([{**row, "seconds": f"{row['seconds']:.1f}"} for row in report["stages"]]),
+        markdown_table([_stage_row(stage) for stage in report["stages"]]),
     ]
+
+
+def _stage_row(stage: dict[str, Any]) -> dict[str, str]:
+    """A stage's line: where it ran, how often it was begun, what it counted."""
+    counts = stage["counts"]
+    tokens = f"{counts.get('prompt_tokens', 0):,.0f} + {counts.get('completion_tokens', 0):,.0f}"
+    return {
+        "stage": stage["title"],
+        "state": stage["state"],
+        "seconds": f"{stage['seconds']:.1f}",
+        "pool, worker": ", ".join(filter(None, (stage["pool"], stage["worker"]))) or "here",
+        "begun": str(stage["attempts"]) if stage["state"] == "ran" else "–",
+        "episodes": f"{counts['episodes']:,.0f}" if "episodes" in counts else "–",
+        "tokens read + written": tokens if "prompt_tokens" in counts else "–",
+        "USD": f"{counts['cost_usd']:.4f}" if "cost_usd" in counts else "–",
+        "retries, reconnects": f"{counts.get('retries', 0):.0f}, {counts.get('reconnects', 0):.0f}",
+        "waited s": f"{counts.get('waited_s', 0):.0f}",
+        "device s": f"{counts['device_s']:.1f}" if "device_s" in counts else "–",
+        "key": code(stage["key"]),
+    }
 
 
 def _lineage(report: dict[str, Any]) -> list[str]:

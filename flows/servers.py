@@ -16,7 +16,8 @@ class RunServers:
     """A context manager that holds what was started.
 
     Args:
-        holds_device: Whether a device waits with this process: then one is patient with a server for its `grace` only.
+        holds_device: Whether a device waits with this process: then one is patient with a server for half of its `grace`
+            only; the other half is for saving.
     """
 
     def __init__(self, recipe: Recipe, holds_device: bool = False):
@@ -35,7 +36,7 @@ class RunServers:
         """The recipe's server for its own environment, a guard rail's for another one; local where no URL is named."""
         server = self._recipe.server_of(name)
         if server.url:
-            return server.model_copy(update={"patience": server.grace}) if self._holds_device else server
+            return server.model_copy(update={"patience": server.grace / 2}) if self._holds_device else server
         if name not in self._local:
             self._local[name] = self._start(name)
         return server.model_copy(update={"url": self._local[name], "shared": False})

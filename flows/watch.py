@@ -7,7 +7,6 @@ a deployment that is triggered by it retrains. What was seen is kept as a Prefec
 from typing import Literal
 
 from prefect import flow
-from prefect.events import emit_event
 from prefect.variables import Variable
 from pydantic import BaseModel, ConfigDict
 
@@ -39,11 +38,7 @@ def watch(repositories: list[Watched]) -> dict[str, str]:
     for name, revision in now.items():
         if name in before and before[name] != revision:
             announce.warn(f"{name} has a new revision: {revision}")
-            emit_event(
-                "apprentice.revision.new",
-                resource={"prefect.resource.id": f"apprentice.{name}"},
-                payload={"revision": revision, "before": before[name]},
-            )
+            announce.event("revision.new", name, {"revision": revision, "before": before[name]})
     if before | now != before:
         Variable.set(SEEN, before | now, overwrite=True)
     return now

@@ -4,27 +4,34 @@ In: titles, tables, pictures, progress. Out: lines and bars on the terminal (ric
 """
 
 import base64
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from prefect.artifacts import (
     create_image_artifact,
+    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
 )
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
+from prefect.settings import get_current_settings
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from apprentice.tasks.log import note
 
 if TYPE_CHECKING:
     from apprentice.tasks.stage import StageRun
@@ -42,9 +49,25 @@ def _log(line: str) -> None:
         get_run_logger().info(line)
 
 
+def event(name: str, resource: str, payload: dict[str, Any]) -> None:
+    """An event on Prefect's server, where one is in use that outlives this run: automations listen to it.
+
+    `resource`: what it is about, such as champion.local/toy-model.
+    """
+    if get_current_settings().api.url is not None:
+        emit_event(f"apprentice.{name}", resource={"prefect.resource.id": f"apprentice.{resource}"}, payload=payload)
+
+
+def link(key: str, url: str, text: str) -> None:
+    """A link on the run's page in Prefect."""
+    if _in_prefect():
+        create_link_artifact(link=url, link_text=text, key=key, description=text)
+
+
 def stage_starts(title: str) -> None:
     console.print(f"[bold]▶ {title}[/]")
     _log(title)
+    note("stage began", title=title)
 
 
 def stage_ended(title: str, run: "StageRun") -> None:
@@ -53,11 +76,16 @@ def stage_ended(title: str, run: "StageRun") -> None:
     else:
         console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
     _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
+    told = {**run._asdict(), "seconds": round(run.seconds, 1)}
+    told["stage"] = told.pop("name")
+    note("stage ended", **told)
+    event("stage.ended", f"stage.{run.name}", told)
 
 
 def dispatched(title: str, deployment: str, run: str) -> None:
     console.print(f"[bold]▶ {title}[/]: on {deployment}, flow run {run}")
     _log(f"{title}: on {deployment}, flow run {run}")
+    note("stage dispatched", title=title, deployment=deployment, flow_run=run)
 
 
 def warn(text: str) -> None:
@@ -65,6 +93,7 @@ def warn(text: str) -> None:
     console.print(f"[yellow]  {escape(text)}[/]")
     if _in_prefect():
         get_run_logger().warning(text)
+    note(text, level=logging.WARNING)
 
 
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -138,7 +167,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
     """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
     percent = 100.0 * done / total if total else 100.0
     artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
-    shown = done
+    shown, began = done, monotonic()
     with _bars.bar(title, total, done) as bar:
 
         def advance(units: int) -> None:
@@ -147,9 +176,21 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
             if artifact is not None and (now - shown >= total / 10 or now == total):
                 shown = now
                 try:
-                    update_progress_artifact(artifact_id=artifact, progress=100.0 * now / total)  # type: ignore[arg-type]
+                    left = (monotonic() - began) / (now - done) * (total - now)
+                    update_progress_artifact(
+                        artifact_id=artifact,  # type: ignore[arg-type]
+                        progress=100.0 * now / total,
+                        description=f"{title}: {now:,} of {total:,}" + (f", {in_words(left)} left" if left else ""),
+                    )
                 except Exception as error:  # the work goes on without Prefect's server
                     artifact = None
                     console.print(f"[yellow]  Prefect takes no progress any more ({type(error).__name__}).[/]")
 
         yield advance
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it, such as "about 3 min"."""
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

@@ -11,6 +11,7 @@ In: releases. Out: the champion, its history. Tags, as on the Hub:
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Release
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.store import LocalStore
@@ -75,7 +76,8 @@ class Champions:
                     "Run the recipe again: it is compared with the new one.",
                 )
             self._move(release, "promoted")
-            return True
+        announce.event("champion.promoted", f"champion.{release.repository}", {"revision": release.revision})
+        return True
 
     def roll_back(self, to: int | None = None) -> Release:
         """Makes an earlier champion the champion again: the one before, or that of change `to`. Raises Stop."""

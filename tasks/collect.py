@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.journal import Journal, check_begun_with, journal
 from apprentice.tasks.limits import Lease, limit_name, shared
+from apprentice.tasks.log import note
 from apprentice.tasks.record import Record
 from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work, stage
@@ -137,6 +139,9 @@ class Collector:
 
         def play(instance: ToolEnvironment, seed: int) -> Record:
             record = play_one(instance, seed, teacher, self._environment)
+            if record.failed_at or record.asked_again:
+                why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
+                note("episode failed" if record.failed_at else "asked again", WARNING, episode=seed, **why)
             if record.is_final:
                 self._journal.append(record)
             return record

@@ -28,6 +28,7 @@ from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact, make_key
 from apprentice.tasks.cards import write_card
 from apprentice.tasks.failures import failure_of
+from apprentice.tasks.log import keep_in, of_stage
 from apprentice.tasks.specs import Spec
 from apprentice.tasks.store import LocalStore
 
@@ -120,6 +121,7 @@ class Work:
         self.place = place
         self.dispatch = dispatch
         self.log: list[StageRun] = []
+        keep_in(store.root, store.project)
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class Stage(Generic[P, A]):
 
     def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
         args, kwargs = given
-        with work.store.alone(f"{self.name}-{key}", announce.warn):
+        with of_stage(self.name, key), work.store.alone(f"{self.name}-{key}", announce.warn):
             return work.store.find(self.gives, key) or self._make(work, key, args, kwargs)
 
     def _make(self, work: Work, key: str, args: Any, kwargs: Any) -> A:

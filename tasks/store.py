@@ -96,7 +96,8 @@ class LocalStore:
     def alone(self, name: str, say: Callable[[str], None]) -> Iterator[None]:
         """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go."""
         folder = self.root / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
+        with self._writable():
+            folder.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,13 +120,8 @@ class LocalStore:
     def staging(self) -> Iterator[Path]:
         """A folder beside the store's repositories; what was not published from it is removed."""
         folder = self.root / ".staging" / uuid.uuid4().hex
-        try:
+        with self._writable():
             folder.mkdir(parents=True)
-        except OSError as error:
-            raise Stop(
-                f"The store {self.root} cannot be written: {error.strerror}.",
-                "Make room or give yourself the right to write there, or choose another with --set store.path=….",
-            ) from error
         with _disk_errors(self.root):
             try:
                 yield folder
@@ -148,6 +144,16 @@ class LocalStore:
             artifact = kind(repository=self.repository(kind), revision=revision, key=key, **counts)
             self.tag(artifact, key)
         return artifact
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Stop(
+                f"The store {self.root} cannot be written: {error.strerror}.",
+                "Make room or give yourself the right to write there, or choose another with --set store.path=….",
+            ) from error
 
     def _folder(self, kind: type[Artifact], repository: str) -> Path:
         return self.root / f"{kind.repo_type}s" / repository

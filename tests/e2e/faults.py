@@ -46,8 +46,11 @@ class Disturbed(NamedTuple):
     run: UUID
 
     def reaches(self, pattern: str, seconds: float = 240.0) -> Path:
-        """Waits until the stages' scratch folders hold a file that fits."""
-        found = until(pattern, lambda: list((self.store / ".scratch").glob(pattern)), seconds, every=0.005)
+        """Waits until something was written to a file of a stage's scratch folder."""
+        scratch = self.store / ".scratch"
+        found = until(
+            pattern, lambda: [path for path in scratch.glob(pattern) if path.stat().st_size], seconds, every=0.005
+        )
         say(f"  {found[0].relative_to(self.store)} is there")
         return found[0]
 

@@ -11,6 +11,7 @@ from apprentice.tasks.calibration import calibration
 from apprentice.tasks.markdown import code, fenced, markdown_table
 from apprentice.tasks.pictures import histogram
 from apprentice.tasks.slices import side_by_side, slices, worst
+from apprentice.tasks.stage import StageRun
 from apprentice.tasks.verdict import compare_all, with_intervals
 from tests.browser import Look, browser
 from tests.tasks.examined import episode
@@ -85,7 +86,10 @@ def report(folder: Path) -> dict[str, Any]:
         },
         "lengths": {"p50": 1, "p95": 2, "p99": 3, "longest": 4, "max_length": 8, "truncated": 0},
         "teacher": calibration(folder, chain_sum),
-        "stages": [{"name": "collect", "state": "ran", "seconds": 1.0, "key": "k" * 20}],
+        "stages": [
+            StageRun("collect", "ran", 1.0, "k" * 20, "Teacher", "cpu", "cpu-worker", 1, {"episodes": 60})._asdict(),
+            StageRun("grpo", "ran", 9.0, "g" * 20, "GRPO", "a100", "gpu-1", 2, {"device_s": 8.5})._asdict(),
+        ],
         "device": "a machine",
         "peak_memory_mb": 1234,
         "lineage": [

@@ -1,0 +1,66 @@
+"""The structured log: one line of JSON for each thing that happened, with its run, stage and episode.
+
+In: a few words and fields. Out: `<store>/logs/<project>.jsonl`, to which all processes of a project append whole lines.
+What went well is counted, not told: an episode has a line where it was lost, failed, or was asked for again.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from prefect.context import FlowRunContext
+from pythonjsonlogger.json import JsonFormatter
+
+
+class _Quiet(logging.FileHandler):
+    """Says nothing about a full disk on standard error: the store does, in words, when it comes to an artifact."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return
+
+
+_stage: ContextVar[dict[str, str]] = ContextVar("stage", default={})  # noqa: B039  # never changed in place
+_logger = logging.getLogger("apprentice.log")
+_logger.propagate = False
+_logger.setLevel(logging.INFO)
+
+
+def keep_in(store: Path, project: str) -> None:
+    """Writes to a project's log in a store from now on, if that can be written: if not, the store says so itself."""
+    path = store / "logs" / f"{project}.jsonl"
+    for handler in [handler for handler in _logger.handlers if getattr(handler, "baseFilename", "") != str(path)]:
+        _logger.removeHandler(handler)
+        handler.close()
+    if not _logger.handlers:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        handler = _Quiet(path, delay=True)
+        handler.setFormatter(JsonFormatter("{levelname}{message}", style="{", timestamp="at"))
+        _logger.addHandler(handler)
+
+
+@contextmanager
+def of_stage(stage: str, key: str) -> Iterator[None]:
+    """What is noted in the block is of this stage."""
+    token = _stage.set({"stage": stage, "key": key})
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
+def note(what: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Writes a line where a log was opened."""
+    if not _logger.handlers:
+        return
+    _logger.log(level, what, extra={**_run(), **_stage.get(), **fields})
+
+
+def _run() -> dict[str, str]:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return {}
+    return {"run": context.flow_run.name, "run_id": str(context.flow_run.id)}
