@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval faults-collect lock clean
+.PHONY: run test lint bench bench-collect bench-eval faults-collect e2e e2e-faults bench-scaling screenshots lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -28,6 +28,18 @@ bench-eval: .venv/ready  ## our evaluation against the tutorial's loop: one mode
 
 faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
 	$(BIN)/python -m pytest tests/faults
+
+e2e: .venv/ready  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
+	$(BIN)/python -m tests.e2e.whole
+
+e2e-faults: .venv/ready  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
+	$(BIN)/python -m tests.e2e.faults $(FAULTS)
+
+screenshots: .venv/ready  ## the pictures in docs/ of Prefect's pages, taken anew
+	$(BIN)/python -m tests.e2e.screenshots
+
+bench-scaling: .venv/ready  ## the points of deployments/SCALING.md that this machine can reach
+	$(BIN)/python -m tests.bench.scaling
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'

@@ -16,8 +16,8 @@ class RunServers:
     """A context manager that holds what was started.
 
     Args:
-        holds_device: Whether a device waits with this process: then one is patient with a server for half of its `grace`
-            only; the other half is for saving.
+        holds_device: Whether a device waits with this process: then one is patient with a server for half of its
+            `grace` only; the other half is for saving.
     """
 
     def __init__(self, recipe: Recipe, holds_device: bool = False):

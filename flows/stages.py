@@ -38,10 +38,10 @@ AWAY = "EnvironmentAway"
 COUNTS = "apprentice."
 """What the labels begin with under which a flow run keeps what it counted."""
 
-Any_Checkpoint = BaseStudent | SftCheckpoint | GrpoCheckpoint | Release
+AnyCheckpoint = BaseStudent | SftCheckpoint | GrpoCheckpoint | Release
 
 
-@flow(name="sft", flow_run_name="{recipe.name}-seed{seed}-sft")
+@flow(name="sft")
 def sft_stage(
     recipe: Recipe, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> State:
@@ -49,7 +49,7 @@ def sft_stage(
     return _made(recipe, sft, spec, student, kept, lengths, seed)
 
 
-@flow(name="grpo", flow_run_name="{recipe.name}-seed{seed}-grpo")
+@flow(name="grpo")
 def grpo_stage(
     recipe: Recipe,
     spec: GrpoSpec,
@@ -62,11 +62,11 @@ def grpo_stage(
     return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
 
 
-@flow(name="evaluate", flow_run_name="{recipe.name}-seed{seed}-evaluate-{checkpoint.stage}-{questions.key}")
+@flow(name="evaluate")
 def evaluate_stage(
     recipe: Recipe,
     spec: EvaluateSpec,
-    checkpoint: Any_Checkpoint,
+    checkpoint: AnyCheckpoint,
     environment: EnvironmentSpec,
     questions: Questions,
     seed: int,

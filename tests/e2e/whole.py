@@ -6,17 +6,28 @@ In: nothing. Out: one line of JSON: every stage with the pool and the worker on 
 import json
 import os
 import tempfile
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.e2e.cluster import Cluster, until
+from prefect.client.schemas.actions import BlockDocumentCreate
+
+from apprentice.flows.recipe import load_recipe
+from tests.e2e.cluster import ROOT, Cluster, free_port, until
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="apprentice-e2e-") as folder, Cluster(Path(folder)) as cluster:
-        ready(cluster)
+    with (
+        tempfile.TemporaryDirectory(prefix="apprentice-e2e-") as folder,
+        receiver() as (address, told),
+        Cluster(Path(folder)) as cluster,
+    ):
+        until("the server knows its blocks", lambda: save_block(cluster, address))
+        ready(cluster, "--notify", "custom-webhook/team", "--outage-minutes", "0.1")
         run = start(cluster, "retrain/toy")
         first = ended(cluster, run)
         assert first["state"] == "Completed", first
@@ -36,6 +47,8 @@ def main() -> None:
         assert later >= end > began, again
         say("twice again, one after the other, from what was there", *again)
 
+        check_people_are_told(cluster, told)
+        check_nothing_is_pickled(Path(folder))
         check_schedules(cluster)
         print(json.dumps({"stages": stages}))
 
@@ -46,12 +59,74 @@ def say(what: str, *runs: dict[str, Any]) -> None:
     )
 
 
-def ready(cluster: Cluster) -> None:
-    """Sets the server up as the README says, and starts a worker for each pool."""
-    cluster.run("apprentice", "setup")
+def ready(cluster: Cluster, *told: str) -> None:
+    """Sets the server up as the README says, and starts a worker for each pool. `told`: options of `setup`."""
+    cluster.run("apprentice", "setup", *told)
     cluster.run("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
     cluster.start_worker("cpu", "cpu-worker")
     cluster.start_worker("a100", "a100-worker")
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, list[str]]]:
+    """A team's chat, as far as a webhook sees one: its address, and what it was told."""
+    told: list[str] = []
+
+    class Chat(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.rfile.read(int(self.headers["content-length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", told
+    finally:
+        server.shutdown()
+
+
+def save_block(cluster: Cluster, address: str) -> bool:
+    """A notification block as a person makes one in the interface."""
+    client = client_of(cluster)
+    kind = client.read_block_type_by_slug("custom-webhook")
+    schema = client.get_most_recent_block_schema_for_block_type(kind.id)
+    if schema is None:
+        return False
+    data = {"name": "team", "url": address, "json_data": {"text": "{{subject}}: {{body}}"}}
+    client.create_block_document(
+        BlockDocumentCreate(name="team", data=data, block_type_id=kind.id, block_schema_id=schema.id)
+    )
+    return True
+
+
+def check_people_are_told(cluster: Cluster, told: list[str]) -> None:
+    """A failure is told, an outage that goes on is told before that, and so is a promotion."""
+    # all that comes before is there: the environment is missed when GRPO is dispatched
+    nowhere = [f"server.url=http://127.0.0.1:{free_port()}", "server.patience=45", "grpo.max_steps=5"]
+    toy = ROOT / "deployments" / "recipes" / "toy.yaml"
+    recipe = load_recipe(toy, [*nowhere, f"store.path={cluster.store}"])
+    failed = ended(cluster, start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "gpu": "a100"}))
+    assert (failed["state"], "out of reach" in failed["message"]) == ("Failed", True), failed
+    until("the failure is told", lambda: any("toy-seed0 failed" in text and "out of reach" in text for text in told))
+    assert any("has been away" in text for text in told), told
+    cluster.run(
+        *("prefect", "event", "emit", "apprentice.champion.promoted", "--resource-id", "apprentice.champion.a/b"),
+        *("--payload", json.dumps({"revision": "abc"})),
+    )
+    until("the promotion is told", lambda: any("champion" in text and "abc" in text for text in told))
+    print("told:", *told, sep="\n  ", flush=True)
+
+
+def check_nothing_is_pickled(folder: Path) -> None:
+    """Results in Prefect's storage are JSON, and there are some."""
+    results = [path for path in folder.glob("**/storage/*") if path.is_file()]
+    assert results, folder
+    for path in results:
+        assert json.loads(path.read_text())["metadata"]["serializer"]["type"] == "json", path
 
 
 def check_schedules(cluster: Cluster) -> None:
@@ -123,5 +198,4 @@ def newest_report(cluster: Cluster) -> Path:
 
 
 if __name__ == "__main__":
-    began = time.monotonic()
     main()

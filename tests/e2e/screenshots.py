@@ -1,0 +1,97 @@
+"""Pictures of Prefect's own pages during and after a run, for the README: `make screenshots`.
+
+In: nothing. Out: docs/*.png. What a page must say is asserted before it is pictured.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+from apprentice.flows.recipe import load_recipe
+from tests.browser import NAMES
+from tests.e2e.cluster import ROOT, Cluster, until
+from tests.e2e.whole import client_of, ended, ready, start
+
+DOCS = ROOT / "docs"
+RECIPE = [  # what a page shows should be worth a look: GRPO with a curve
+    *("student.build.hidden_size=64", "student.build.intermediate_size=128"),
+    *("windows.collect.size=200", "windows.grpo.size=400", "sft.epochs=30"),
+    *("grpo.batch_size=64", "grpo.max_steps=30", "grpo.learning_rate=1.0e-3", "grpo.num_generations=8"),
+]
+
+
+class Pictures:
+    """A browser on the server's interface."""
+
+    def __init__(self, page: Page, ui: str):
+        self._page = page
+        self._ui = ui
+
+    def take(self, name: str, path: str, *says: str, tab: str = "", scroll: str = "") -> None:
+        """Opens a page, waits until it says all of `says`, and keeps the picture as docs/<name>.png."""
+        self._page.goto(f"{self._ui}{path}")
+        if tab:
+            self._page.get_by_role("tab", name=tab).click()
+        for text in says:
+            expect(self._page.get_by_text(text).first).to_be_visible(timeout=30_000)
+        if scroll:
+            self._page.get_by_text(scroll).first.scroll_into_view_if_needed()
+        self._page.wait_for_load_state("networkidle")
+        self._page.wait_for_timeout(1500)  # the graph settles, with nothing in the page that says so
+        self._page.screenshot(path=str(DOCS / f"{name}.png"))
+        print(f"docs/{name}.png", flush=True)
+
+
+def main() -> None:
+    DOCS.mkdir(exist_ok=True)
+    browser = next(found for name in NAMES if (found := shutil.which(name)))
+    with (
+        tempfile.TemporaryDirectory(prefix="apprentice-pictures-") as folder,
+        Cluster(Path(folder)) as cluster,
+        sync_playwright() as playwright,
+    ):
+        ready(cluster)
+        page = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page(
+            viewport={"width": 1400, "height": 900}
+        )
+        pictures = Pictures(page, cluster.api.removesuffix("/api"))
+        recipe = load_recipe(
+            ROOT / "deployments" / "recipes" / "toy.yaml", [*RECIPE, f"store.path={cluster.store}"]
+        ).as_parameters()
+        run = start(cluster, "retrain/toy", {"recipe": recipe, "runs": str(cluster.store / "runs"), "gpu": "a100"})
+        client = client_of(cluster)
+        toy = client.read_deployment_by_name("retrain/toy")
+        pictures.take("form", f"/deployments/deployment/{toy.id}/run", "Recipe", "A whole run", "student")
+        grpo = until("GRPO runs", lambda: running(client, "GRPO"), 300.0)
+        until("it makes progress", lambda: progress(client, grpo), 120.0)
+        pictures.take("stage", f"/runs/flow-run/{grpo}", "toy-seed0: GRPO", "Running", "left", tab="Artifacts")
+        assert ended(cluster, run)["state"] == "Completed"
+        pictures.take("run", f"/runs/flow-run/{run}", "toy-seed0", "Completed", "a100")
+        pictures.take("runs", "/runs", "toy-seed0: GRPO", "toy-seed0: SFT", "retrain")
+        pictures.take("report", "/artifacts/key/report", "What was learned", "toy, seed 0")
+        pictures.take("curves", "/artifacts/key/grpo-curves", "Training curves")
+        pictures.take("deployments", "/deployments", "laptop", "upstream", "a100", "Monday")
+        pictures.take("pools", "/work-pools", "cpu", "a100", "Ready")
+        pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")
+
+
+def running(client: Any, title: str) -> Any:
+    """The flow run of a stage, once it runs."""
+    for run in client.read_flow_runs():
+        if run.name.endswith(title) and run.state.is_running():
+            return run.id
+    return None
+
+
+def progress(client: Any, run: Any) -> bool:
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    of = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+    return any(each.type == "progress" and (each.data or 0) > 20 for each in client.read_artifacts(flow_run_filter=of))
+
+
+if __name__ == "__main__":
+    main()
