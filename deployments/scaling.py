@@ -12,6 +12,7 @@ import heapq
 import math
 import random
 from collections.abc import Iterable
+from operator import attrgetter
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -54,9 +55,10 @@ QUESTION_LINE_BYTES = 140
 BASE_BYTES = {"questions": 400e6, "collect": 512e6, "filter": 489e6, "lengths": 613e6, "sft": 2e9, "verdict": 500e6}
 """Of a process that plays one stage over few episodes: `make bench-collect` for collect, filter and lengths; others
 ASSUMED."""
-EPISODE_BYTES = {"collect": 100.0, "filter": 0.0, "lengths": 270.0, "sft": 8_000.0, "verdict": 300.0}
-"""Of memory for each episode: collect, filter and lengths as `make bench-collect` has it for 100,000 against 1,000. SFT
-parses all of its rows (7.1 kB each by tracemalloc, and the dataset made of them); the verdict keeps a few numbers."""
+EPISODE_BYTES = {"collect": 100.0, "filter": 0.0, "lengths": 270.0, "verdict": 300.0}
+"""Of memory for each episode: `make bench-collect`, 100,000 episodes against 1,000; the verdict's by tracemalloc."""
+ROW_BYTES = 8_000
+"""Of memory for each row of SFT, which parses all of them: 7.1 kB by tracemalloc, and the dataset made of them."""
 
 # --- what libraries and services do -----------------------------------------------------------------------------------
 
@@ -335,7 +337,8 @@ def estimate(size: Size, together: bool = False) -> Estimate:
         *on_gpus,
         Part("Prefect", artifacts * TASK_RUN_S + (2 + models) * (DISPATCH_S + FLOW_RUN_S), PREFECT),
     ]
-    held = {name: BASE_BYTES[name] + each * _held(name, size, rows) for name, each in EPISODE_BYTES.items()}
+    held = {name: BASE_BYTES[name] + size.episodes * each for name, each in EPISODE_BYTES.items()}
+    held["sft"] = BASE_BYTES["sft"] + rows * ROW_BYTES + 4 * world.parameters  # weights pass through on their way
     held["questions"] = BASE_BYTES["questions"] + seeds * QUESTION_BYTES
     limits = [size.teacher.requests_per_minute, size.teacher.tokens_per_minute]
     leases = in_use(size)[0] / RENEWAL_S if size.server.shared else 0.0
@@ -352,11 +355,6 @@ def estimate(size: Size, together: bool = False) -> Estimate:
     )
 
 
-def _held(name: str, size: Size, rows: float) -> float:
-    """Episodes that a stage keeps something of in memory."""
-    return rows if name == "sft" else size.episodes
-
-
 def teacher_usd(size: Size) -> float:
     """What the teacher's tokens cost; answers of 429 and 500 cost nothing."""
     prices = size.teacher.prices or Prices(prompt=0.0, completion=0.0)
@@ -364,9 +362,9 @@ def teacher_usd(size: Size) -> float:
     return size.episodes * size.world.turns * an_ask / 1e6
 
 
-def _pass_s(size: Size, tokens: float, flops_a_parameter: float = 6.0) -> float:
+def _pass_s(size: Size, tokens: float) -> float:
     """One forward and backward pass over so many tokens on one GPU."""
-    return MICRO_BATCH_S + flops_a_parameter * size.world.parameters * tokens / (PEAK_FLOPS * UTILISATION)
+    return MICRO_BATCH_S + 6 * size.world.parameters * tokens / (PEAK_FLOPS * UTILISATION)
 
 
 def _share(gpus: int) -> float:
@@ -420,16 +418,14 @@ def runs_a_day(size: Size) -> tuple[float, str]:
     server; and what bounds them."""
     made = estimate(size)
     a_second = size.gpus / made.of("sft", "grpo", "evaluate")
-    shared = [
-        (rate / size.episodes, bound) for bound, rate in rates(size).items() if bound in (REQUESTS, TOKENS, SERVER)
-    ]
-    slowest_one, bound = min([(a_second, GPU), *shared])
-    return 86400 * slowest_one, bound
+    allowed = rates(size)
+    shared = [(allowed[bound] / size.episodes, bound) for bound in (REQUESTS, TOKENS, SERVER)]
+    fewest, bound = min([(a_second, GPU), *shared])
+    return 86400 * fewest, bound
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
 
-EPISODES = (300, 3_000, 30_000, 300_000, 3_000_000, 10_000_000)
 GPUS = (1, 8, 64)
 SIMULATED = 30_000
 """Episodes that the tables simulate at most; thrice, with seeds of their own."""
@@ -437,73 +433,43 @@ PRICES = Prices(prompt=0.25, cached=0.025, completion=2.0)
 """ASSUMED: published for gpt-5-mini."""
 
 
-def _teacher(requests: int, tokens: int, usd: int) -> TeacherSpec:
-    return TeacherSpec(requests_per_minute=requests, tokens_per_minute=tokens, budget_usd=usd, prices=PRICES)
-
-
-def _sft_spec(epochs: int, batch_size: int, gradient_accumulation: int, checkpoint_steps: int) -> SftSpec:
-    batch = {"batch_size": batch_size, "gradient_accumulation": gradient_accumulation}
-    return SftSpec(epochs=epochs, **batch, checkpoint_steps=checkpoint_steps, bf16=True)
-
-
-def _grpo_spec(max_steps: int, batch_size: int, gradient_accumulation: int, num_generations: int) -> GrpoSpec:
-    batch = {"batch_size": batch_size, "gradient_accumulation": gradient_accumulation}
-    return GrpoSpec(max_steps=max_steps, **batch, num_generations=num_generations, checkpoint_steps=50, bf16=True)
+def _size(episodes: int, *row: int) -> Size:
+    """A row of SIZES."""
+    sessions, shared, shards, requests, tokens, usd, epochs, rows, of, saved, steps, completions, each, group, asked = (
+        row
+    )
+    return Size(
+        episodes,
+        server=EnvironmentServer(sessions=sessions, shared=bool(shared)),
+        collect=CollectSpec(shards=shards),
+        teacher=TeacherSpec(requests_per_minute=requests, tokens_per_minute=tokens, budget_usd=usd, prices=PRICES),
+        sft=SftSpec(epochs=epochs, batch_size=rows, gradient_accumulation=of, checkpoint_steps=saved, bf16=True),
+        grpo=GrpoSpec(
+            max_steps=steps,
+            batch_size=completions,
+            gradient_accumulation=each,
+            num_generations=group,
+            checkpoint_steps=50,
+            bf16=True,
+        ),
+        evaluate=EvaluateSpec(questions=asked),
+    )
 
 
 # Requests and tokens a minute: ASSUMED, as reported for gpt-5-mini in the tiers 1, 1, 2, 4, 5, 5 of OpenAI's accounts.
-SIZES: dict[int, Size] = {
-    300: Size(
-        300,
-        server=EnvironmentServer(sessions=64),
-        teacher=_teacher(500, 500_000, usd=1),
-        sft=_sft_spec(3, 4, 2, checkpoint_steps=50),
-        grpo=_grpo_spec(150, 1, 4, num_generations=2),
-    ),
-    3_000: Size(
-        3_000,
-        server=EnvironmentServer(sessions=64),
-        teacher=_teacher(500, 500_000, usd=4),
-        sft=_sft_spec(3, 8, 2, checkpoint_steps=100),
-        grpo=_grpo_spec(150, 16, 4, num_generations=8),
-        evaluate=EvaluateSpec(questions=1_000),
-    ),
-    30_000: Size(
-        30_000,
-        server=EnvironmentServer(sessions=160),
-        teacher=_teacher(5_000, 2_000_000, usd=40),
-        sft=_sft_spec(3, 16, 4, checkpoint_steps=200),
-        grpo=_grpo_spec(300, 16, 16, num_generations=8),
-        evaluate=EvaluateSpec(questions=1_000),
-    ),
-    300_000: Size(
-        300_000,
-        server=EnvironmentServer(sessions=800, shared=False),
-        teacher=_teacher(10_000, 10_000_000, usd=300),
-        sft=_sft_spec(1, 32, 8, checkpoint_steps=200),
-        grpo=_grpo_spec(500, 16, 32, num_generations=8),
-        evaluate=EvaluateSpec(questions=2_000),
-    ),
-    3_000_000: Size(
-        3_000_000,
-        server=EnvironmentServer(sessions=2_560, shared=False),
-        collect=CollectSpec(shards=4),
-        teacher=_teacher(30_000, 180_000_000, usd=3_000),
-        sft=_sft_spec(1, 32, 64, checkpoint_steps=200),
-        grpo=_grpo_spec(1_000, 16, 64, num_generations=8),
-        evaluate=EvaluateSpec(questions=2_000),
-    ),
-    10_000_000: Size(
-        10_000_000,
-        server=EnvironmentServer(sessions=2_560, shared=False),
-        collect=CollectSpec(shards=4),
-        teacher=_teacher(30_000, 180_000_000, usd=10_000),
-        sft=_sft_spec(1, 32, 64, checkpoint_steps=200),
-        grpo=_grpo_spec(1_000, 16, 64, num_generations=8),
-        evaluate=EvaluateSpec(questions=2_000),
-    ),
+SIZES = {
+    row[0]: _size(*row)
+    for row in (
+        # episodes; sessions, shared, shards; the teacher's limits, USD;    SFT;            GRPO;              questions
+        (300, 64, 1, 1, 500, 500_000, 1, 3, 4, 2, 50, 150, 1, 4, 2, 400),
+        (3_000, 64, 1, 1, 500, 500_000, 4, 3, 8, 2, 100, 150, 16, 4, 8, 1_000),
+        (30_000, 160, 1, 1, 5_000, 2_000_000, 40, 3, 16, 4, 200, 300, 16, 16, 8, 1_000),
+        (300_000, 800, 0, 1, 10_000, 10_000_000, 300, 1, 32, 8, 200, 500, 16, 32, 8, 2_000),
+        (3_000_000, 2_560, 0, 4, 30_000, 180_000_000, 3_000, 1, 32, 64, 200, 1_000, 16, 64, 8, 2_000),
+        (10_000_000, 2_560, 0, 4, 30_000, 180_000_000, 10_000, 1, 32, 64, 200, 1_000, 16, 64, 8, 2_000),
+    )
 }
-"""Each number of episodes with the settings for it."""
+"""Each number of episodes with the settings for it; the first of SCALING.md's tables names them."""
 
 
 def tables() -> str:
@@ -520,32 +486,29 @@ def tables() -> str:
     return "\n\n".join(f"**{title}**\n\n{table}" for title, table in made)
 
 
+SHOWN = (
+    *("server.sessions", "server.shared", "collect.shards"),
+    *("teacher.requests_per_minute", "teacher.tokens_per_minute", "teacher.budget_usd"),
+    *("sft.epochs", "sft.batch_size", "sft.gradient_accumulation", "sft.checkpoint_steps", "sft.bf16"),
+    *("grpo.max_steps", "grpo.batch_size", "grpo.gradient_accumulation", "grpo.num_generations"),
+    *("grpo.checkpoint_steps", "grpo.bf16", "evaluate.questions"),
+)
+"""The settings that differ from a recipe's defaults."""
+
+
 def _settings_table() -> str:
-    named = {
-        "server.sessions": lambda size: size.server.sessions,
-        "server.shared": lambda size: str(size.server.shared).lower(),
-        "collect.shards": lambda size: size.collect.shards,
-        "teacher.requests_per_minute": lambda size: f"{size.teacher.requests_per_minute:,.0f}",
-        "teacher.tokens_per_minute": lambda size: f"{size.teacher.tokens_per_minute:,.0f}",
-        "teacher.budget_usd": lambda size: f"{size.teacher.budget_usd:,.0f}",
-        "sft.epochs": lambda size: f"{size.sft.epochs:g}",
-        "sft.batch_size": lambda size: size.sft.batch_size,
-        "sft.gradient_accumulation": lambda size: size.sft.gradient_accumulation,
-        "sft.checkpoint_steps": lambda size: size.sft.checkpoint_steps,
-        "grpo.max_steps": lambda size: size.grpo.max_steps,
-        "grpo.batch_size": lambda size: size.grpo.batch_size,
-        "grpo.gradient_accumulation": lambda size: size.grpo.gradient_accumulation,
-        "grpo.num_generations": lambda size: size.grpo.num_generations,
-        "grpo.checkpoint_steps": lambda size: size.grpo.checkpoint_steps,
-        "evaluate.questions": lambda size: size.evaluate.questions,
-    }
-    rows = [[f"`{name}`", *(str(value(SIZES[episodes])) for episodes in EPISODES)] for name, value in named.items()]
-    return _markdown(["episodes", *(f"{episodes:,}" for episodes in EPISODES)], rows)
+    rows = []
+    for name in SHOWN:
+        values = [attrgetter(name)(size) for size in SIZES.values()]
+        rows.append(
+            [f"`{name}`", *(str(each).lower() if isinstance(each, bool) else f"{each:,.0f}" for each in values)]
+        )
+    return _markdown(["episodes", *(f"{episodes:,}" for episodes in SIZES)], rows)
 
 
 def _collection_table() -> str:
     rows = []
-    for episodes in EPISODES:
+    for episodes in SIZES:
         size = SIZES[episodes]
         (rate, bound), (next_rate, next_bound) = sorted((each, name) for name, each in rates(size).items())[:2]
         few = size._replace(episodes=min(episodes, SIMULATED))
@@ -590,7 +553,7 @@ def _granted_table() -> str:
 
 def _runs_table() -> str:
     rows = []
-    for episodes in EPISODES:
+    for episodes in SIZES:
         made = estimate(SIZES[episodes])
         stages = [_time(made.of(name)) for name in ("questions", "collect", "sft", "grpo", "evaluate")]
         others = _time(made.of("filter", "lengths", "Prefect"))
@@ -603,7 +566,7 @@ def _runs_table() -> str:
 
 def _gpus_table() -> str:
     rows = []
-    for episodes in EPISODES:
+    for episodes in SIZES:
         for gpus in GPUS:
             size = SIZES[episodes]._replace(gpus=gpus)
             a_day, bound = runs_a_day(size)
@@ -622,7 +585,7 @@ def _gpus_table() -> str:
 
 def _upkeep_table() -> str:
     rows = []
-    for episodes in EPISODES:
+    for episodes in SIZES:
         made = estimate(SIZES[episodes])
         needed, stage = made.memory
         runs = [str(made.task_runs), _time(made.task_runs * TASK_RUN_S), _time(episodes * TASK_RUN_S)]

@@ -12,7 +12,7 @@ class EnvironmentServer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     url: str = ""
-    """http:// or https://; for a Space https://<owner>-<name>.hf.space. Left out, the run starts and stops one here."""
+    """http:// or https://; for a Space https://OWNER-NAME.hf.space. Left out, the run starts and stops one here."""
     shared: bool = True
     """Whether other runs use it, too: then they share one limit of sessions, where a Prefect server is in use."""
     space: str | None = None

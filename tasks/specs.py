@@ -66,8 +66,11 @@ class BuiltStudent(Spec):
     hidden_size: int = 128
     """Width. Twice the width is about four times the work."""
     intermediate_size: int = 384
+    """Width of the feed-forward layers."""
     layers: int = 4
+    """Depth: the work grows with it."""
     heads: int = 4
+    """Attention heads; they divide hidden_size."""
     max_positions: int = 512
     """Longest sequence in tokens."""
 
@@ -94,6 +97,7 @@ class Prices(Spec):
     """What a teacher costs, in USD for a million tokens."""
 
     prompt: float = Field(ge=0.0)
+    """Of prompt tokens."""
     cached: float = Field(default=0.0, ge=0.0)
     """Of prompt tokens that the endpoint had cached."""
     completion: float = Field(ge=0.0)
@@ -108,6 +112,7 @@ class TeacherSpec(Spec):
     base_url: str | None = None
     """The endpoint; left out, OpenAI's own."""
     model: str = "gpt-5-mini"
+    """As the endpoint calls it."""
     max_tokens: int = 1024
     """Tokens an answer may take, reasoning included."""
     temperature: float = 1.0
@@ -117,6 +122,7 @@ class TeacherSpec(Spec):
     key_block: str | None = Field(default=None, json_schema_extra=HOW)
     """Name of the Prefect Secret block that holds the key; left out, the environment variable `key_variable` does."""
     key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=HOW)
+    """The environment variable that holds the key; the key itself never stands in a recipe."""
     timeout: float = Field(default=60.0, gt=0, json_schema_extra=HOW)
     """Seconds for one request."""
     patience: float = Field(default=120.0, gt=0, json_schema_extra=HOW)
@@ -126,6 +132,7 @@ class TeacherSpec(Spec):
     budget_usd: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
     """Hard cap on what one collection costs, resumed ones included; needs `prices`."""
     requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    """The endpoint's limit; concurrent runs share it where a Prefect server is in use."""
     tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
     """Prompt and answer together, the answer counted as `max_tokens`, as endpoints count when they admit a request."""
 
@@ -179,14 +186,17 @@ class TrainerSpec(Spec):
     learning_rate: float
     scheduler: str
     warmup_steps: int = 10
+    """Steps over which the learning rate rises to its full height."""
     adam_epsilon: float = 1e-8
     """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
     adam_beta2: float = 0.999
+    """Memory of the squared gradients: 0.95 forgets twenty times as fast, for short trainings."""
     gradient_checkpointing: bool = False
     """Less memory for about a third more time."""
     bf16: bool = False
     """bf16 compute over fp32 master weights; needs a GPU that has it."""
     logging_steps: int = Field(default=1, ge=1)
+    """Steps between two points of the curves."""
     checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=HOW)
     """Steps after which the stage keeps all that it needs to go on from there: what a killed one loses at most."""
 
@@ -204,10 +214,15 @@ class SftSpec(TrainerSpec):
     """TRL's SFTTrainer, with the tutorial's defaults."""
 
     batch_size: int = 4
+    """Sequences that a device takes at once."""
     gradient_accumulation: int = 2
+    """Batches that make one optimizer step."""
     learning_rate: float = 2e-5
+    """At its height; a student built on the spot takes a hundred times as much."""
     scheduler: str = "cosine"
+    """How the learning rate falls: one of transformers' schedulers."""
     logging_steps: int = Field(default=5, ge=1)
+    """Steps between two points of the curves."""
     epochs: float = 3.0
     """At most; see `stop_at_token_accuracy`."""
     stop_at_token_accuracy: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -221,17 +236,23 @@ class GrpoSpec(TrainerSpec):
     """TRL's GRPOTrainer, with the walkthrough's defaults."""
 
     batch_size: int = 1
+    """Completions that a device takes at once."""
     gradient_accumulation: int = 4
     """batch_size × gradient_accumulation completions, and as many sessions, make one step on one device."""
     learning_rate: float = 1e-6
+    """At its height; a student built on the spot takes a thousand times as much."""
     scheduler: str = "linear"
+    """How the learning rate falls: one of transformers' schedulers."""
     max_steps: int = 150
+    """Optimizer steps: batch_size × gradient_accumulation completions each."""
     num_generations: int = 2
     """Completions of one question: a group."""
     max_grad_norm: float = 1.0
+    """Longer gradients are cut to this length."""
     beta: float = 0.0
     """Weight of the KL term against the starting checkpoint; 0 means that there is no reference model."""
     temperature: float = 1.0
+    """Of sampling: 1.0 is the policy as it is."""
     max_completion_length: int = 256
     """Tokens of a whole rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
@@ -258,6 +279,7 @@ class EvaluateSpec(Spec):
     decoding: Literal["greedy", "sampled"] = "greedy"
     """`sampled`: at the temperature of training, the policy as it is; `greedy`: its most likely answer."""
     temperature: float = 1.0
+    """Of sampled decoding."""
     max_new_tokens: int = 64
     """Tokens a turn may take."""
     batch_size: int = 64

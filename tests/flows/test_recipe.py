@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from apprentice.flows.recipe import load_recipe
+from apprentice.flows.recipe import Recipe, load_recipe
 from apprentice.tasks.errors import Stop
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
@@ -138,3 +138,15 @@ def test_two_guard_rails_of_one_name_are_refused(tmp_path: Path):
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(given))
     with pytest.raises(Stop, match="two guards bear one name"):
         load_recipe(tmp_path / "toy.yaml", [])
+
+
+def test_every_field_of_the_form_says_what_it_means():
+    """Prefect's interface shows a field's docstring beside it; one that is a section of its own has its class's."""
+    schema = Recipe.model_json_schema()
+    silent = [
+        f"{model}.{field}"
+        for model, described in {"Recipe": schema, **schema["$defs"]}.items()
+        for field, shown in described.get("properties", {}).items()
+        if not shown.get("description") and "$ref" not in str(shown)
+    ]
+    assert silent == []

@@ -1,0 +1,95 @@
+"""Which failures are tried again: those that the next try may not meet."""
+
+from contextlib import suppress
+
+import httpx
+import pytest
+from huggingface_hub.errors import HfHubHTTPError
+from prefect import flow
+
+from apprentice.envs.breaker import SessionLost
+from apprentice.envs.process import ServerFailed
+from apprentice.tasks.artifacts import Questions
+from apprentice.tasks.budget import BudgetReached
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.failures import failure_of
+from apprentice.tasks.stage import Bench, Work, stage
+from apprentice.tasks.teacher import TeacherAway, TeacherFailed
+
+
+def hub(status: int) -> Exception:
+    return HfHubHTTPError("said", response=httpx.Response(status, request=httpx.Request("GET", "https://hub")))
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "boundary", "remedy"),
+    [
+        (SessionLost("away for 300 s"), "environment", "wait"),
+        (TeacherAway("503 for 600 s"), "teacher", "wait"),
+        (TeacherFailed("no valid call"), "teacher", "person"),
+        (BudgetReached(), "teacher", "person"),
+        (hub(503), "hub", "retry"),
+        (hub(429), "hub", "retry"),
+        (httpx.ConnectError("refused"), "hub", "retry"),
+        (hub(403), "hub", "person"),
+        (ServerFailed("ended with exit code 1"), "server of our own", "retry"),
+        (OutOfMemoryError("CUDA out of memory"), "device", "person"),
+        (Stop("nothing was kept", "look at the filter"), "settings", "person"),
+        (ZeroDivisionError(), "code", "person"),
+    ],
+)
+def test_a_failure_is_known_by_the_boundary_that_it_crossed(error, boundary, remedy):
+    assert failure_of(error)[:2] == (boundary, remedy)
+
+
+def test_a_failure_that_was_put_into_words_is_known_by_its_cause():
+    def fail() -> None:
+        try:
+            raise SessionLost("away")
+        except SessionLost as lost:
+            raise Stop("The evaluation lost its environment.", "Run again.") from lost
+
+    with pytest.raises(Stop) as stopped:
+        fail()
+    assert failure_of(stopped.value).boundary == "environment"
+
+
+def tried(work: Work, *errors: Exception) -> int:
+    """How often a stage is begun that meets these errors one after another; then it works."""
+    met = list(errors)
+    begun: list[None] = []
+
+    @stage(gives=Questions, version=1, title="unsteady")
+    def unsteady(bench: Bench, which: str) -> dict[str, int]:
+        begun.append(None)
+        if met:
+            raise met.pop(0)
+        return {"collect": 0, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
+
+    unsteady._task.retry_delay_seconds = [0.01] * 3
+
+    @flow
+    def one() -> None:
+        unsteady(work, repr(errors))
+
+    with suppress(*(type(error) for error in errors)):
+        one()
+    return len(begun)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_stage_is_tried_again_only_after_what_a_retry_may_mend(work: Work):
+    assert tried(work, hub(503), ServerFailed("its port was taken")) == 3
+    assert tried(work, hub(403)) == 1
+    assert tried(work, Stop("nothing was kept", "look")) == 1
+    assert tried(work, *[hub(500)] * 9) == 4
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_retries_are_counted_in_the_run_s_log(work: Work):
+    tried(work, hub(500))
+    assert work.log[-1].counts["retries"] == 1

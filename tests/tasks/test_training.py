@@ -1,0 +1,104 @@
+"""A training that was interrupted ends with the very weights and the very log of one that was not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.breaker import SessionLost
+from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.specs import GrpoSpec
+from apprentice.tasks.stage import Bench, Work
+from apprentice.tasks.store import digest
+from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.training import arguments, keep_log, newest_checkpoint, step_of, train
+from tests.tasks.test_one_prompt import tiny_model
+
+SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)
+STEPS = 5
+
+
+class Letters:
+    """Rewards a text for the variety of its letters; loses its environment at one step, or is interrupted there."""
+
+    __name__ = "letters"
+
+    def __init__(self, fails_at: int = 0, error: BaseException | None = None):
+        self._fails_at = fails_at
+        self._error = error
+        self.calls = 0
+
+    def __call__(self, completions: list[Any], **_: Any) -> list[float]:
+        self.calls += 1
+        if self.calls == self._fails_at and self._error is not None:
+            raise self._error
+        return [len(set(completion[0]["content"])) / 10 for completion in completions]
+
+
+@pytest.fixture
+def trained(chain_sum, work: Work, tmp_path: Path):
+    """Trains in a scratch folder of that name, until it ends or fails; returns the bench."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    def run(name: str, reward: Letters) -> Bench:
+        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        bench.out.mkdir(exist_ok=True)
+        bench.scratch.mkdir(exist_ok=True)
+        set_seed(0)
+        tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+        rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(40)]
+        trainer = GRPOTrainer(
+            model=tiny_model(tokenizer),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            reward_funcs=reward,  # type: ignore[arg-type]
+            args=GRPOConfig(
+                **{**arguments(bench, SPEC, 0, "grpo"), "report_to": "none"},
+                max_steps=STEPS,
+                num_generations=4,
+                max_completion_length=8,
+                chat_template_kwargs=TEMPLATE_ARGUMENTS,
+            ),
+        )
+        train(bench, "GRPO steps", trainer, STEPS)
+        keep_log(bench, trainer, {"reward": "reward"})
+        trainer.save_model(str(bench.out))
+        return bench
+
+    return run
+
+
+def outcome(bench: Bench) -> tuple[str, Any]:
+    return digest(bench.out, "*.safetensors"), json.loads((bench.out / "log.json").read_text())
+
+
+def test_a_training_that_lost_its_environment_or_was_stopped_goes_on_as_if_nothing_had_been(trained, tmp_path: Path):
+    whole = outcome(trained("whole", Letters()))
+    assert len({entry["reward"] for entry in whole[1]}) > 1, "nothing was learned: any two runs would be alike"
+
+    with pytest.raises(SessionLost):
+        trained("lost", Letters(fails_at=4, error=SessionLost("away")))
+    assert step_of(newest_checkpoint(tmp_path / "lost")) == 3
+    again = Letters()
+    assert outcome(trained("lost", again)) == whole
+    assert again.calls == 2  # steps 4 and 5
+
+    with pytest.raises(KeyboardInterrupt):
+        trained("stopped", Letters(fails_at=4, error=KeyboardInterrupt()))
+    again = Letters()
+    assert outcome(trained("stopped", again)) == whole
+    assert again.calls == 3  # from the interval's checkpoint, after step 2
+
+
+def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path):
+    for step, state in ((2, "{}"), (10, '{"global_st'), (4, "{}")):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(state)
+    (tmp_path / "checkpoint-12").mkdir()  # killed before it wrote its state
+    assert step_of(newest_checkpoint(tmp_path)) == 4
+    assert newest_checkpoint(tmp_path / "checkpoint-12") is None
