@@ -247,21 +247,23 @@ def opening_s(size: Size) -> float:
 def play_seconds(size: Size) -> float:
     """To play all episodes, from the first session's opening to the last answer: the closed formula.
 
-    Sessions are opened one after another, and in the end the slowest answers are waited for.
+    The last episode begins when the sessions, the teacher's limits, the loop and the server have let all others begin;
+    what still runs then is waited for.
     """
-    sessions, kept_from = in_use(size)
-    rate, bound = slowest(size)
+    sessions, _ = in_use(size)
     one, opening = episode_s(size), opening_s(size)
-    if bound != kept_from:
-        early = BURST_S if bound in (REQUESTS, TOKENS) else 0.0
-        return max(size.episodes / rate - early, 0.0) + _slow(size, min(rate * one, size.episodes))
+    allowed = rates(size)
+    opened = min(sessions, math.sqrt(2 * size.episodes * one / opening))  # or it is over before all are open
+    half_played = one * (1 + size.world.spread**2 / size.world.turns) / 2
+    begun = size.episodes * one / opened + opened * opening / 2 - half_played
     if size.episodes <= sessions:
-        return size.episodes * opening + _slow(size, size.episodes)
-    full = size.episodes * one / sessions + sessions * opening / 2
-    while_opening = math.sqrt(2 * opening * size.episodes * one)  # it is over before the last session is open
-    squared = size.world.spread**2 / size.world.turns
-    drain = max(_slow(size, sessions) - one * (1 + squared) / 2, 0.0)
-    return max(full, min(while_opening, sessions * opening)) + drain
+        begun = min(begun, size.episodes * opening)
+    begun = max(
+        begun,
+        size.episodes / min(allowed[REQUESTS], allowed[TOKENS]) - BURST_S,
+        size.episodes / min(allowed[LOOP], allowed[SERVER]),
+    )
+    return begun + _slow(size, min(sessions, size.episodes, slowest(size)[0] * one))
 
 
 def _slow(size: Size, of: float) -> float:

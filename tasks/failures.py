@@ -32,12 +32,12 @@ def _of(*types: type[BaseException]) -> Callable[[BaseException], bool]:
 
 def _hub_is_busy(error: BaseException) -> bool:
     """429 and 5xx of the Hub, and connections to it that were cut."""
-    import httpx
+    import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
         return error.response is not None and (error.response.status_code == 429 or error.response.status_code >= 500)
-    return isinstance(error, httpx.TransportError)
+    return isinstance(error, httpx2.TransportError)
 
 
 def _hub_refuses(error: BaseException) -> bool:

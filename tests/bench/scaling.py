@@ -79,20 +79,21 @@ class Stages:
     """Runs the bodies of stages, each in new folders of one store."""
 
     def __init__(self, folder: Path, server: str):
+        folder.mkdir()
         self._folder = folder
         self._server = server
         self.store = LocalStore(folder / "store", "bench")
         self._made = 0
 
     def run(
-        self, body: Callable[..., Any], *given: Any, teacher: str | None = None, sessions: int = SESSIONS
+        self, body: Callable[..., Any], *given: Any, teacher: str | None = None
     ) -> tuple[float, dict[str, Any], Path]:
         """Seconds of a body, its counts, and the folder that it filled."""
         self._made += 1
         out, scratch = self._folder / f"out-{self._made}", self._folder / f"scratch-{self._made}"
         out.mkdir()
         scratch.mkdir()
-        server = EnvironmentServer(url=self._server, sessions=sessions, shared=False)
+        server = EnvironmentServer(url=self._server, sessions=SESSIONS, shared=False)
         servers = StandingServers({"reasoning_gym": server}, teacher and f"{teacher}/v1")
         bench = Bench(Work(self.store, servers), "0" * 20, out, scratch)
         began = time.perf_counter()
@@ -104,8 +105,7 @@ class Stages:
 
     def collect(self, teacher: str, size: Size) -> tuple[float, dict[str, Any], Path]:
         given = (size.collect, size.teacher, TASK, Window(start=0, size=size.episodes))
-        sessions, _ = scaling.in_use(size)
-        seconds, counts, out = self.run(collect_shard.body, *given, teacher=teacher, sessions=sessions)
+        seconds, counts, out = self.run(collect_shard.body, *given, teacher=teacher)
         assert (counts["episodes"], counts["failed"]) == (size.episodes, 0), counts
         return seconds, counts, out
 
@@ -127,8 +127,12 @@ def collected(name: str, size: Size, seconds: float) -> Point:
 def points(plan: Plan, folder: Path) -> Iterator[Point]:
     """All of the stages'."""
     announce.console.quiet = True
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(2 * SESSIONS)) as server:
-        stages = Stages(folder, server)
+    module = "apprentice.envs.reasoning_gym.server"
+    with (
+        local_server(module, "--max-sessions", str(2 * SESSIONS)) as server,
+        local_server(module, "--max-sessions", str(FEW_SESSIONS)) as small_server,
+    ):
+        stages = Stages(folder / "large", server)
         with endpoint(1000 * LATENCY) as teacher:
             first = sized(SESSIONS, LATENCY)
             list(after_collection(stages, first, *stages.collect(teacher, first)[1:]))  # imports
@@ -141,7 +145,9 @@ def points(plan: Plan, folder: Path) -> Iterator[Point]:
             few = sized(plan.held_back, LATENCY, granted=FEW_SESSIONS)
             limited = sized(plan.held_back, LATENCY, requests=REQUESTS_A_MINUTE)
             name = f"{plan.held_back:,}, 100 ms"
-            yield collected(f"{name}, {FEW_SESSIONS} sessions", few, stages.collect(teacher, few)[0])
+            yield collected(
+                f"{name}, {FEW_SESSIONS} sessions", few, Stages(folder / "small", small_server).collect(teacher, few)[0]
+            )
             seconds = stages.collect(teacher, limited)[0]
             yield collected(f"{name}, {REQUESTS_A_MINUTE:,} requests a minute", limited, seconds)
         with endpoint(0) as teacher:
@@ -200,6 +206,7 @@ def task_points(plan: Plan, folder: Path) -> Iterator[Point]:
     """In a process of its own: a new home, no other server, and Prefect reads its settings when it is imported."""
     settings = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     settings |= {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "ERROR", "DO_NOT_TRACK": "1"}
+    settings |= {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}
     command = [sys.executable, "-m", "tests.bench.scaling", TASKS, *map(str, plan.tasks)]
     done = subprocess.run(command, capture_output=True, text=True, env=settings)
     if done.returncode:

@@ -34,7 +34,7 @@ class Pictures:
         """Opens a page, waits until it says all of `says`, and keeps the picture as docs/<name>.png."""
         self._page.goto(f"{self._ui}{path}")
         if tab:
-            self._page.get_by_role("tab", name=tab).click()
+            self._page.get_by_text(tab, exact=True).first.click()
         for text in says:
             expect(self._page.get_by_text(text).first).to_be_visible(timeout=30_000)
         if scroll:
@@ -69,13 +69,20 @@ def main() -> None:
         until("it makes progress", lambda: progress(client, grpo), 120.0)
         pictures.take("stage", f"/runs/flow-run/{grpo}", "toy-seed0: GRPO", "Running", "left", tab="Artifacts")
         assert ended(cluster, run)["state"] == "Completed"
-        pictures.take("run", f"/runs/flow-run/{run}", "toy-seed0", "Completed", "a100")
+        pictures.take("run", f"/runs/flow-run/{run}", "toy-seed0", "Completed", "Task Runs")
         pictures.take("runs", "/runs", "toy-seed0: GRPO", "toy-seed0: SFT", "retrain")
-        pictures.take("report", "/artifacts/key/report", "What was learned", "toy, seed 0")
-        pictures.take("curves", "/artifacts/key/grpo-curves", "Training curves")
-        pictures.take("deployments", "/deployments", "laptop", "upstream", "a100", "Monday")
-        pictures.take("pools", "/work-pools", "cpu", "a100", "Ready")
+        pictures.take("report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "toy, seed 0")
+        pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "Training curves")
+        pictures.take("pools", "/work-pools", "cpu", "a100", "Concurrency Limit")
         pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")
+
+
+def artifact(client: Any, key: str) -> Any:
+    """The newest artifact of that key."""
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    return max(found, key=lambda each: each.created).id
 
 
 def running(client: Any, title: str) -> Any:

@@ -36,7 +36,7 @@ def test_workers_are_listed_with_the_time_they_were_last_heard():
 
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="a100", type="process"), overwrite=True)
-        client.request("POST", "/work_pools/{name}/workers/heartbeat", path_params={"name": "a100"}, json={"name": "w"})
+        client.send_worker_heartbeat("a100", "w", heartbeat_interval_seconds=30)
     (worker,) = [row for row in status(hours=1.0)["workers"] if row["worker"] == "w"]
     assert worker == {"pool": "a100", "worker": "w", "status": "online", "last heard": worker["last heard"]}
     assert worker["last heard"].startswith("about")

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-import httpx
+import httpx2
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
 from prefect import flow
@@ -18,7 +18,7 @@ from apprentice.tasks.teacher import TeacherAway, TeacherFailed
 
 
 def hub(status: int) -> Exception:
-    return HfHubHTTPError("said", response=httpx.Response(status, request=httpx.Request("GET", "https://hub")))
+    return HfHubHTTPError("said", response=httpx2.Response(status, request=httpx2.Request("GET", "https://hub")))
 
 
 class OutOfMemoryError(RuntimeError):
@@ -34,7 +34,7 @@ class OutOfMemoryError(RuntimeError):
         (BudgetReached(), "teacher", "person"),
         (hub(503), "hub", "retry"),
         (hub(429), "hub", "retry"),
-        (httpx.ConnectError("refused"), "hub", "retry"),
+        (httpx2.ConnectError("refused"), "hub", "retry"),
         (hub(403), "hub", "person"),
         (ServerFailed("ended with exit code 1"), "server of our own", "retry"),
         (OutOfMemoryError("CUDA out of memory"), "device", "person"),
