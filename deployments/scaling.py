@@ -30,13 +30,13 @@ OPEN_S = 0.0024
 LEASE_S = 0.06
 """To take a session's place in a limit shared through Prefect: 40 to 80 ms for each `concurrency`."""
 RESET_S = 1 / 1400
-"""To ask one question's text: `make bench-scaling --small`, with other work on the machine."""
+"""To ask one question's text: 1,500 of them, with other work on the machine; `make bench-scaling` does it anew."""
 WRITE_S = 10e-6
-"""To publish one episode that was played: as before."""
+"""To publish one episode that was played: 3,000 of them, likewise."""
 FILTER_S = 45e-6
-"""To judge one episode: as before."""
+"""To judge one episode: likewise."""
 LENGTHS_S = 260e-6
-"""To render one episode and count its tokens: as before."""
+"""To render one episode and count its tokens: 400 of them, likewise."""
 TASK_RUN_S = 0.034
 """Of a Prefect server for one trivial task run; 0.011 for the temporary server of a single run."""
 TEMPORARY_TASK_RUN_S = 0.011
@@ -463,7 +463,7 @@ SIZES = {
     row[0]: _size(*row)
     for row in (
         # episodes; sessions, shared, shards; the teacher's limits, USD;    SFT;            GRPO;              questions
-        (300, 64, 1, 1, 500, 500_000, 1, 3, 4, 2, 50, 150, 1, 4, 2, 400),
+        (300, 64, 1, 1, 500, 500_000, 1, 3, 4, 2, 100, 150, 1, 4, 2, 400),
         (3_000, 64, 1, 1, 500, 500_000, 4, 3, 8, 2, 100, 150, 16, 4, 8, 1_000),
         (30_000, 160, 1, 1, 5_000, 2_000_000, 40, 3, 16, 4, 200, 300, 16, 16, 8, 1_000),
         (300_000, 800, 0, 1, 10_000, 10_000_000, 300, 1, 32, 8, 200, 500, 16, 32, 8, 2_000),

@@ -62,6 +62,20 @@ def new_run_folder(runs: Path, recipe: Recipe) -> Path:
     return folder
 
 
+def link_up(recipe: Recipe) -> None:
+    """Links on the run's page in Prefect: where its curves grow, and what it uses of the Hub."""
+    from huggingface_hub import constants
+
+    hub = constants.ENDPOINT
+    if recipe.store.trackio:
+        announce.link("trackio", f"{recipe.store.trackio}/?project={recipe.name}", "Curves as they grow, in Trackio")
+    if recipe.server.space:
+        announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
+    if recipe.student.model and not Path(recipe.student.model).exists():
+        revision = recipe.student.revision
+        announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")
+
+
 def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
     """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
     fetch = work.store.fetch

@@ -12,7 +12,7 @@ from prefect.states import Completed
 from apprentice.flows.dispatch import Pool, here
 from apprentice.flows.examination import guard_rails, held_out, promotion
 from apprentice.flows.recipe import Recipe
-from apprentice.flows.report import Made, new_run_folder, write_report
+from apprentice.flows.report import Made, link_up, new_run_folder, write_report
 from apprentice.flows.servers import RunServers
 from apprentice.tasks.collect import collect
 from apprentice.tasks.filter import filter_rollouts
@@ -38,6 +38,7 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     """
     recipe = recipe.at_revision(environment_revision)
     folder = new_run_folder(runs, recipe)
+    link_up(recipe)
     with RunServers(recipe) as servers:
         work = Work(LocalStore(recipe.store.path, recipe.name), servers, here(), Pool(recipe, gpu) if gpu else None)
         task, seed = recipe.environment, recipe.seed

@@ -36,7 +36,15 @@ from apprentice.tasks.log import note
 if TYPE_CHECKING:
     from apprentice.tasks.stage import StageRun
 
-console = Console(file=sys.__stdout__, highlight=False)
+
+class _Terminal(Console):
+    """Goes quiet when nobody reads it any more, such as a worker that was killed: the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+console = _Terminal(file=sys.__stdout__, highlight=False)
 """Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
 
 

@@ -18,6 +18,7 @@ from apprentice.tasks.pictures import curves
 from apprentice.tasks.specs import TrainerSpec
 from apprentice.tasks.stage import Bench
 
+STATE = "trainer_state.json"
 UNSTEADY = ("step_time", "num_tokens")
 """Not kept of a log: the one tells of the machine, the other TRL's SFTTrainer counts anew when it is resumed."""
 
@@ -64,6 +65,10 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
         announce.warn(f"{title.split()[0]} goes on after step {done}.")
     randomness = _keeper()
     trainer.add_callback(randomness)
+    if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
+        trainer._load_from_checkpoint(str(begun))
+        trainer.state = trainer.state.load_from_json(str(begun / STATE))
+        return
     with _bar(title, trainer, steps, done):
         try:
             trainer.train(resume_from_checkpoint=str(begun) if begun else None)
@@ -79,11 +84,18 @@ def newest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint: the trainer writes its state last, so a torn one has none that can be read."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         try:
-            json.loads((checkpoint / "trainer_state.json").read_text())
+            json.loads((checkpoint / STATE).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             continue
         return checkpoint
     return None
+
+
+def _was_the_last(checkpoint: Path) -> bool:
+    """Whether training was to stop after this checkpoint's step."""
+    return json.loads((checkpoint / STATE).read_text())["stateful_callbacks"]["TrainerControl"]["args"][
+        "should_training_stop"
+    ]
 
 
 def step_of(checkpoint: Path | None) -> int:

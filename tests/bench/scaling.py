@@ -228,6 +228,7 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "none")
     plan = SMALL if asked.small else WHOLE
     rows = []
+    print("| point | bound | predicted, s | measured, s | ratio |\n|" + " --- |" * 5)
     with tempfile.TemporaryDirectory() as folder:
         for point in itertools.chain(points(plan, Path(folder)), task_points(plan, Path(folder))):
             rows.append(point.row())

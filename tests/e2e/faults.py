@@ -7,6 +7,7 @@ must end Completed with the keys and digests of an undisturbed one. In: names, o
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -221,6 +222,38 @@ def prefect_server_away_for_150_s_in_grpo(disturbed: Disturbed) -> None:
     disturbed.cluster.kill_server()
     time.sleep(150)
     disturbed.cluster.start_server()
+
+
+HOLDER = """
+import time
+from prefect.concurrency.sync import concurrency
+with concurrency("places", occupy=1, strict=True, lease_duration=60.0):
+    time.sleep(3600)
+"""
+
+
+@fault("grpo")
+def places_of_killed_holders_come_back_over_a_restart(disturbed: Disturbed) -> None:
+    """Two of two places are held: one holder is killed, the server is restarted, the other one is killed."""
+    cluster = disturbed.cluster
+    cluster.run("prefect", "gcl", "create", "places", "--limit", "2")
+
+    def held() -> int:
+        return client_of(cluster).read_global_concurrency_limit_by_name("places").active_slots
+
+    holders = [subprocess.Popen([sys.executable, "-c", HOLDER], env=cluster.env) for _ in range(2)]
+    until("both places are held", lambda: held() == 2)
+    holders[0].kill()
+    began = time.monotonic()
+    until("the killed holder's place came back", lambda: held() == 1)
+    say(f"  a killed holder's place came back after {time.monotonic() - began:.0f} s")
+    cluster.kill_server()
+    cluster.start_server()
+    assert held() == 1, "a place got lost, or was given away, while the server was away"
+    holders[1].kill()
+    began = time.monotonic()
+    until("the other one's, too", lambda: held() == 0)
+    say(f"  the other one's, over a restart, after {time.monotonic() - began:.0f} s")
 
 
 @fault("grpo")

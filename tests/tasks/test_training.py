@@ -16,7 +16,7 @@ from apprentice.tasks.training import arguments, keep_log, newest_checkpoint, st
 from tests.tasks.test_one_prompt import tiny_model
 
 SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)
-STEPS = 5
+STEPS = 6
 
 
 class Letters:
@@ -85,13 +85,17 @@ def test_a_training_that_lost_its_environment_or_was_stopped_goes_on_as_if_nothi
     assert step_of(newest_checkpoint(tmp_path / "lost")) == 3
     again = Letters()
     assert outcome(trained("lost", again)) == whole
-    assert again.calls == 2  # steps 4 and 5
+    assert again.calls == 3  # steps 4, 5 and 6
 
     with pytest.raises(KeyboardInterrupt):
         trained("stopped", Letters(fails_at=4, error=KeyboardInterrupt()))
     again = Letters()
     assert outcome(trained("stopped", again)) == whole
-    assert again.calls == 3  # from the interval's checkpoint, after step 2
+    assert again.calls == 4  # from the interval's checkpoint, after step 2
+
+    again = Letters()
+    assert outcome(trained("whole", again)) == whole, "killed between its last step and the artifact's publication"
+    assert again.calls == 0
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path):
