@@ -40,7 +40,7 @@ class StoreSpec(Spec):
     path: Path = Path("artifacts")
     """A folder; on several machines one that all of them see under this name."""
     trackio: str = ""
-    """Where Trackio shows the store's curves while they grow, such as http://127.0.0.1:7860: a link on the run's page."""
+    """Where Trackio shows the store's curves as they grow, such as http://127.0.0.1:7860: a link on the run's page."""
 
 
 class GuardSpec(Spec):
