@@ -252,10 +252,10 @@ def quiet() -> None:
 def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":
     """The champions of a recipe's project, and its store."""
     chosen = prepared(recipe, overrides)
+    from apprentice.flows.stores import open_store
     from apprentice.tasks.champion import Champions
-    from apprentice.tasks.store import LocalStore
 
-    store = LocalStore(chosen.store.path, project=chosen.name)
+    store = open_store(chosen)
     return Champions(store), store
 
 

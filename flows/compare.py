@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
+from apprentice.flows.stores import open_store
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import (
     BaseStudent,
@@ -34,7 +35,7 @@ from apprentice.tasks.questions import exam
 from apprentice.tasks.record import Examined
 from apprentice.tasks.specs import EvaluateSpec, StudentSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Work
-from apprentice.tasks.store import LocalStore, digest
+from apprentice.tasks.store import digest
 from apprentice.tasks.student import student
 from apprentice.tasks.verdict import compare, correct, table, with_intervals
 
@@ -58,7 +59,7 @@ def compare_models(
         as_of: Names the state of what answers at endpoints; another one is examined anew.
         serves_student: The endpoints serve students of ours.
     """
-    store = LocalStore(recipe.store.path, project=recipe.name)
+    store = open_store(recipe)
     task = recipe.environment
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
     with RunServers(recipe) as servers:

@@ -32,6 +32,7 @@ from apprentice.flows.recipe import Recipe
 from apprentice.flows.stages import AWAY, COUNTS
 from apprentice.tasks import announce
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.hub import wait_until_hub_answers
 from apprentice.tasks.stage import Dispatched, Place, Stage
 
 POLL = 1.0
@@ -70,9 +71,10 @@ class Pool:
                 break
             if run.state.type == StateType.CANCELLED:
                 raise Stop(f"{title} was cancelled.", "Retry this run when it is to go on.")
-            if run.state.name == AWAY:
-                announce.warn(f"{title} ended without its environment, its work is kept: {run.state.message}")
+            if run.state.name in AWAY.values():
+                announce.warn(f"{title} ended without what it needs, its work is kept: {run.state.message}")
                 self._wait_for_environment(arguments)
+                self._wait_for_hub()
             elif run.state.type == StateType.CRASHED and deaths < DEATHS:
                 deaths += 1
                 announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {DEATHS}).")
@@ -148,6 +150,11 @@ class Pool:
                 ) from lost
             finally:
                 outage.over()
+
+    def _wait_for_hub(self) -> None:
+        """Returns when the Hub answers, where the store is there. Raises Stop."""
+        if self._recipe.store.hub is not None:
+            wait_until_hub_answers(self._recipe.store.hub.patience)
 
 
 class _Outage:

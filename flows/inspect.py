@@ -11,6 +11,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.flows.compare import compared
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
+from apprentice.flows.stores import open_store
 from apprentice.tasks import announce
 from apprentice.tasks.collect import leases
 from apprentice.tasks.inspect_run import records_of, run_inspect
@@ -18,7 +19,6 @@ from apprentice.tasks.inspect_task import episodes_task
 from apprentice.tasks.questions import exam, read_questions
 from apprentice.tasks.specs import EvaluateSpec, Window
 from apprentice.tasks.stage import Work
-from apprentice.tasks.store import LocalStore
 
 
 @flow(name="inspect", flow_run_name="{recipe.name}-inspect")
@@ -31,7 +31,7 @@ def inspect_models(
     base_url: str | None = None,
 ) -> dict[str, Any]:
     """Examines each model, as Inspect names it, on the first questions of the window. Raises Stop."""
-    store = LocalStore(recipe.store.path, project=recipe.name)
+    store = open_store(recipe)
     logs = store.root / "inspect" / recipe.name
     episodes, kept = {}, {}
     with RunServers(recipe) as servers:

@@ -34,11 +34,24 @@ SHIFT = 1_000_000
 """Seeds by which a recipe's seed moves each window within its block."""
 
 
+class HubSpec(Spec):
+    """The Hugging Face Hub; the token comes from HF_TOKEN."""
+
+    namespace: str
+    """A user or an organisation to which the token may write."""
+    private: bool = True
+    """Whether repositories are made private."""
+    patience: float = Field(default=600.0, gt=0)
+    """Seconds that the Hub may be away, or busy, before the stage stops, to be resumed."""
+
+
 class StoreSpec(Spec):
     """Where artifacts are kept."""
 
     path: Path = Path("artifacts")
     """A folder; on several machines one that all of them see under this name."""
+    hub: HubSpec | None = None
+    """The Hub, where machines that share no folder meet; `path` is then a cache in front of it, on each of them."""
     trackio: str = ""
     """Where Trackio shows the store's curves as they grow, such as http://127.0.0.1:7860: a link on the run's page."""
 

@@ -14,6 +14,7 @@ from apprentice.flows.examination import guard_rails, held_out, promotion
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import Made, link_up, new_run_folder, write_report
 from apprentice.flows.servers import RunServers
+from apprentice.flows.stores import open_store
 from apprentice.tasks.collect import collect
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
@@ -21,7 +22,6 @@ from apprentice.tasks.lengths import lengths
 from apprentice.tasks.questions import questions
 from apprentice.tasks.sft import sft
 from apprentice.tasks.stage import Work
-from apprentice.tasks.store import LocalStore
 from apprentice.tasks.student import student
 from apprentice.tasks.verdict import verdict
 
@@ -40,7 +40,7 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
     with RunServers(recipe) as servers:
-        work = Work(LocalStore(recipe.store.path, recipe.name), servers, here(), Pool(recipe, gpu) if gpu else None)
+        work = Work(open_store(recipe), servers, here(), Pool(recipe, gpu) if gpu else None)
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

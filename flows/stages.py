@@ -2,7 +2,7 @@
 
 In: the recipe, which says where servers and store are, and the stage's own arguments, with artifacts as references.
 Out: the artifact in the store; nothing travels through a worker's memory or disk.
-A stage that lost its environment ends in the state `EnvironmentAway`, its work kept, its device free: whoever
+A stage that lost its environment, or the Hub, ends in a state that says so, its work kept, its device free: whoever
 dispatched it waits, and schedules it again.
 """
 
@@ -17,6 +17,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import counted
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
+from apprentice.flows.stores import open_store
 from apprentice.tasks.artifacts import (
     BaseStudent,
     GrpoCheckpoint,
@@ -32,9 +33,9 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.sft import sft
 from apprentice.tasks.specs import EvaluateSpec, GrpoSpec, SftSpec
 from apprentice.tasks.stage import Stage, Work
-from apprentice.tasks.store import LocalStore
 
-AWAY = "EnvironmentAway"
+AWAY = {"environment": "EnvironmentAway", "hub": "HubAway"}
+"""The states of a stage that ended because something is away that will be back."""
 COUNTS = "apprentice."
 """What the labels begin with under which a flow run keeps what it counted."""
 
@@ -82,14 +83,15 @@ STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     """The stage, with no more patience for its environment than a device is worth."""
     with RunServers(recipe, holds_device=True) as servers:
-        work = Work(LocalStore(recipe.store.path, project=recipe.name), servers)
+        work = Work(open_store(recipe, holds_device=True), servers)
         counts: dict[str, float] = {}
         try:
             with counted() as counts:
                 artifact = stage(work, *given)
         except Exception as error:
-            if failure_of(error).boundary == "environment":
-                return Failed(name=AWAY, message=str(error))
+            failure = failure_of(error)
+            if failure.remedy == "wait" and failure.boundary in AWAY:
+                return Failed(name=AWAY[failure.boundary], message=str(error))
             raise
         finally:
             _add_to_labels(counts)

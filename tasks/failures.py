@@ -2,8 +2,8 @@
 
 In: an exception, with what caused it. Out: the row of the table that it falls under.
 A boundary is what the failure crossed to reach us; what crossed none is a fault of settings or of code, and trying
-again would only repeat it. Waiting is not trying again: an environment's and a teacher's clients have waited for their
-whole patience before they give up, so a second try at once would find the same outage.
+again would only repeat it. Waiting is not trying again: the clients of an environment, a teacher and the Hub have
+waited for their whole patience before they give up, so a second try at once would find the same outage.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ TABLE = (
     Failure("environment", "wait", _of(SessionLost)),
     Failure("teacher", "wait", _of(TeacherAway)),
     Failure("teacher", "person", _of(TeacherFailed, BudgetReached)),
-    Failure("hub", "retry", _hub_is_busy),
+    Failure("hub", "wait", _hub_is_busy),
     Failure("hub", "person", _hub_refuses),
     Failure("server of our own", "retry", _of(ServerFailed)),
     Failure("device", "person", _memory_is_full),

@@ -2,7 +2,7 @@
 
 In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fetched by its revision.
 
-    <root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json
+    <root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json, which lists them
     <root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
 """
 
@@ -21,6 +21,7 @@ from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import Stop
 
 A = TypeVar("A", bound=Artifact)
+RECORD = "artifact.json"
 
 
 class LocalStore:
@@ -45,7 +46,7 @@ class LocalStore:
         folder = self._folder(kind, self.repository(kind))
         try:
             revision = (folder / "refs" / key).read_text()
-            record = json.loads((folder / "snapshots" / revision / "artifact.json").read_text())
+            record = json.loads((folder / "snapshots" / revision / RECORD).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
         return kind(repository=self.repository(kind), revision=revision, key=key, **record["counts"])
@@ -60,7 +61,7 @@ class LocalStore:
         repository = self.repository(kind)
         snapshot = self._folder(kind, repository) / "snapshots" / revision
         try:
-            record = json.loads((snapshot / "artifact.json").read_text())
+            record = json.loads((snapshot / RECORD).read_text())
         except FileNotFoundError:
             raise Stop(
                 f"{repository} at {revision[:12]} is not in the store {self.root}.", "Look at what became of it."
@@ -74,8 +75,12 @@ class LocalStore:
 
     def tag(self, artifact: Artifact, tag: str) -> None:
         """Points a tag to an artifact, in one step; a tag that exists moves."""
+        self._point(artifact, tag)
+
+    def _point(self, artifact: Artifact, tag: str) -> None:
         refs = self._folder(type(artifact), artifact.repository) / "refs"
         with _disk_errors(self.root):
+            refs.mkdir(exist_ok=True)
             half = refs / f".{tag}.{uuid.uuid4().hex}"
             half.write_text(artifact.revision)
             os.replace(half, refs / tag)
@@ -108,7 +113,7 @@ class LocalStore:
 
     def fetch(self, artifact: Artifact) -> Path:
         """The artifact's files, read-only by agreement. Raises Stop when they are gone."""
-        snapshot = self._folder(type(artifact), artifact.repository) / "snapshots" / artifact.revision
+        snapshot = self._snapshot(artifact)
         if not snapshot.is_dir():
             raise Stop(
                 f"{artifact.repository} at {artifact.revision[:12]} is not in the store {self.root}.",
@@ -130,19 +135,22 @@ class LocalStore:
 
     def publish(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
         """Publishes what stands in `staged`, whole or not at all; the ref is written last."""
+        artifact = self._keep(kind, key, staged, counts, made_by)
+        self._point(artifact, key)
+        return artifact
+
+    def _keep(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
+        """Makes a snapshot of what stands in `staged`; nothing points to it yet."""
         counts = kind(repository="-", revision="-", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
-        record = {"key": key, "counts": counts, "made_by": made_by}
-        folder = self._folder(kind, self.repository(kind))
         with _disk_errors(self.root):
-            (staged / "artifact.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-            revision = digest(staged)
-            snapshot = folder / "snapshots" / revision
+            record = {"key": key, "counts": counts, "made_by": made_by, "files": hashes(staged)}
+            text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+            (staged / RECORD).write_text(text)
+            artifact = kind(repository=self.repository(kind), revision=revision_of(text.encode()), key=key, **counts)
+            snapshot = self._snapshot(artifact)
             snapshot.parent.mkdir(parents=True, exist_ok=True)
             if not snapshot.exists():  # the same content was published before: it is the same snapshot
                 os.replace(staged, snapshot)
-            (folder / "refs").mkdir(exist_ok=True)
-            artifact = kind(repository=self.repository(kind), revision=revision, key=key, **counts)
-            self.tag(artifact, key)
         return artifact
 
     @contextmanager
@@ -155,18 +163,31 @@ class LocalStore:
                 "Make room or give yourself the right to write there, or choose another with --set store.path=….",
             ) from error
 
+    def _snapshot(self, artifact: Artifact) -> Path:
+        return self._folder(type(artifact), artifact.repository) / "snapshots" / artifact.revision
+
     def _folder(self, kind: type[Artifact], repository: str) -> Path:
         return self.root / f"{kind.repo_type}s" / repository
 
 
+def revision_of(record: bytes) -> str:
+    """An artifact's revision: 40 hex digits over its record, which holds the hash of every file."""
+    return hashlib.sha256(record).hexdigest()[:40]
+
+
 def digest(folder: Path, files: str = "*") -> str:
     """40 hex digits over the names and contents of all files below `folder` that `files` fits, links followed."""
-    total = hashlib.sha256()
+    lines = (f"{name}\0{each}\n" for name, each in hashes(folder, files).items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
+
+
+def hashes(folder: Path, files: str = "*") -> dict[str, str]:
+    """The SHA-256 of every file below `folder` that `files` fits, by its path."""
+    found = {}
     for file in sorted(path for path in folder.rglob(files) if path.is_file()):
         with file.open("rb") as content:
-            each = hashlib.file_digest(content, "sha256").hexdigest()
-        total.update(f"{file.relative_to(folder).as_posix()}\0{each}\n".encode())
-    return total.hexdigest()[:40]
+            found[file.relative_to(folder).as_posix()] = hashlib.file_digest(content, "sha256").hexdigest()
+    return found
 
 
 @contextmanager

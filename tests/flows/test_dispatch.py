@@ -149,7 +149,7 @@ def test_a_stage_that_lost_its_environment_is_scheduled_again_once_that_is_back(
     def lose_it() -> State:
         environment.kill()
         threading.Timer(1.5, lambda: (back.append(time.monotonic()), environment.start())).start()
-        return Failed(name=AWAY, message="lost after step 4")
+        return Failed(name=AWAY["environment"], message="lost after step 4")
 
     again: list[float] = []
     with Worker(lose_it, lambda: (again.append(time.monotonic()), Completed())[1]):

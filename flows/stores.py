@@ -1,0 +1,17 @@
+"""Where a recipe's artifacts are: a local folder, or the Hub with that folder in front.
+
+In: a recipe. Out: its store.
+"""
+
+from apprentice.flows.recipe import Recipe
+from apprentice.tasks.hub import HubStore
+from apprentice.tasks.store import LocalStore
+
+
+def open_store(recipe: Recipe, holds_device: bool = False) -> LocalStore:
+    """The recipe's store; where a device waits with this process it is patient with the Hub for half of the grace."""
+    spec = recipe.store
+    if spec.hub is None:
+        return LocalStore(spec.path, recipe.name)
+    patience = recipe.server.grace / 2 if holds_device else spec.hub.patience
+    return HubStore(spec.path, recipe.name, spec.hub.namespace, spec.hub.private, patience)
