@@ -1,0 +1,70 @@
+"""The index holds: every entry point loads, every pool and recipe is there, schedules and limits are what they say."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.flows import load_flow_from_entrypoint
+
+from apprentice.deployments import steps
+from apprentice.deployments.automations import automations
+from apprentice.deployments.cli import Infrastructure, template_of
+from apprentice.flows.stages import STAGES
+from apprentice.tasks.errors import Stop
+
+INDEX: dict[str, Any] = yaml.safe_load((Path(steps.__file__).parent / "prefect.yaml").read_text())
+DEPLOYMENTS = {f"{each['entrypoint'].rpartition('.')[2]}/{each['name']}": each for each in INDEX["deployments"]}
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_every_entry_point_is_a_flow_that_takes_its_parameters(name: str, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("APPRENTICE_STORE", str(tmp_path))
+    deployment = DEPLOYMENTS[name]
+    flow = load_flow_from_entrypoint(deployment["entrypoint"])
+    given = dict(deployment.get("parameters", {}))
+    for step in deployment.get("build", []):
+        made = steps.recipe(step["apprentice.deployments.steps.recipe"]["path"])
+        given |= {"recipe": made["recipe"], "runs": made["runs"]}
+        assert made["recipe"]["store"]["path"] == str(tmp_path)
+    if given:
+        flow.validate_parameters(given)
+
+
+def test_every_stage_that_wants_a_gpu_is_deployed_where_a_run_looks_for_it():
+    wanted = {each["parameters"]["gpu"] for each in INDEX["deployments"] if "gpu" in each.get("parameters", {})}
+    flows = {(load_flow_from_entrypoint(each["entrypoint"]).name, each["name"]) for each in INDEX["deployments"]}
+    assert {(stage, name) for stage in STAGES for name in wanted} <= flows
+    assert all(each["work_pool"]["name"] == "a100" for each in INDEX["deployments"] if each["name"] in wanted)
+
+
+def test_every_pool_has_a_template_for_each_kind_of_infrastructure():
+    assert {each["work_pool"]["name"] for each in INDEX["deployments"]} == set(INDEX["pools"])
+    for pool in INDEX["pools"]:
+        for infrastructure in Infrastructure:
+            assert template_of(pool, infrastructure).exists()
+
+
+def test_runs_of_one_recipe_never_overlap_and_schedules_have_a_time_zone():
+    for each in INDEX["deployments"]:
+        if each["entrypoint"].endswith("retrain"):
+            assert each["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+        for schedule in each.get("schedules", []):
+            assert CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"]).timezone
+            assert schedule["slug"]
+
+
+def test_a_recipe_that_is_not_there_is_named():
+    with pytest.raises(Stop, match="no recipe"):
+        steps.recipe("recipes/nowhere.yaml")
+
+
+def test_people_are_told_only_where_somebody_was_named():
+    silent, telling = automations(timedelta(minutes=10), None), automations(timedelta(minutes=10), uuid4())
+    assert [each.name for each in telling[: len(silent)]] == [each.name for each in silent]
+    assert {each.name.removeprefix("apprentice: tell of ") for each in telling[len(silent) :]} == {
+        *("failures", "long outages", "promotions")
+    }
