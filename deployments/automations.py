@@ -19,6 +19,8 @@ SILENT = timedelta(seconds=90)
 PENDING = timedelta(minutes=20)
 """A run that a worker took and never began counts as dead; a cluster may need so long to find a node."""
 EACH_RUN = {"prefect.resource.id"}
+DEPLOYED = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.retrain"}
+"""Retrainings that a worker runs: the deployments have the tag, a process that a person started has not."""
 
 
 def automations(outage: timedelta, tell: UUID | None) -> list[AutomationCore]:
@@ -43,7 +45,7 @@ def automations(outage: timedelta, tell: UUID | None) -> list[AutomationCore]:
             "Finished stages are found in the store; after five times the flow itself says that it is enough.",
             _present(
                 {"prefect.flow-run.Crashed"},
-                runs | {"match_related": {"prefect.resource.role": "flow", "prefect.resource.name": "retrain"}},
+                runs | {"match_related": DEPLOYED},
             ),
             _set_to(StateType.SCHEDULED, "It died, and goes on.", name="AwaitingRetry"),
         ),
@@ -56,7 +58,7 @@ def automations(outage: timedelta, tell: UUID | None) -> list[AutomationCore]:
         _automation(
             "apprentice: tell of failures",
             "A run that failed wants a person.",
-            _present({"prefect.flow-run.Failed"}, runs | {"match_related": _retraining()}),
+            _present({"prefect.flow-run.Failed"}, runs | {"match_related": DEPLOYED}),
             _told(tell, "{{ flow_run.name }} failed", "{{ flow_run.state.message }}\n" + link),
         ),
         _automation(
@@ -99,10 +101,6 @@ def _absent(after: set[str], expect: set[str], within: timedelta, of: dict[str, 
 
 def _present(expect: set[str], of: dict[str, Any]) -> EventTrigger:
     return EventTrigger(posture=Posture.Reactive, expect=expect, threshold=1, **of)
-
-
-def _retraining() -> dict[str, str]:
-    return {"prefect.resource.role": "flow", "prefect.resource.name": "retrain"}
 
 
 def _set_to(state: StateType, message: str, name: str | None = None) -> ChangeFlowRunState:

@@ -595,7 +595,7 @@ def _upkeep_table() -> str:
         room = [f"{needed / 1e9:.1f} GB ({stage})", f"{made.disk / 1e9:,.0f} GB"]
         rows.append([f"{episodes:,}", *runs, f"{made.prefect_requests_s:.1f}", *hub, *room])
     head = ["episodes", "task runs", "their time", "if an episode were one", "requests a second to Prefect"]
-    return _markdown([*head, "not built: requests to the Hub", "their time", "most memory", "disk"], rows)
+    return _markdown([*head, "requests to the Hub", "their time", "most memory", "disk"], rows)
 
 
 def _markdown(head: list[str], rows: Iterable[list[str]]) -> str:

@@ -21,6 +21,7 @@ from uuid import UUID
 from apprentice.flows.recipe import load_recipe
 from tests.e2e.cluster import ROOT, Cluster, children_of, kill_tree, until
 from tests.e2e.whole import client_of, ended, ready, start
+from tests.hub_server import LocalHub
 from tests.restartable import RestartableServer
 
 OUTAGE = 60.0
@@ -43,6 +44,7 @@ class Disturbed(NamedTuple):
 
     cluster: Cluster
     environment: RestartableServer
+    hub: LocalHub
     store: Path
     run: UUID
 
@@ -61,7 +63,7 @@ class Disturbed(NamedTuple):
 
 
 Fault = Callable[[Disturbed], None]
-FAULTS: dict[str, tuple[str, Fault]] = {}
+FAULTS: dict[str, tuple[str, list[str], Fault]] = {}
 MIDDLE = {
     "sft": "sft-*/checkpoint-40/trainer_state.json",
     "grpo": "grpo-*/checkpoint-4/trainer_state.json",
@@ -71,11 +73,11 @@ MIDDLE = {
 FIRST = {"sft": "sft", "grpo": "grpo", "evaluate": "evaluation", "collect": "rollout-shards"}
 
 
-def fault(stage: str) -> Callable[[Fault], Fault]:
-    """Names a fault after its function; the run begins with `stage`."""
+def fault(stage: str, *settings: str) -> Callable[[Fault], Fault]:
+    """Names a fault after its function; the run begins with `stage`, and has these settings besides."""
 
     def named(do: Fault) -> Fault:
-        FAULTS[do.__name__.replace("_", " ")] = (stage, do)
+        FAULTS[do.__name__.replace("_", " ")] = (stage, list(settings), do)
         return do
 
     return named
@@ -256,7 +258,22 @@ def places_of_killed_holders_come_back_over_a_restart(disturbed: Disturbed) -> N
     say(f"  the other one's, over a restart, after {time.monotonic() - began:.0f} s")
 
 
-@fault("grpo")
+@fault("grpo", "store.hub.namespace=local")
+def hub_down_for_60_s_at_publish_of_grpo(disturbed: Disturbed) -> None:
+    """The trained model is kept, the device is free; it is published once."""
+    disturbed.reaches("grpo-*/checkpoint-12/trainer_state.json")
+    disturbed.hub.kill()
+    with idle_time(disturbed) as idle:
+        time.sleep(OUTAGE)
+    IDLE.append(max(0.0, idle["s"] - GRACE))
+    disturbed.hub.start()
+    ended(disturbed.cluster, disturbed.run, 600.0)
+    tags = [line for line in disturbed.hub.requests("POST .*toy-grpo/tag/") if line.endswith("200")]
+    assert len(tags) == 1, tags
+    say(f"  published once: {tags[0]}")
+
+
+@fault("grpo", "server.patience=20")
 def environment_away_beyond_patience_then_retried(disturbed: Disturbed) -> None:
     """The run fails, in words; retried as a person does it in the interface, it repeats nothing that had finished."""
     disturbed.reaches(MIDDLE["grpo"])
@@ -288,17 +305,16 @@ def made(store: Path) -> dict[str, str]:
     }
 
 
-def disturb(cluster: Cluster, environment: RestartableServer, whole: Path, name: str) -> dict[str, Any]:
+def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, whole: Path, name: str) -> dict[str, Any]:
     """One fault on a store that lacks the stage and all after it; returns its row."""
-    stage, do = FAULTS[name]
+    stage, settings, do = FAULTS[name]
     store = cluster.store / name.replace(" ", "-")
     shutil.copytree(whole, store, symlinks=True, ignore=shutil.ignore_patterns(".scratch", ".locks", "trackio"))
     for suffix in STAGES[STAGES.index(FIRST[stage]) :]:
         for refs in store.glob(f"*/local/toy-{suffix}/refs"):
             shutil.rmtree(refs)
-    patience = 20.0 if "beyond" in name else 600.0
     began = time.monotonic()
-    disturbed = Disturbed(cluster, environment, store, begin(cluster, environment, store, patience))
+    disturbed = Disturbed(cluster, environment, hub, store, begin(cluster, environment, store, settings))
     IDLE.clear()
     do(disturbed)
     result = ended(cluster, disturbed.run, 600.0)
@@ -315,9 +331,9 @@ def disturb(cluster: Cluster, environment: RestartableServer, whole: Path, name:
     return row
 
 
-def begin(cluster: Cluster, environment: RestartableServer, store: Path, patience: float = 600.0) -> UUID:
-    where = [f"server.url={environment.url}", f"server.patience={patience}", f"store.path={store}"]
-    recipe = load_recipe(ROOT / "deployments" / "recipes" / "toy.yaml", [*RECIPE, *where])
+def begin(cluster: Cluster, environment: RestartableServer, store: Path, settings: list[str]) -> UUID:
+    where = [f"server.url={environment.url}", "server.patience=600", f"store.path={store}"]
+    recipe = load_recipe(ROOT / "deployments" / "recipes" / "toy.yaml", [*RECIPE, *where, *settings])
     return start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "runs": str(store / "runs"), "gpu": "a100"})
 
 
@@ -326,18 +342,21 @@ def main(names: list[str]) -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="apprentice-faults-") as folder, Cluster(Path(folder)) as cluster:
         environment = RestartableServer()
+        hub = LocalHub(Path(folder) / "hub")
+        cluster.env |= hub.variables(Path(folder) / "hub-cache")
         try:
             ready(cluster)
             whole = cluster.store / "undisturbed"
             began = time.monotonic()
-            first = ended(cluster, begin(cluster, environment, whole))
+            first = ended(cluster, begin(cluster, environment, whole, []))
             assert first["state"] == "Completed", first
             say(f"undisturbed: {time.monotonic() - began:.0f} s, {len(made(whole))} artifacts")
             for name in chosen:
                 say(name)
-                rows.append(disturb(cluster, environment, whole, name))
+                rows.append(disturb(cluster, environment, hub, whole, name))
         finally:
             environment.kill()
+            hub.kill()
         bad = [row["name"] for row in rows if row["state"] != "Completed" or not row["digest_equal"]]
         for log in [] if not bad else Path(folder).glob("*/log.txt"):
             say(f"--- {log.parent.name}\n" + "\n".join(log.read_text().splitlines()[-200:]))

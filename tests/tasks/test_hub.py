@@ -23,9 +23,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "ENDPOINT", running.url)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    )
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{repo_id}")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + "".join(template[1:]))
     monkeypatch.setenv("HF_TOKEN", "write")
     yield running
     running.kill()
