@@ -18,35 +18,34 @@ SILENT = timedelta(seconds=90)
 """Without a heartbeat, of which there is one every 30 s, a run counts as dead."""
 PENDING = timedelta(minutes=20)
 """A run that a worker took and never began counts as dead; a cluster may need so long to find a node."""
+LONGEST = timedelta(days=30)
+"""A run that began longer ago is not scheduled again when it dies."""
 EACH_RUN = {"prefect.resource.id"}
-DEPLOYED = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.retrain"}
-"""Retrainings that a worker runs: the deployments have the tag, a process that a person started has not."""
 
 
 def automations(outage: timedelta, tell: UUID | None) -> list[AutomationCore]:
     """All of them; those that tell people only with a notification block."""
     runs: dict[str, Any] = {"match": {"prefect.resource.id": "prefect.flow-run.*"}, "for_each": EACH_RUN}
+    ours = runs | {"match_related": _tagged("apprentice")}  # others may send fewer heartbeats
+    retrainings = runs | {"match_related": _tagged("retrain")}
     found = [
         _automation(
             "apprentice: runs that fell silent",
             "A run without a heartbeat is dead: its worker and its process were killed, or its machine is gone.",
             # Running as well: a run that was killed before its first heartbeat
-            _absent({"prefect.flow-run.heartbeat", "prefect.flow-run.Running"}, {"prefect.flow-run.*"}, SILENT, runs),
+            _absent({"prefect.flow-run.heartbeat", "prefect.flow-run.Running"}, {"prefect.flow-run.*"}, SILENT, ours),
             _set_to(StateType.CRASHED, "No heartbeat: its process is gone."),
         ),
         _automation(
             "apprentice: runs that never began",
             "A run that a worker took, and that is still pending.",
-            _absent({"prefect.flow-run.Pending"}, {"prefect.flow-run.*"}, PENDING, runs),
+            _absent({"prefect.flow-run.Pending"}, {"prefect.flow-run.*"}, PENDING, ours),
             _set_to(StateType.CRASHED, "It never began: its worker is gone."),
         ),
         _automation(
             "apprentice: a retraining that died goes on",
-            "Finished stages are found in the store; after five times the flow itself says that it is enough.",
-            _present(
-                {"prefect.flow-run.Crashed"},
-                runs | {"match_related": DEPLOYED},
-            ),
+            "One that had begun; finished stages are found in the store, and after five times it says itself: enough.",
+            _present({"prefect.flow-run.Crashed"}, retrainings, after="prefect.flow-run.Running"),
             _set_to(StateType.SCHEDULED, "It died, and goes on.", name="AwaitingRetry"),
         ),
     ]
@@ -58,7 +57,7 @@ def automations(outage: timedelta, tell: UUID | None) -> list[AutomationCore]:
         _automation(
             "apprentice: tell of failures",
             "A run that failed wants a person.",
-            _present({"prefect.flow-run.Failed"}, runs | {"match_related": DEPLOYED}),
+            _present({"prefect.flow-run.Failed"}, retrainings),
             _told(tell, "{{ flow_run.name }} failed", "{{ flow_run.state.message }}\n" + link),
         ),
         _automation(
@@ -99,8 +98,15 @@ def _absent(after: set[str], expect: set[str], within: timedelta, of: dict[str, 
     return EventTrigger(posture=Posture.Proactive, after=after, expect=expect, within=within, threshold=1, **of)
 
 
-def _present(expect: set[str], of: dict[str, Any]) -> EventTrigger:
-    return EventTrigger(posture=Posture.Reactive, expect=expect, threshold=1, **of)
+def _present(expect: set[str], of: dict[str, Any], after: str = "") -> EventTrigger:
+    """When an event comes; with `after`, once for each of those before it."""
+    once = {"after": {after}, "within": LONGEST} if after else {}
+    return EventTrigger(posture=Posture.Reactive, expect=expect, threshold=1, **of, **once)
+
+
+def _tagged(tag: str) -> dict[str, str]:
+    """Runs of our deployments, which have the tag; a process that a person started has not."""
+    return {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
 
 
 def _set_to(state: StateType, message: str, name: str | None = None) -> ChangeFlowRunState:

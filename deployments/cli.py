@@ -67,6 +67,12 @@ def setup(
                     client.create_work_pool(WorkPoolCreate(name=pool, type=infrastructure.value, **given))
                     print(f"pool {pool}: created")
                 except ObjectAlreadyExists:
+                    kind = client.read_work_pool(pool).type
+                    if kind != infrastructure.value:
+                        raise Stop(
+                            f"The pool {pool} is there already, and of type {kind}: a pool's type cannot be changed.",
+                            f"Name it (--type {kind}), or delete the pool in Prefect's interface and set up again.",
+                        ) from None
                     client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))  # its limit may be yours
                     print(f"pool {pool}: up to date")
             wanted = automations(timedelta(minutes=outage_minutes), block)

@@ -7,6 +7,7 @@ Why: during an outage every session would knock by itself, and a teacher would b
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import tenacity
 
@@ -16,6 +17,10 @@ from apprentice.envs.space import Space
 
 FAILURES = 3
 """Connection failures in a row after which the circuit opens."""
+
+
+heard: "list[Callable[[Literal['began', 'ended'], EnvironmentServer], None]]" = []
+"""Told of every outage that sessions of this process wait for."""
 
 
 class SessionLost(Exception):
@@ -76,9 +81,14 @@ class Breaker:
         except (OSError, EOFError):
             await self._until_back()
             await self.wait()
+        else:
+            for hear in heard:  # whoever gave it up before did not see it come back
+                hear("ended", self._server)
 
     async def _until_back(self) -> None:
         away = time.monotonic()
+        for hear in heard:
+            hear("began", self._server)
         self._say(f"{self._server.url} does not answer; waiting for it, for {self._server.patience:.0f} s at most.")
         try:
             await tenacity.AsyncRetrying(
@@ -95,6 +105,9 @@ class Breaker:
             self._say(f"{self._server.url} is back after {time.monotonic() - away:.0f} s.")
         finally:
             count("waited_s", time.monotonic() - away)
+            if not self.gave_up:
+                for hear in heard:
+                    hear("ended", self._server)
             self._failures = 0
             self._closed.set()
 

@@ -24,5 +24,6 @@ class EnvironmentServer(BaseModel):
     patience: float = Field(default=300.0, gt=0)
     """Seconds that an outage may last before the stage stops, to be resumed."""
     grace: float = Field(default=20.0, gt=0)
-    """Seconds of an outage after which a stage on a work pool of its own has let go of its device: half of them it
-    waits, then it saves and ends. The rest of the patience is waited without the device, and it goes on from there."""
+    """Seconds of an outage after which a stage on a work pool of its own lets go of its device: half of them it waits,
+    the other half is for saving, which may take a large model longer. The rest of the patience is waited without the
+    device, and the stage goes on from there. A message that takes a quarter of it counts as lost."""

@@ -26,7 +26,6 @@ from pydantic import BaseModel
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import count
-from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import wait_until_there
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.stages import AWAY, COUNTS
@@ -41,6 +40,8 @@ DEATHS = 5
 """Times that a stage which died is scheduled again."""
 RISE = 5.0
 """Seconds before the first time; twice as many before the next."""
+ROUNDS = 12
+"""Times that a stage is scheduled again which ended for want of something that answers when it is asked from here."""
 LATE = 60.0
 """Seconds after which it is said that no worker takes a stage."""
 SERVER_AWAY = 900.0
@@ -63,7 +64,7 @@ class Pool:
         arguments = {name: value for name, value in given.items() if name != next(iter(given))}  # without the bench
         self._wait_for_environment(arguments)
         run = self._begun(stage, title, arguments, key)
-        deaths = 0
+        deaths = rounds = 0
         while True:
             run = _ended(run)
             assert run.state is not None
@@ -71,10 +72,12 @@ class Pool:
                 break
             if run.state.type == StateType.CANCELLED:
                 raise Stop(f"{title} was cancelled.", "Retry this run when it is to go on.")
-            if run.state.name in AWAY.values():
+            if run.state.name in AWAY.values() and rounds < ROUNDS:
+                rounds += 1
                 announce.warn(f"{title} ended without what it needs, its work is kept: {run.state.message}")
                 self._wait_for_environment(arguments)
                 self._wait_for_hub()
+                time.sleep(min(RISE * 2 ** (rounds - 1), 60.0))  # it answers, and yet may be full, or fail again
             elif run.state.type == StateType.CRASHED and deaths < DEATHS:
                 deaths += 1
                 announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {DEATHS}).")
@@ -107,31 +110,35 @@ class Pool:
             for name, value in arguments.items()
         }
         joined = f"{parent.id}:{stage.name}:{key}"
-        for idempotency_key in (joined, f"{joined}:{parent.run_count}"):
-            try:
-                run = _patiently(
-                    lambda idempotency_key=idempotency_key: run_deployment(
-                        name,
-                        parameters=parameters,
-                        flow_run_name=f"{self._recipe.name}-seed{self._recipe.seed}: {title}",
-                        tags=[self._recipe.name, stage.name],
-                        timeout=0,
-                        idempotency_key=idempotency_key,
-                    )
-                )
-            except ObjectNotFound:
-                raise Stop(
-                    f"There is no deployment {name} on Prefect's server.",
-                    "Create it: prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml",
-                ) from None
-            assert isinstance(run, FlowRun)
-            run = _read(run.id)
-            if run.state is None or run.state.type not in (StateType.CANCELLED, StateType.COMPLETED):
-                break
+        again = [f"{joined}:{attempt}" for attempt in range(2, parent.run_count + 1)]
+        run = self._created(name, title, parameters, stage.name, joined)
+        while again and run.state is not None and run.state.type in (StateType.CANCELLED, StateType.COMPLETED):
+            run = self._created(name, title, parameters, stage.name, again.pop(0))
         if run.state is not None and run.state.is_final() and run.state.type in (StateType.FAILED, StateType.CRASHED):
             _schedule_again(run)
         announce.dispatched(title, self._deployment, str(run.id))
         return run
+
+    def _created(self, name: str, title: str, parameters: dict[str, Any], tag: str, key: str) -> FlowRun:
+        """The deployment's flow run of that idempotency key, made now or before. Raises Stop."""
+        try:
+            run = _patiently(
+                lambda: run_deployment(
+                    name,
+                    parameters=parameters,
+                    flow_run_name=f"{self._recipe.name}-seed{self._recipe.seed}: {title}",
+                    tags=[self._recipe.name, tag],
+                    timeout=0,
+                    idempotency_key=key,
+                )
+            )
+        except ObjectNotFound:
+            raise Stop(
+                f"There is no deployment {name} on Prefect's server.",
+                "Create it: prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml",
+            ) from None
+        assert isinstance(run, FlowRun)
+        return _read(run.id)
 
     def _wait_for_environment(self, arguments: dict[str, Any]) -> None:
         """Returns when the stage's environment answers. Raises Stop."""
@@ -140,42 +147,18 @@ class Pool:
             return
         server = self._recipe.server_of(spec.name)
         if server.url:
-            outage = _Outage(server)
             try:
-                wait_until_there(server, outage.say)
+                wait_until_there(server, announce.warn)
             except SessionLost as lost:
                 raise Stop(
                     f"The environment is out of reach: {lost}.",
                     "See that its server runs, then retry this run: it goes on from there.",
                 ) from lost
-            finally:
-                outage.over()
 
     def _wait_for_hub(self) -> None:
         """Returns when the Hub answers, where the store is there. Raises Stop."""
         if self._recipe.store.hub is not None:
             wait_until_hub_answers(self._recipe.store.hub.patience)
-
-
-class _Outage:
-    """Tells of an environment that is away, and what the wait for it took, as events, too."""
-
-    def __init__(self, server: EnvironmentServer):
-        self._server = server
-        self._began: float | None = None
-
-    def say(self, text: str) -> None:
-        announce.warn(text)
-        if self._began is None:
-            self._began = time.monotonic()
-            self._emit("began")
-
-    def over(self) -> None:
-        if self._began is not None:
-            self._emit("ended")
-
-    def _emit(self, what: str) -> None:
-        announce.event(f"outage.{what}", f"environment.{self._server.url}", {"space": self._server.space})
 
 
 def here() -> Place:

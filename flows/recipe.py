@@ -122,9 +122,13 @@ class Recipe(BaseModel):
             windows[purpose] = Window(start=start, size=window.size)
         return SeedWindows(**windows)
 
-    def at_revision(self, revision: str) -> "Recipe":
-        """The recipe for a revision of what serves its environment; as it is when none is named."""
-        if not revision:
+    def at_revision(self, named: str) -> "Recipe":
+        """The recipe for a revision of what serves its environment: `revision`, or `owner/space@revision`.
+
+        As it is when none is named, or that of a Space which it does not use.
+        """
+        space, at, revision = named.rpartition("@")
+        if not revision or (at and space != self.server.space):
             return self
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
 

@@ -15,6 +15,7 @@ from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import Made, link_up, new_run_folder, write_report
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
+from apprentice.flows.watch import seen
 from apprentice.tasks.collect import collect
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
@@ -34,9 +35,10 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         recipe: One whole run.
         runs: Where the run's folder with its report is made.
         gpu: The deployments of the GPU stages, such as a100; left out, they run in this process.
-        environment_revision: Of what serves the environment, where a new one shall be learned anew.
+        environment_revision: Of what serves the environment, where a new one shall be learned anew; left out, the one
+            that `watch` saw last, of a Space that is watched.
     """
-    recipe = recipe.at_revision(environment_revision)
+    recipe = recipe.at_revision(environment_revision or seen(recipe.server.space))
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
     with RunServers(recipe) as servers:

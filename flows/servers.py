@@ -36,10 +36,17 @@ class RunServers:
         """The recipe's server for its own environment, a guard rail's for another one; local where no URL is named."""
         server = self._recipe.server_of(name)
         if server.url:
-            return server.model_copy(update={"patience": server.grace / 2}) if self._holds_device else server
+            return self._hurried(server) if self._holds_device else server
         if name not in self._local:
             self._local[name] = self._start(name)
-        return server.model_copy(update={"url": self._local[name], "shared": False})
+        local = server.model_copy(update={"url": self._local[name], "shared": False})
+        return self._hurried(local) if self._holds_device else local
+
+    @staticmethod
+    def _hurried(server: EnvironmentServer) -> EnvironmentServer:
+        """Half of the grace is for noticing and waiting, also with a server that hangs; the rest is for saving."""
+        noticed = min(server.message_timeout, server.grace / 4)
+        return server.model_copy(update={"patience": server.grace / 4, "message_timeout": noticed})
 
     def teacher(self) -> str | None:
         if self._recipe.teacher.scripted_error_rate is None:

@@ -6,12 +6,13 @@ A stage that lost its environment, or the Hub, ends in a state that says so, its
 dispatched it waits, and schedules it again.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed, State
+from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import counted
@@ -34,12 +35,12 @@ from apprentice.tasks.sft import sft
 from apprentice.tasks.specs import EvaluateSpec, GrpoSpec, SftSpec
 from apprentice.tasks.stage import Stage, Work
 
-AWAY = {"environment": "EnvironmentAway", "hub": "HubAway"}
+AWAY = {"environment": "EnvironmentAway", "hub": "HubAway", "another run": "MadeElsewhere"}
 """The states of a stage that ended because something is away that will be back."""
 COUNTS = "apprentice."
 """What the labels begin with under which a flow run keeps what it counted."""
 
-AnyCheckpoint = BaseStudent | SftCheckpoint | GrpoCheckpoint | Release
+AnyCheckpoint = Annotated[BaseStudent | SftCheckpoint | GrpoCheckpoint | Release, Field(discriminator="stage")]
 
 
 @flow(name="sft")
@@ -83,7 +84,7 @@ STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     """The stage, with no more patience for its environment than a device is worth."""
     with RunServers(recipe, holds_device=True) as servers:
-        work = Work(open_store(recipe, holds_device=True), servers)
+        work = Work(open_store(recipe, holds_device=True), servers, holds_device=True)
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

@@ -15,6 +15,15 @@ from apprentice.tasks import announce
 SEEN = "apprentice_revisions"
 
 
+def seen(space: str | None) -> str:
+    """The revision of a Space that the last look found, as `owner/space@revision`; empty for one not watched."""
+    if space is None:
+        return ""
+    revisions: dict[str, str] = Variable.get(SEEN, default={}) or {}  # type: ignore[assignment]
+    revision = revisions.get(f"space.{space}")
+    return f"{space}@{revision}" if revision else ""
+
+
 class Watched(BaseModel):
     """A repository of the Hub."""
 
@@ -34,11 +43,17 @@ def watch(repositories: list[Watched]) -> dict[str, str]:
     from huggingface_hub import HfApi
 
     before: dict[str, str] = Variable.get(SEEN, default={}) or {}  # type: ignore[assignment]
-    now = {str(each): str(HfApi().repo_info(each.repository, repo_type=each.kind).sha) for each in repositories}
+    now: dict[str, str] = {}
+    for each in repositories:
+        try:
+            now[str(each)] = str(HfApi().repo_info(each.repository, repo_type=each.kind).sha)
+        except Exception as error:  # the others are looked at all the same, and this one the next time
+            announce.warn(f"{each} cannot be read: {type(error).__name__}")
     for name, revision in now.items():
         if name in before and before[name] != revision:
             announce.warn(f"{name} has a new revision: {revision}")
-            announce.event("revision.new", name, {"revision": revision, "before": before[name]})
+            news = {"repository": name.partition(".")[2], "revision": revision, "before": before[name]}
+            announce.event("revision.new", name, news)
     if before | now != before:
         Variable.set(SEEN, before | now, overwrite=True)
     return now

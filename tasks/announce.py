@@ -31,20 +31,22 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from apprentice.envs.breaker import heard
+from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.log import note
 
 if TYPE_CHECKING:
     from apprentice.tasks.stage import StageRun
 
 
-class _Terminal(Console):
-    """Goes quiet when nobody reads it any more, such as a worker that was killed: the run goes on."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
+def _go_quiet(self: Console) -> None:
+    """Nobody reads it any more, such as a worker that was killed: the run goes on."""
+    self.quiet = True
 
 
-console = _Terminal(file=sys.__stdout__, highlight=False)
+# rich ends the process; Prefect's own logging prints through it as well, to the same reader
+Console.on_broken_pipe = _go_quiet  # type: ignore[method-assign]
+console = Console(file=sys.__stdout__, highlight=False)
 """Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
 
 
@@ -78,16 +80,18 @@ def stage_starts(title: str) -> None:
     note("stage began", title=title)
 
 
-def stage_ended(title: str, run: "StageRun") -> None:
+def stage_ended(title: str, run: "StageRun", told: bool = True) -> None:
+    """`told`: also to the log and as an event, which a stage that was dispatched leaves to the dispatcher."""
     if run.state == "cached":
         console.print(f"[dim]✓ {title}: cached as {run.key}[/]")
     else:
         console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
     _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
-    told = {**run._asdict(), "seconds": round(run.seconds, 1)}
-    told["stage"] = told.pop("name")
-    note("stage ended", **told)
-    event("stage.ended", f"stage.{run.name}", told)
+    if told:
+        fields = {**run._asdict(), "seconds": round(run.seconds, 1)}
+        fields["stage"] = fields.pop("name")
+        note("stage ended", **fields)
+        event("stage.ended", f"stage.{run.name}", fields)
 
 
 def dispatched(title: str, deployment: str, run: str) -> None:
@@ -202,3 +206,10 @@ def in_words(seconds: float) -> str:
     if seconds < 90:
         return f"about {max(seconds, 1):.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
+def _outage(what: str, server: EnvironmentServer) -> None:
+    event(f"outage.{what}", f"environment.{server.url}", {"space": server.space})
+
+
+heard.append(_outage)

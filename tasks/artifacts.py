@@ -100,18 +100,21 @@ class BaseStudent(Checkpoint):
     """The student before it learned anything."""
 
     suffix = "base"
+    stage: Literal["base"] = "base"  # type: ignore[assignment]
 
 
 class SftCheckpoint(Checkpoint):
     """The student after supervised fine-tuning."""
 
     suffix = "sft"
+    stage: Literal["sft"] = "sft"  # type: ignore[assignment]
 
 
 class GrpoCheckpoint(Checkpoint):
     """The student after GRPO."""
 
     suffix = "grpo"
+    stage: Literal["grpo"] = "grpo"  # type: ignore[assignment]
 
 
 class Evaluation(Artifact):
@@ -144,6 +147,7 @@ class Release(Checkpoint):
     """A trained model with its results and the gate's verdict on its card."""
 
     suffix = "model"
+    stage: Literal["champion"] = "champion"  # type: ignore[assignment]
     weights: str
     """Digest of the weights."""
     promoted: bool

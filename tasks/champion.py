@@ -36,7 +36,11 @@ class Champions:
         self._store = store
 
     def current(self) -> Release | None:
-        return self._store.tagged(Release, TAG)
+        """The champion. Where the tag was lost while it moved, which on the Hub takes two steps: the last one noted."""
+        tagged = self._store.tagged(Release, TAG)
+        if tagged is None and len(history := self.history()) > 1:
+            return self._store.at(Release, history[-1].revision)
+        return tagged
 
     def history(self) -> list[Change]:
         """Every change, the first one first."""

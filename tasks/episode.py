@@ -32,12 +32,18 @@ class Episode:
         """Resets the environment. Raises SessionLost."""
         self.environment = environment
         self.seed = seed
+        self.sample = 0  # which of several tries at this question
         self.tools = tool_schemas(environment)
         self._callable = {tool.__name__: tool for tool in tools_of(environment)}
         self.messages = prompt(environment, environment.reset(seed=seed))
         self.causes: list[str] = []
         self.done = False
         self._turns = 0
+
+    @property
+    def turns(self) -> int:
+        """Messages of the model so far."""
+        return self._turns
 
     @property
     def question(self) -> str:

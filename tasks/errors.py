@@ -15,3 +15,7 @@ class Stop(Exception):
     def __reduce__(self):
         what, _, do = str(self).partition("\n→ ")
         return Stop, (what, do)
+
+
+class MadeElsewhere(Stop):
+    """Another process makes the same artifact, and here is a device that must not wait for it."""

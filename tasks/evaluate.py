@@ -29,7 +29,7 @@ from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
 
 
-@stage(gives=Evaluation, version=2, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
+@stage(gives=Evaluation, version=3, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
 def evaluate(
     bench: Bench,
     spec: EvaluateSpec,

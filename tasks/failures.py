@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.process import ServerFailed
 from apprentice.tasks.budget import BudgetReached
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.errors import MadeElsewhere, Stop
 from apprentice.tasks.teacher import TeacherAway, TeacherFailed
 
 Remedy = Literal["retry", "wait", "person"]
@@ -43,7 +43,7 @@ def _hub_is_busy(error: BaseException) -> bool:
 def _hub_refuses(error: BaseException) -> bool:
     from huggingface_hub.errors import HfHubHTTPError
 
-    return isinstance(error, HfHubHTTPError)
+    return isinstance(error, HfHubHTTPError) and error.response is not None  # without one its cause tells
 
 
 def _memory_is_full(error: BaseException) -> bool:
@@ -51,6 +51,7 @@ def _memory_is_full(error: BaseException) -> bool:
 
 
 TABLE = (
+    Failure("another run", "wait", _of(MadeElsewhere)),
     Failure("environment", "wait", _of(SessionLost)),
     Failure("teacher", "wait", _of(TeacherAway)),
     Failure("teacher", "person", _of(TeacherFailed, BudgetReached)),

@@ -59,7 +59,7 @@ def grpo(
     trainer = GRPOTrainer(
         model=load_model(folder),
         processing_class=tokenizer,
-        train_dataset=_rows(environment, bench.fetch(questions)),
+        train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
         reward_funcs=reward,  # type: ignore[arg-type]
         environment_factory=factory,  # type: ignore[arg-type]
         args=_config(bench, spec, environment, seed),
@@ -126,13 +126,23 @@ class EnvironmentReward:
         return float(reward == 1.0)
 
 
-def _rows(environment: EnvironmentSpec, questions: Path) -> Any:
-    """A row a question: the prompt whose user turn `reset` completes, and the seed that names the question."""
+def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: int) -> Any:
+    """A row a question: the prompt whose user turn `reset` completes, and the seed that names the question.
+
+    In the order of TRL's own sampler, for as many passes as the steps need: the sampler itself forgets in which pass it
+    was when a training is resumed.
+    """
+    import torch
     from datasets import Dataset
 
     opening = prompt(environment.make(), "")
     used = [row["seed"] for row in read_questions(questions, "grpo") if row["used"]]
-    return Dataset.from_list([{"prompt": opening, "seed": seed} for seed in used])
+    needed = spec.max_steps * spec.batch_size * spec.gradient_accumulation // spec.num_generations
+    generator = torch.Generator().manual_seed(seed)
+    order: list[int] = []
+    while len(order) < needed:
+        order += torch.randperm(len(used), generator=generator).tolist()
+    return Dataset.from_list([{"prompt": opening, "seed": used[place]} for place in order])
 
 
 def _config(bench: Bench, spec: GrpoSpec, environment: EnvironmentSpec, seed: int) -> Any:
@@ -141,6 +151,7 @@ def _config(bench: Bench, spec: GrpoSpec, environment: EnvironmentSpec, seed: in
     return GRPOConfig(
         **arguments(bench, spec, seed, "grpo"),
         max_steps=spec.max_steps,
+        shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,
         max_completion_length=spec.max_completion_length,
         max_tool_calling_iterations=environment.make().max_turns,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import tenacity
 
 from apprentice.envs.metrics import count
+from apprentice.envs.patience import failing_for
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import Stop
@@ -27,6 +28,8 @@ from apprentice.tasks.store import RECORD, LocalStore, hashes, revision_of
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+TIMEOUT = 60.0
+"""Seconds without a byte after which a request counts as lost."""
 A = TypeVar("A", bound=Artifact)
 R = TypeVar("R")
 
@@ -111,22 +114,41 @@ class HubStore(LocalStore):
     def publish(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
         """Publishes what stands in `staged`: a commit, then its tag. Whoever made the same key before has won."""
         artifact = self._keep(kind, key, staged, counts, made_by)
-        where = self._where(kind)
-        self._ask(lambda: self._api.create_repo(**where, private=self._private, exist_ok=True))
-        commit = self._ask(
-            lambda: self._api.upload_folder(
-                **where,
-                folder_path=self._snapshot(artifact),
-                delete_patterns="*",
-                commit_message=f"{made_by['stage']} {key}",
-            )
-        )
-        if not self._create_tag(kind, key, commit.oid):
+        self._ask(lambda: self._api.create_repo(**self._where(kind), private=self._private, exist_ok=True))
+        commit = self._commit(artifact, f"{made_by['stage']} {key}")
+        if not self._create_tag(kind, key, commit):
             won = self._published(kind, key)
             assert won is not None
             return won.artifact
         self._point(artifact, key)
         return artifact
+
+    def _commit(self, artifact: Artifact, message: str) -> str:
+        """Commits the artifact's files, and no others, on top of what is there; done again if that has moved.
+
+        The client leaves out what it found unchanged, and deletes what it found there: on another parent the commit
+        would hold files of two artifacts.
+        """
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+        where = self._where(type(artifact))
+        while True:
+            head = self._ask(lambda: self._api.repo_info(**where)).sha
+            try:
+                return self._ask(
+                    lambda head=head: self._api.upload_folder(
+                        **where,
+                        folder_path=self._snapshot(artifact),
+                        delete_patterns="*",
+                        commit_message=message,
+                        parent_commit=head,
+                    )
+                ).oid
+            except EntryNotFoundError:
+                continue  # what was to be deleted is gone: another artifact was published meanwhile
+            except HfHubHTTPError as error:
+                if error.response is None or error.response.status_code != 412:
+                    raise
 
     def _create_tag(self, kind: type[Artifact], tag: str, commit: str) -> bool:
         """Whether the tag was made here, and was not there before."""
@@ -206,6 +228,9 @@ class HubStore(LocalStore):
 
     def _ask(self, call: Callable[[], R]) -> R:
         """What the Hub answers; asked again, with growing intervals, while it is away or busy. Raises Stop."""
+        from huggingface_hub import get_session
+
+        get_session().timeout = TIMEOUT  # the client's own is none: a Hub that hangs would hold a device for ever
         with _refusals(self.namespace):
             return _patiently(self._patience)(call)
 
@@ -234,7 +259,7 @@ def _patiently(patience: float) -> tenacity.Retrying:
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: failure_of(error)[:2] == ("hub", "wait")),
         wait=tenacity.wait_random_exponential(multiplier=0.5, max=30.0),
-        stop=tenacity.stop_before_delay(patience),
+        stop=failing_for(patience),  # from the first failure on: an upload may take long
         before_sleep=_tell,
         reraise=True,
     )
@@ -257,8 +282,11 @@ def _refusals(namespace: str) -> Iterator[None]:
         yield
     except RepositoryNotFoundError:
         raise
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
+    except Exception as error:
+        refused: BaseException | None = error  # an upload's is the cause of another one
+        while refused is not None and not (isinstance(refused, HfHubHTTPError) and refused.response is not None):
+            refused = refused.__cause__
+        status = refused.response.status_code if refused is not None else 0
         if status == 401:
             raise Stop(
                 "The Hub does not know the token (401).",

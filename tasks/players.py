@@ -3,6 +3,7 @@
 In: an environment pool, questions, a protocol. Out: each played episode as a record, as soon as it ends.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,6 +61,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
         )
         for (_, play), episode in zip(starting, begun, strict=True):
             check_question(play, episode)
+            episode.sample = play.sample
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
         replies = speaker.reply(episodes)
@@ -133,16 +135,16 @@ class LocalModel:
         self._model = load_model(checkpoint).to(device).eval()
         # a cache of full length from the start: a growing one is copied at every token (a third of the time, here)
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
-        sampled = {"do_sample": True, "temperature": spec.temperature, "top_k": 0, "top_p": 1.0}
         self._generation = GenerationConfig(
             max_new_tokens=protocol.tokens(spec.max_new_tokens),
+            do_sample=False,  # sampling is ours, see _Sampled
             eos_token_id=self._tokenizer.eos_token_id,
             pad_token_id=self._tokenizer.pad_token_id,
             cache_implementation="static" if is_static else None,
             disable_compile=True,  # it would be compiled anew for every length of prompts
-            **(sampled if spec.decoding == "sampled" else {"do_sample": False}),
         )
-        torch.manual_seed(seed)
+        self._seed = seed
+        self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
         """The model's next message in every episode; shape: one message an episode."""
@@ -151,13 +153,36 @@ class LocalModel:
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
         inputs = self._tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
         inputs = inputs.to(self._model.device)
+        noise = [] if self._temperature is None else [self._noise(episodes)]
         with torch.inference_mode():
-            out = self._model.generate(**inputs, generation_config=self._generation)
+            out = self._model.generate(**inputs, generation_config=self._generation, logits_processor=noise)
         written = out[:, inputs["input_ids"].shape[1] :].tolist()
         return [
             self._protocol.read(self._tokenizer, self._until_end(ids), prefix, episode)
             for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
         ]
+
+    def _noise(self, episodes: list[Episode]) -> Any:
+        """Samples by the Gumbel-max trick: the likeliest token after noise of the episode's own is added, which is a
+        sample at that temperature, and the same one in whatever batch, and after whatever interruption, it is played.
+
+        https://arxiv.org/abs/1411.0030
+        """
+        import torch
+
+        generators = []
+        for episode in episodes:
+            name = f"{self._seed} {episode.seed} {episode.sample} {episode.turns}".encode()
+            drawn = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1
+            generators.append(torch.Generator(device=self._model.device).manual_seed(drawn))
+
+        def add(_: Any, scores: Any) -> Any:
+            exponential = torch.stack(
+                [torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, generators, strict=True)]
+            )
+            return scores / self._temperature - exponential.log()
+
+        return add
 
     def _until_end(self, ids: list[int]) -> list[int]:
         end = self._tokenizer.eos_token_id

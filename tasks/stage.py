@@ -113,13 +113,22 @@ class Work:
     Args:
         place: Where this process runs.
         dispatch: Runs the GPU stages; they run here when left out.
+        holds_device: A device waits with this process, and whoever dispatched it tells of it.
     """
 
-    def __init__(self, store: LocalStore, servers: Servers, place: Place = HERE, dispatch: Dispatch | None = None):
+    def __init__(
+        self,
+        store: LocalStore,
+        servers: Servers,
+        place: Place = HERE,
+        dispatch: Dispatch | None = None,
+        holds_device: bool = False,
+    ):
         self.store = store
         self.servers = servers
         self.place = place
         self.dispatch = dispatch
+        self.holds_device = holds_device
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
 
@@ -176,7 +185,9 @@ class Stage(Generic[P, A]):
         found = work.store.find(self.gives, key)
         started = time.perf_counter()
         if found is None and self.gpu and work.dispatch is not None:
-            place, attempts, counts = work.dispatch(self, title, self._bound(args, kwargs), key)
+            with counted() as counts:  # what was waited for on this side
+                place, attempts, there = work.dispatch(self, title, self._bound(args, kwargs), key)
+            counts |= {name: counts.get(name, 0) + value for name, value in there.items()}
         else:
             place, attempts = work.place, 1
             with counted() as counts:
@@ -188,7 +199,7 @@ class Stage(Generic[P, A]):
         seconds = time.perf_counter() - started
         ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
         work.log.append(ended)
-        announce.stage_ended(title, ended)
+        announce.stage_ended(title, ended, told=not work.holds_device)
         return artifact
 
     def map(self, work: Work, given: list[tuple[Any, ...]]) -> list[A]:
@@ -244,7 +255,10 @@ class Stage(Generic[P, A]):
 
     def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
         args, kwargs = given
-        with of_stage(self.name, key), work.store.alone(f"{self.name}-{key}", announce.warn):
+        with (
+            of_stage(self.name, key),
+            work.store.alone(f"{self.name}-{key}", announce.warn, wait=not work.holds_device),
+        ):
             return work.store.find(self.gives, key) or self._make(work, key, args, kwargs)
 
     def _make(self, work: Work, key: str, args: Any, kwargs: Any) -> A:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from apprentice.tasks.artifacts import Artifact
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.errors import MadeElsewhere, Stop
 
 A = TypeVar("A", bound=Artifact)
 RECORD = "artifact.json"
@@ -98,8 +98,11 @@ class LocalStore:
             yield
 
     @contextmanager
-    def alone(self, name: str, say: Callable[[str], None]) -> Iterator[None]:
-        """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go."""
+    def alone(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[None]:
+        """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go.
+
+        Raises MadeElsewhere where `wait` is false and another one makes it.
+        """
         folder = self.root / ".locks"
         with self._writable():
             folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +110,8 @@ class LocalStore:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if not wait:
+                    raise MadeElsewhere("Another run makes this very artifact.", "Wait for it to end.") from None
                 say("Another run makes this very artifact; waiting for it.")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -56,8 +56,8 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
 def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
     """Trains to the end, from the newest whole checkpoint in the scratch folder where there is one.
 
-    A lost environment leaves the last finished step as a checkpoint; a killed process that of its last interval.
-    Raises SessionLost.
+    A lost environment leaves the last finished step as a checkpoint, if that was logged; a killed process that of its
+    last interval. Raises SessionLost.
     """
     begun = newest_checkpoint(bench.scratch)
     done = step_of(begun)
@@ -73,7 +73,9 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
         try:
             trainer.train(resume_from_checkpoint=str(begun) if begun else None)
         except SessionLost:
-            if trainer.state.global_step > step_of(newest_checkpoint(bench.scratch)):
+            step = trainer.state.global_step
+            logged = step % trainer.args.logging_steps == 0  # in between, the log's next mean would lack some steps
+            if logged and step > step_of(newest_checkpoint(bench.scratch)):
                 randomness.restore()
                 # the step that failed changed no weight; transformers has no public way to save between intervals
                 trainer._save_checkpoint(trainer.model, trial=None)

@@ -24,6 +24,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # What Prefect keeps of a task lies beside the artifacts that it names, so that any worker finds it.
 ENV APPRENTICE_STORE=/store \
     DO_NOT_TRACK=1 \
+    GRADIO_ANALYTICS_ENABLED=False \
     HF_HOME=/cache/huggingface \
     PREFECT_CLIENT_MAX_RETRIES=8 \
     PREFECT_LOCAL_STORAGE_PATH=/store/.prefect \

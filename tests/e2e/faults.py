@@ -63,7 +63,7 @@ class Disturbed(NamedTuple):
 
 
 Fault = Callable[[Disturbed], None]
-FAULTS: dict[str, tuple[str, list[str], Fault]] = {}
+FAULTS: dict[str, tuple[str, list[str], list[str] | None, Fault]] = {}
 MIDDLE = {
     "sft": "sft-*/checkpoint-40/trainer_state.json",
     "grpo": "grpo-*/checkpoint-4/trainer_state.json",
@@ -73,11 +73,18 @@ MIDDLE = {
 FIRST = {"sft": "sft", "grpo": "grpo", "evaluate": "evaluation", "collect": "rollout-shards"}
 
 
-def fault(stage: str, *settings: str) -> Callable[[Fault], Fault]:
-    """Names a fault after its function; the run begins with `stage`, and has these settings besides."""
+def fault(stage: str, *settings: str, again: str | None = "") -> Callable[[Fault], Fault]:
+    """Names a fault after its function.
+
+    Args:
+        stage: With which the run begins: what comes before is there.
+        settings: Of the recipe, for this fault.
+        again: How the one stage is called that must be begun twice; empty for none; None where either may be.
+    """
 
     def named(do: Fault) -> Fault:
-        FAULTS[do.__name__.replace("_", " ")] = (stage, list(settings), do)
+        expected = None if again is None else [again] if again else []
+        FAULTS[do.__name__.replace("_", " ")] = (stage, list(settings), expected, do)
         return do
 
     return named
@@ -92,6 +99,7 @@ def away(seconds: float, disturbed: Disturbed) -> None:
     disturbed.environment.start()
 
 
+BAD: list[str] = []
 IDLE: list[float] = []
 """Seconds beyond the grace period that a process of a GPU stage lived through an outage."""
 
@@ -123,13 +131,13 @@ def environment_down_for_60_s_in_collection(disturbed: Disturbed) -> None:
     away(OUTAGE, disturbed)
 
 
-@fault("grpo")
+@fault("grpo", again="GRPO")
 def environment_down_for_60_s_in_grpo(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["grpo"])
     away(OUTAGE, disturbed)
 
 
-@fault("evaluate")
+@fault("evaluate", again="Evaluation of base")
 def environment_down_for_60_s_in_evaluation(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["evaluate"])
     away(OUTAGE, disturbed)
@@ -160,26 +168,28 @@ def worker_killed_in_evaluation(disturbed: Disturbed) -> None:
 
 def stage_killed(disturbed: Disturbed, stage: str) -> None:
     disturbed.reaches(MIDDLE[stage])
-    for process in disturbed.stage_processes():
+    found = disturbed.stage_processes()
+    assert found, "there was nothing to kill"
+    for process in found:
         process.kill()
 
 
-@fault("sft")
+@fault("sft", again="SFT")
 def stage_killed_in_sft(disturbed: Disturbed) -> None:
     stage_killed(disturbed, "sft")
 
 
-@fault("grpo")
+@fault("grpo", again="GRPO")
 def stage_killed_in_grpo(disturbed: Disturbed) -> None:
     stage_killed(disturbed, "grpo")
 
 
-@fault("evaluate")
+@fault("evaluate", again="Evaluation of base")
 def stage_killed_in_evaluation(disturbed: Disturbed) -> None:
     stage_killed(disturbed, "evaluate")
 
 
-@fault("grpo")
+@fault("grpo", again="GRPO")
 def worker_terminated_in_grpo(disturbed: Disturbed) -> None:
     """It takes the stage with it, whose run stays Running: the heartbeats that stop tell."""
     disturbed.reaches(MIDDLE["grpo"])
@@ -189,14 +199,14 @@ def worker_terminated_in_grpo(disturbed: Disturbed) -> None:
     disturbed.cluster.start_worker("a100", "a100-worker")
 
 
-@fault("sft")
+@fault("sft", again="SFT")
 def worker_and_stage_killed_in_sft(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["sft"])
     kill_tree(disturbed.cluster.workers["a100-worker"])
     disturbed.cluster.start_worker("a100", "a100-worker")
 
 
-@fault("grpo")
+@fault("grpo", again="GRPO")
 def worker_and_stage_killed_in_grpo(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["grpo"])
     kill_tree(disturbed.cluster.workers["a100-worker"])
@@ -209,16 +219,23 @@ def retraining_and_its_worker_killed_in_grpo(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["grpo"])
     kill_tree(disturbed.cluster.workers["cpu-worker"])
     disturbed.cluster.start_worker("cpu", "cpu-worker")
+    client = client_of(disturbed.cluster)
+
+    def is_run_again() -> bool:
+        states = [state.name for state in client.read_flow_run_states(disturbed.run)]
+        return "Crashed" in states and states[-1] != "Crashed"
+
+    until("it was found dead, and is run again", is_run_again, 240.0, every=1.0)
 
 
-@fault("grpo")
+@fault("grpo", again=None)
 def prefect_server_restarted_in_grpo(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["grpo"])
     disturbed.cluster.kill_server()
     disturbed.cluster.start_server()
 
 
-@fault("grpo")
+@fault("grpo", again=None)
 def prefect_server_away_for_150_s_in_grpo(disturbed: Disturbed) -> None:
     disturbed.reaches(MIDDLE["grpo"])
     disturbed.cluster.kill_server()
@@ -234,7 +251,7 @@ with concurrency("places", occupy=1, strict=True, lease_duration=60.0):
 """
 
 
-@fault("grpo")
+@fault("grpo", again=None)
 def places_of_killed_holders_come_back_over_a_restart(disturbed: Disturbed) -> None:
     """Two of two places are held: one holder is killed, the server is restarted, the other one is killed."""
     cluster = disturbed.cluster
@@ -258,7 +275,7 @@ def places_of_killed_holders_come_back_over_a_restart(disturbed: Disturbed) -> N
     say(f"  the other one's, over a restart, after {time.monotonic() - began:.0f} s")
 
 
-@fault("grpo", "store.hub.namespace=local")
+@fault("grpo", "store.hub.namespace=local", again="GRPO")
 def hub_down_for_60_s_at_publish_of_grpo(disturbed: Disturbed) -> None:
     """The trained model is kept, the device is free; it is published once."""
     disturbed.reaches("grpo-*/checkpoint-12/trainer_state.json")
@@ -273,7 +290,7 @@ def hub_down_for_60_s_at_publish_of_grpo(disturbed: Disturbed) -> None:
     say(f"  published once: {tags[0]}")
 
 
-@fault("grpo", "server.patience=20")
+@fault("grpo", "server.patience=20", again="GRPO")
 def environment_away_beyond_patience_then_retried(disturbed: Disturbed) -> None:
     """The run fails, in words; retried as a person does it in the interface, it repeats nothing that had finished."""
     disturbed.reaches(MIDDLE["grpo"])
@@ -307,7 +324,7 @@ def made(store: Path) -> dict[str, str]:
 
 def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, whole: Path, name: str) -> dict[str, Any]:
     """One fault on a store that lacks the stage and all after it; returns its row."""
-    stage, settings, do = FAULTS[name]
+    stage, settings, again, do = FAULTS[name]
     store = cluster.store / name.replace(" ", "-")
     shutil.copytree(whole, store, symlinks=True, ignore=shutil.ignore_patterns(".scratch", ".locks", "trackio"))
     for suffix in STAGES[STAGES.index(FIRST[stage]) :]:
@@ -327,6 +344,10 @@ def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, who
         "stages_repeated": [stage["title"] for stage in stages for _ in range(stage["attempts"] - 1)],
         "gpu_idle_s": round(sum(IDLE), 1),
     }
+    ok = row["state"] == "Completed" and row["digest_equal"] and row["gpu_idle_s"] < 1.0
+    begun_twice = [title.partition(" in ")[0] for title in row["stages_repeated"]]
+    if not ok or again not in (None, begun_twice):
+        BAD.append(name)
     say(f"{json.dumps(row)} {time.monotonic() - began:.0f} s  {result['message'] or ''}")
     return row
 
@@ -357,11 +378,10 @@ def main(names: list[str]) -> None:
         finally:
             environment.kill()
             hub.kill()
-        bad = [row["name"] for row in rows if row["state"] != "Completed" or not row["digest_equal"]]
-        for log in [] if not bad else Path(folder).glob("*/log.txt"):
+        for log in [] if not BAD else Path(folder).glob("*/log.txt"):
             say(f"--- {log.parent.name}\n" + "\n".join(log.read_text().splitlines()[-200:]))
     print(json.dumps({"faults": rows}))
-    sys.exit(f"not as it should be: {', '.join(bad)}" if bad else 0)
+    sys.exit(f"not as it should be: {', '.join(BAD)}" if BAD else 0)
 
 
 if __name__ == "__main__":

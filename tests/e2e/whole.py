@@ -141,10 +141,10 @@ def check_schedules(cluster: Cluster) -> None:
     cluster.run("prefect", "work-pool", "pause", "cpu")  # what is begun now is not run
     cluster.run(
         *("prefect", "event", "emit", "apprentice.revision.new", "--resource-id", "apprentice.space.owner/words"),
-        *("--payload", json.dumps({"revision": "abc"})),
+        *("--payload", json.dumps({"repository": "owner/words", "revision": "abc"})),
     )
     (run,) = until("a new revision started a run", lambda: scheduled(cluster, laptop.id))
-    assert run.parameters["environment_revision"] == "abc", run.parameters
+    assert run.parameters["environment_revision"] == "owner/words@abc", run.parameters
 
 
 def client_of(cluster: Cluster) -> Any:

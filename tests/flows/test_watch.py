@@ -40,4 +40,4 @@ def test_the_first_look_only_notes_and_a_moved_head_is_told_once(told):
     Hub.heads["space/a/words"] = "two"
     watch([space, dataset])
     watch([space, dataset])
-    assert told == [("revision.new", "space.a/words", {"revision": "two", "before": "one"})]
+    assert told == [("revision.new", "space.a/words", {"repository": "a/words", "revision": "two", "before": "one"})]

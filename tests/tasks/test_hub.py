@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -76,6 +78,30 @@ def test_without_its_tag_a_commit_is_nothing_and_is_published_once_later(hub: Lo
 def test_whoever_publishes_a_key_first_has_won(hub: LocalHub, tmp_path: Path):
     first = publish(store(tmp_path / "one"), "k1")
     assert publish(store(tmp_path / "two"), "k1", "another text\n") == first
+
+
+def test_two_that_publish_into_one_repository_at_once_do_not_mix_their_files(hub: LocalHub, tmp_path: Path):
+    one, two = store(tmp_path / "one"), store(tmp_path / "two")
+    publish(one, "k0")
+    publish_as = {"k1": (one, "one's\n"), "k2": (two, "two's\n"), "k3": (one, "a third\n"), "k4": (two, "{}\n")}
+    with ThreadPoolExecutor(4) as at_once:
+        made = list(at_once.map(lambda key: publish(publish_as[key][0], key, publish_as[key][1]), publish_as))
+    for key, artifact in zip(publish_as, made, strict=True):
+        elsewhere = store(tmp_path / f"to-{key}")
+        assert elsewhere.find(Questions, key) == artifact
+        assert (elsewhere.fetch(artifact) / "questions.jsonl").read_text() == publish_as[key][1]
+
+
+@pytest.mark.parametrize("where", ["preupload", "LFS|lfs", "/commit/", "/tag/", "create", "/tree/", "resolve"])
+@pytest.mark.parametrize("how", [500, 429, "cut"])
+def test_a_fault_at_any_request_of_publishing_and_fetching_costs_time_only(hub, tmp_path: Path, where: str, how: Any):
+    hub.fail({"match": where, "times": 1, "do": how})
+    made = publish(store(tmp_path / "one"), "k1")
+    other = store(tmp_path / "two")
+    assert other.find(Questions, "k1") == made
+    assert other.fetch(made)
+    tags = [line for line in hub.requests("POST .*/tag/") if line.endswith("200")]
+    assert len(tags) == 1
 
 
 def test_a_hub_that_is_away_is_waited_for(hub: LocalHub, tmp_path: Path):

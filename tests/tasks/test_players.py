@@ -74,3 +74,53 @@ def test_every_sample_of_a_question_has_a_place_of_its_own():
 def test_several_samples_of_a_greedy_model_are_refused():
     with pytest.raises(ValueError, match="decoding: sampled"):
         EvaluateSpec(samples=2)
+
+
+def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_path):
+    """What a batch holds changes nothing, so an evaluation that was interrupted ends as one that was not."""
+    from apprentice.tasks.players import LocalModel
+    from apprentice.tasks.student import build_tokenizer, save
+    from tests.tasks.test_one_prompt import tiny_model
+
+    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+    save(tiny_model(tokenizer), tokenizer, tmp_path)
+    spec = EvaluateSpec(decoding="sampled", max_new_tokens=8, samples=2)
+    model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
+
+    def episode(seed: int, sample: int) -> Episode:
+        begun = Episode(Guess(Settings(dataset="chain_sum")), seed)
+        begun.sample = sample
+        return begun
+
+    asked = [(1, 0), (1, 1), (2, 0), (3, 0)]
+    together = model.reply([episode(*each) for each in asked])
+    alone = [model.reply([episode(*each)])[0] for each in reversed(asked)]
+    assert together == alone[::-1]
+    assert len({str(message) for message in together}) == len(asked), "samples differ, also of one question"
+
+
+def test_samples_follow_the_model_s_probabilities():
+    """Chi-squared over 4,000 draws from four tokens at temperature 0.5."""
+    import torch
+    from scipy.stats import chisquare
+
+    from apprentice.tasks.players import LocalModel
+
+    model = object.__new__(LocalModel)
+    model._seed, model._temperature = 7, 0.5
+    model._model = torch.nn.Linear(1, 1)
+    model._model.device = torch.device("cpu")  # type: ignore[assignment]
+    scores = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    episodes: Any = [Named(seed) for seed in range(4000)]
+    drawn = model._noise(episodes)(None, scores.repeat(4000, 1)).argmax(dim=1)
+    expected = torch.softmax(scores / 0.5, dim=0) * 4000
+    assert chisquare(torch.bincount(drawn, minlength=4).numpy(), expected.numpy()).pvalue > 1e-3
+
+
+class Named:
+    """As much of an episode as names its noise."""
+
+    sample = turns = 0
+
+    def __init__(self, seed: int):
+        self.seed = seed
