@@ -69,6 +69,8 @@ def link_up(recipe: Recipe) -> None:
     hub = constants.ENDPOINT
     if recipe.store.trackio:
         announce.link("trackio", f"{recipe.store.trackio}/?project={recipe.name}", "Curves as they grow, in Trackio")
+    if recipe.store.hub:
+        announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
     if recipe.server.space:
         announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
     if recipe.student.model and not Path(recipe.student.model).exists():
