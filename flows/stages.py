@@ -35,7 +35,12 @@ from apprentice.tasks.sft import sft
 from apprentice.tasks.specs import EvaluateSpec, GrpoSpec, SftSpec
 from apprentice.tasks.stage import Stage, Work
 
-AWAY = {"environment": "EnvironmentAway", "hub": "HubAway", "another run": "MadeElsewhere"}
+AWAY = {
+    "environment": "EnvironmentAway",
+    "hub": "HubAway",
+    "another run": "MadeElsewhere",
+    "Prefect's server": "ServerAway",
+}
 """The states of a stage that ended because something is away that will be back."""
 COUNTS = "apprentice."
 """What the labels begin with under which a flow run keeps what it counted."""

@@ -30,6 +30,16 @@ def _of(*types: type[BaseException]) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, types)
 
 
+def _prefect_is_away(error: BaseException) -> bool:
+    """Prefect's server gave no answer, for longer than its client tries."""
+    import httpx
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    if isinstance(error, PrefectHTTPStatusError):
+        return error.response.status_code >= 500
+    return isinstance(error, httpx.TransportError) or type(error).__name__ == "ConcurrencySlotAcquisitionError"
+
+
 def _hub_is_busy(error: BaseException) -> bool:
     """429 and 5xx of the Hub, and connections to it that were cut."""
     import httpx2
@@ -53,6 +63,7 @@ def _memory_is_full(error: BaseException) -> bool:
 TABLE = (
     Failure("another run", "wait", _of(MadeElsewhere)),
     Failure("environment", "wait", _of(SessionLost)),
+    Failure("Prefect's server", "wait", _prefect_is_away),
     Failure("teacher", "wait", _of(TeacherAway)),
     Failure("teacher", "person", _of(TeacherFailed, BudgetReached)),
     Failure("hub", "wait", _hub_is_busy),

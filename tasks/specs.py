@@ -31,6 +31,9 @@ class Window(Spec):
     start: int = Field(ge=0)
     size: int = Field(ge=1)
 
+    def __str__(self) -> str:
+        return f"{self.start} to {self.start + self.size - 1}"
+
     def seeds(self) -> range:
         return range(self.start, self.start + self.size)
 

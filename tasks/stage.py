@@ -220,7 +220,6 @@ class Stage(Generic[P, A]):
         """The stage as a task with the names that Prefect's interface shows."""
         return self._task.with_options(
             task_run_name=f"{title} · {key[:8]}",
-            tags={work.store.project, self.name},
             refresh_cache=found is None,
         )
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+import httpx
 import httpx2
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
@@ -33,6 +34,7 @@ class OutOfMemoryError(RuntimeError):
         (TeacherFailed("no valid call"), "teacher", "person"),
         (BudgetReached(), "teacher", "person"),
         (hub(503), "hub", "wait"),
+        (httpx.ConnectError("refused"), "Prefect's server", "wait"),
         (hub(429), "hub", "wait"),
         (httpx2.ConnectError("refused"), "hub", "wait"),
         (hub(403), "hub", "person"),
