@@ -9,9 +9,9 @@ from apprentice.tasks.store import LocalStore
 
 
 def open_store(recipe: Recipe, holds_device: bool = False) -> LocalStore:
-    """The recipe's store; where a device waits with this process it is patient with the Hub for half of the grace."""
+    """The recipe's store; where a device waits with this process it is patient with the Hub for a part of the grace."""
     spec = recipe.store
     if spec.hub is None:
         return LocalStore(spec.path, recipe.name)
-    patience = recipe.server.grace / 2 if holds_device else spec.hub.patience
+    patience = recipe.server.grace / 4 if holds_device else spec.hub.patience
     return HubStore(spec.path, recipe.name, spec.hub.namespace, spec.hub.private, patience)

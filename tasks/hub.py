@@ -258,7 +258,7 @@ def _patiently(patience: float) -> tenacity.Retrying:
     """Asks again, with growing intervals, while the Hub is away or busy."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: failure_of(error)[:2] == ("hub", "wait")),
-        wait=tenacity.wait_random_exponential(multiplier=0.5, max=30.0),
+        wait=tenacity.wait_random_exponential(multiplier=0.5, max=min(30.0, patience / 4)),
         stop=failing_for(patience),  # from the first failure on: an upload may take long
         before_sleep=_tell,
         reraise=True,

@@ -5,6 +5,7 @@ must end Completed with the keys and digests of an undisturbed one. In: names, o
 """
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -99,6 +100,8 @@ def away(seconds: float, disturbed: Disturbed) -> None:
     disturbed.environment.start()
 
 
+KEY = re.compile(r"[0-9a-f]{20}")
+"""An artifact's tag, not one that a gate moves."""
 BAD: list[str] = []
 IDLE: list[float] = []
 """Seconds beyond the grace period that a process of a GPU stage lived through an outage."""
@@ -315,11 +318,7 @@ def say(text: str) -> None:
 def made(store: Path) -> dict[str, str]:
     """Every artifact of a store: its revision by its repository and key."""
     refs = store.glob("*/local/*/refs/*")
-    return {
-        f"{ref.parent.parent.name}:{ref.name}": ref.read_text()
-        for ref in refs
-        if not ref.name.startswith((".", "champion-"))
-    }
+    return {f"{ref.parent.parent.name}:{ref.name}": ref.read_text() for ref in refs if KEY.fullmatch(ref.name)}
 
 
 def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, whole: Path, name: str) -> dict[str, Any]:
