@@ -33,7 +33,7 @@ def setup(
             help="A notification block of Prefect, such as slack-webhook/team, told of failures, outages, promotions.",
         ),
     ] = None,
-    outage_minutes: Annotated[float, typer.Option(min=0.1, help="After which an outage is told.")] = 10.0,
+    outage_minutes: Annotated[float, typer.Option(min=0.2, help="After which an outage is told.")] = 10.0,
 ) -> None:
     """Ready a Prefect server: work pools and automations. Repeatable; what is there is brought up to date."""
     with told_in_words():

@@ -27,7 +27,7 @@ def main() -> None:
         Cluster(Path(folder)) as cluster,
     ):
         until("the server knows its blocks", lambda: save_block(cluster, address))
-        ready(cluster, "--notify", "custom-webhook/team", "--outage-minutes", "0.1")
+        ready(cluster, "--notify", "custom-webhook/team", "--outage-minutes", "0.2")
         run = start(cluster, "retrain/toy")
         first = ended(cluster, run)
         assert first["state"] == "Completed", first
