@@ -126,7 +126,9 @@ def check_nothing_is_pickled(folder: Path) -> None:
     results = [path for path in folder.glob("**/storage/*") if path.is_file()]
     assert results, folder
     for path in results:
-        assert json.loads(path.read_text())["metadata"]["serializer"]["type"] == "json", path
+        text = path.read_text(errors="replace")
+        assert text.startswith("{"), f"{path} is no JSON: {text[:200]!r}"
+        assert json.loads(text)["metadata"]["serializer"]["type"] == "json", path
 
 
 def check_schedules(cluster: Cluster) -> None:
