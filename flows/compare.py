@@ -42,7 +42,7 @@ from apprentice.tasks.verdict import compare, correct, table, with_intervals
 TRAINED = (BaseStudent, SftCheckpoint, GrpoCheckpoint, Release)
 
 
-@flow(name="compare", flow_run_name="{recipe.name}-compare")
+@flow(name="compare", flow_run_name="{recipe.name}-compare", result_serializer="json")
 def compare_models(
     recipe: Recipe,
     models: list[str],

@@ -21,7 +21,7 @@ from apprentice.tasks.specs import EvaluateSpec, Window
 from apprentice.tasks.stage import Work
 
 
-@flow(name="inspect", flow_run_name="{recipe.name}-inspect")
+@flow(name="inspect", flow_run_name="{recipe.name}-inspect", result_serializer="json")
 def inspect_models(
     recipe: Recipe,
     models: list[str],

@@ -27,7 +27,7 @@ from apprentice.tasks.student import student
 from apprentice.tasks.verdict import verdict
 
 
-@flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}")
+@flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}", result_serializer="json")
 def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environment_revision: str = "") -> Path:
     """Trains a student as the recipe says and reports what it learned; returns the run's folder.
 

@@ -48,7 +48,7 @@ COUNTS = "apprentice."
 AnyCheckpoint = Annotated[BaseStudent | SftCheckpoint | GrpoCheckpoint | Release, Field(discriminator="stage")]
 
 
-@flow(name="sft")
+@flow(name="sft", result_serializer="json")
 def sft_stage(
     recipe: Recipe, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> State:
@@ -56,7 +56,7 @@ def sft_stage(
     return _made(recipe, sft, spec, student, kept, lengths, seed)
 
 
-@flow(name="grpo")
+@flow(name="grpo", result_serializer="json")
 def grpo_stage(
     recipe: Recipe,
     spec: GrpoSpec,
@@ -69,7 +69,7 @@ def grpo_stage(
     return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
 
 
-@flow(name="evaluate")
+@flow(name="evaluate", result_serializer="json")
 def evaluate_stage(
     recipe: Recipe,
     spec: EvaluateSpec,

@@ -37,7 +37,7 @@ class Watched(BaseModel):
         return f"{self.kind}.{self.repository}"
 
 
-@flow(name="watch")
+@flow(name="watch", result_serializer="json")
 def watch(repositories: list[Watched]) -> dict[str, str]:
     """Emits an event for every repository with a new revision; the first look only notes. Returns what was seen."""
     from huggingface_hub import HfApi

@@ -1,4 +1,4 @@
-"""A run's page in Prefect leads to its curves and to what it uses of the Hub."""
+"""A run's page in Prefect leads to its curves and to what it uses of the Hub; nothing is pickled on the way."""
 
 from pathlib import Path
 
@@ -43,3 +43,12 @@ def test_a_run_s_page_leads_to_its_curves_and_to_the_hub():
     assert found["hub"].endswith("/team)")
     assert found["space"].endswith("/spaces/owner/words)")
     assert links() == {}
+
+
+def test_no_flow_pickles_what_it_gives_or_fails_with():
+    from apprentice.flows.retrain import retrain
+    from apprentice.flows.stages import STAGES
+    from apprentice.flows.watch import watch
+
+    for each in (retrain, watch, *STAGES.values()):
+        assert each.result_serializer == "json", each.name
