@@ -219,7 +219,7 @@ class Stage(Generic[P, A]):
     def _run(self, work: Work, key: str, title: str, found: A | None) -> Task[..., A]:
         """The stage as a task with the names that Prefect's interface shows."""
         return self._task.with_options(
-            task_run_name=f"{title} · {key[:8]}",
+            task_run_name=f"{work.store.project}: {title} · {key[:8]}",
             refresh_cache=found is None,
         )
 

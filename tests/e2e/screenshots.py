@@ -30,15 +30,13 @@ class Pictures:
         self._page = page
         self._ui = ui
 
-    def take(self, name: str, path: str, *says: str, tab: str = "", scroll: str = "") -> None:
+    def take(self, name: str, path: str, *says: str, tab: str = "") -> None:
         """Opens a page, waits until it says all of `says`, and keeps the picture as docs/<name>.png."""
         self._page.goto(f"{self._ui}{path}")
         if tab:
             self._page.get_by_text(tab, exact=True).first.click()
         for text in says:
             expect(self._page.get_by_text(text).first).to_be_visible(timeout=30_000)
-        if scroll:
-            self._page.get_by_text(scroll).first.scroll_into_view_if_needed()
         self._page.wait_for_load_state("networkidle")
         self._page.wait_for_timeout(1500)  # the graph settles, with nothing in the page that says so
         self._page.screenshot(path=str(DOCS / f"{name}.png"))
