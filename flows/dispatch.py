@@ -8,44 +8,36 @@ that a person cancelled is not.
 """
 
 import time
-from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-import httpx
-import tenacity
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
-from prefect.types._datetime import now
 from pydantic import BaseModel
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import count
 from apprentice.envs.session import wait_until_there
+from apprentice.flows.place import DEATHS, patiently, place_of, read_run
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.stages import AWAY, COUNTS
 from apprentice.tasks import announce
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.hub import wait_until_hub_answers
-from apprentice.tasks.stage import Dispatched, Place, Stage
+from apprentice.tasks.hub_client import wait_until_hub_answers
+from apprentice.tasks.stage import Dispatched, Stage
 
 POLL = 1.0
 """Seconds between two looks at a stage that runs elsewhere."""
-DEATHS = 5
-"""Times that a stage which died is scheduled again."""
 RISE = 5.0
 """Seconds before the first time; twice as many before the next."""
 ROUNDS = 12
 """Times that a stage is scheduled again which ended for want of something that answers when it is asked from here."""
 LATE = 60.0
 """Seconds after which it is said that no worker takes a stage."""
-SERVER_AWAY = 900.0
-"""Seconds that Prefect's server may be away."""
 
 
 class Pool:
@@ -122,7 +114,7 @@ class Pool:
     def _created(self, name: str, title: str, parameters: dict[str, Any], tag: str, key: str) -> FlowRun:
         """The deployment's flow run of that idempotency key, made now or before. Raises Stop."""
         try:
-            run = _patiently(
+            run = patiently(
                 lambda: run_deployment(
                     name,
                     parameters=parameters,
@@ -138,7 +130,7 @@ class Pool:
                 "Create it: prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml",
             ) from None
         assert isinstance(run, FlowRun)
-        return _read(run.id)
+        return read_run(run.id)
 
     def _wait_for_environment(self, arguments: dict[str, Any]) -> None:
         """Returns when the stage's environment answers. Raises Stop."""
@@ -161,31 +153,11 @@ class Pool:
             wait_until_hub_answers(self._recipe.store.hub.patience)
 
 
-def here() -> Place:
-    """The place of this flow run. Raises Stop where it died too often: what kills it does not pass by itself."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
-        return Place()
-    run = _read(context.flow_run.id)  # the worker labels a run after it was begun
-    with get_client(sync_client=True) as client:
-        states = client.read_flow_run_states(run.id)
-    recent = now("UTC") - timedelta(days=1)
-    died = sum(state.type == StateType.CRASHED and state.timestamp > recent for state in states)
-    if died > DEATHS:
-        raise Stop(f"This run died {died} times within a day.", "See its log; retry it when the cause is mended.")
-    return place_of(run)
-
-
-def place_of(run: FlowRun) -> Place:
-    """The work pool and the worker of a flow run; empty for one that a person started in a process of theirs."""
-    return Place(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
-
-
 def _ended(run: FlowRun) -> FlowRun:
     """The flow run once it is in a final state; says when no worker takes it."""
     scheduled, told = time.monotonic(), False
     while True:
-        run = _read(run.id)
+        run = read_run(run.id)
         if run.state is not None and run.state.is_final():
             return run
         waiting = run.state is not None and run.state.is_scheduled()
@@ -203,28 +175,4 @@ def _schedule_again(run: FlowRun) -> None:
             state: State[Any] = Scheduled(message="Goes on from what it kept.")
             client.set_flow_run_state(run.id, state, force=True)
 
-    _patiently(set_state)
-
-
-def _read(run_id: UUID) -> FlowRun:
-    def read() -> FlowRun:
-        with get_client(sync_client=True) as client:
-            return client.read_flow_run(run_id)
-
-    return _patiently(read)
-
-
-def _is_passing(error: BaseException) -> bool:
-    """Whether Prefect's server may answer later."""
-    if isinstance(error, PrefectHTTPStatusError):
-        return error.response.status_code >= 500 or error.response.status_code == 429
-    return isinstance(error, httpx.TransportError)
-
-
-_patiently = tenacity.Retrying(
-    retry=tenacity.retry_if_exception(_is_passing),
-    wait=tenacity.wait_random_exponential(multiplier=0.5, max=10.0),
-    stop=tenacity.stop_after_delay(SERVER_AWAY),
-    reraise=True,
-)
-"""Calls what asks Prefect's server until it answers."""
+    patiently(set_state)

@@ -138,6 +138,12 @@ class Recipe(BaseModel):
             mode="json", exclude={"environment": {"version"}, "guards": {"__all__": {"environment": {"version"}}}}
         )
 
+    def for_record(self) -> dict[str, Any]:
+        """The recipe as it is written beside what it made: what enters keys, and not where servers and store were."""
+        without: Any = {"server": True, "store": True, "guards": {"__all__": {"server"}}}
+        whole = self.model_dump(mode="json", exclude=without)
+        return whole | {name: value.in_key() for name, value in self if name in whole and isinstance(value, Spec)}
+
     def server_of(self, environment: str) -> EnvironmentServer:
         """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
         if environment == self.environment.name:

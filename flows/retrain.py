@@ -9,8 +9,9 @@ from pathlib import Path
 from prefect import flow
 from prefect.states import Completed
 
-from apprentice.flows.dispatch import Pool, here
+from apprentice.flows.dispatch import Pool
 from apprentice.flows.examination import guard_rails, held_out, promotion
+from apprentice.flows.place import here
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import Made, link_up, new_run_folder, write_report
 from apprentice.flows.servers import RunServers
@@ -42,7 +43,8 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
     with RunServers(recipe) as servers:
-        work = Work(open_store(recipe), servers, here(), Pool(recipe, gpu) if gpu else None)
+        store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
+        work = Work(store, servers, here(), Pool(recipe, gpu) if gpu else None, recipe=recipe.for_record())
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

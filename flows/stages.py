@@ -16,6 +16,7 @@ from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import counted
+from apprentice.flows.place import here
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
@@ -89,7 +90,8 @@ STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     """The stage, with no more patience for its environment than a device is worth."""
     with RunServers(recipe, holds_device=True) as servers:
-        work = Work(open_store(recipe, holds_device=True), servers, holds_device=True)
+        store = open_store(recipe, holds_device=True)
+        work = Work(store, servers, here(), holds_device=True, recipe=recipe.for_record())
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

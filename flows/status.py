@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.types._datetime import now
 
-from apprentice.flows.dispatch import place_of
+from apprentice.flows.place import place_of
 from apprentice.tasks.announce import in_words
 
 GOES_ON = [StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.PAUSED, StateType.CANCELLING]

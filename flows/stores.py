@@ -8,10 +8,15 @@ from apprentice.tasks.hub import HubStore
 from apprentice.tasks.store import LocalStore
 
 
-def open_store(recipe: Recipe, holds_device: bool = False) -> LocalStore:
-    """The recipe's store; where a device waits with this process it is patient with the Hub for a part of the grace."""
+def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = True) -> LocalStore:
+    """The recipe's store; where a device waits with this process it is patient with the Hub for a part of the grace.
+
+    Args:
+        hub_needed: Left false by a run that no other machine waits for: where the Hub is out of reach, it goes on with
+            the folder alone.
+    """
     spec = recipe.store
     if spec.hub is None:
         return LocalStore(spec.path, recipe.name)
     patience = recipe.server.grace / 4 if holds_device else spec.hub.patience
-    return HubStore(spec.path, recipe.name, spec.hub.namespace, spec.hub.private, patience)
+    return HubStore(spec.path, recipe.name, spec.hub.namespace, spec.hub.private, patience, hub_needed)

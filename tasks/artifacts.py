@@ -167,3 +167,11 @@ def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[st
     made_by = {"stage": stage, "version": version, "settings": settings, "inputs": inputs}
     canonical = json.dumps(made_by, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def kind_named(name: str) -> type[Artifact]:
+    """The class of artifacts of that name. Raises KeyError."""
+    kinds = {Artifact}
+    while more := {below for kind in kinds for below in kind.__subclasses__()} - kinds:
+        kinds |= more
+    return {kind.__name__: kind for kind in kinds}[name]

@@ -8,12 +8,21 @@ import yaml
 from pydantic import BaseModel
 
 from apprentice.tasks.artifacts import Artifact
+from apprentice.tasks.provenance import Provenance
+from apprentice.tasks.store import LocalStore
 
 
 def write_card(
-    out: Path, kind: type[Artifact], repository: str, counts: dict[str, Any], made_by: dict[str, Any]
+    out: Path,
+    kind: type[Artifact],
+    key: str,
+    store: LocalStore,
+    counts: dict[str, Any],
+    made_by: dict[str, Any],
+    provenance: Provenance,
 ) -> None:
     """Writes `out`/README.md with the Hub's metadata block."""
+    repository = store.repository(kind)
     metadata: dict[str, Any] = {"tags": ["apprentice", made_by["stage"]]}
     data = sorted(out.glob("*.jsonl"))
     if kind.repo_type == "model":

@@ -67,6 +67,9 @@ class Champions:
 
         Raises Stop when the champion is not the one that the release was compared with any more.
         """
+        if not self._store.in_reach:
+            announce.warn("Who is champion waits for the Hub: publish, then run the recipe again.")
+            return False
         with self._store.locked(Release):
             now = self.current()
             if now is not None and now.revision == release.revision:

@@ -4,32 +4,29 @@ In: a folder that a stage filled. Out: an `Artifact`, the same as in a local sto
 For each kind of artifact a repository, for each artifact a commit, and a tag that is its key, made last: a commit
 without its tag is nothing. A revision is a hash of the content, as in the local store, so keys do not depend on where
 and when something was published; the commit is looked up by the key. What the folder has is not asked for again.
+A run of one machine goes on in the folder alone where the Hub is out of reach; what it made waits in the outbox.
 https://huggingface.co/docs/huggingface_hub/guides/repository
 """
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import tenacity
-
-from apprentice.envs.metrics import count
-from apprentice.envs.patience import failing_for
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.failures import failure_of
-from apprentice.tasks.store import RECORD, LocalStore, hashes, revision_of
+from apprentice.tasks.hub_client import ask, is_away
+from apprentice.tasks.outbox import Outbox
+from apprentice.tasks.provenance import RECORD, UNKNOWN, ArtifactRecord, Provenance
+from apprentice.tasks.store import LocalStore, damage
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-TIMEOUT = 60.0
-"""Seconds without a byte after which a request counts as lost."""
+FIRST_PATIENCE = 20.0
+"""Seconds in which the Hub must answer once, for a run that can go on without it."""
 A = TypeVar("A", bound=Artifact)
 R = TypeVar("R")
 
@@ -39,8 +36,7 @@ class Published(NamedTuple):
 
     artifact: Any
     commit: str
-    files: dict[str, str]
-    """SHA-256 by path."""
+    record: ArtifactRecord
 
 
 class HubStore(LocalStore):
@@ -51,12 +47,29 @@ class HubStore(LocalStore):
         namespace: A user or an organisation to which the token may write.
         private: Whether repositories are made private.
         patience: Seconds that the Hub may be away, or busy.
+        needed: Whether other machines wait there for what is published: then nothing is done without it.
     """
 
-    def __init__(self, root: Path, project: str, namespace: str, private: bool = True, patience: float = 600.0):
+    def __init__(
+        self,
+        root: Path,
+        project: str,
+        namespace: str,
+        private: bool = True,
+        patience: float = 600.0,
+        needed: bool = True,
+    ):
         super().__init__(root, project, namespace)
         self._private = private
         self._patience = patience
+        self._needed = needed
+        self._has_answered = False
+        self._away = False
+        self.outbox = Outbox(self.root, project)
+
+    @property
+    def in_reach(self) -> bool:
+        return not self._away
 
     @cached_property
     def _api(self) -> "HfApi":
@@ -69,26 +82,35 @@ class HubStore(LocalStore):
         return super().find(kind, key) or self.tagged(kind, key)
 
     def tagged(self, kind: type[A], tag: str) -> A | None:
-        published = self._published(kind, tag)
+        published = self._or_without(lambda: self._published(kind, tag), lambda: None)
         return published.artifact if published else None
 
+    def record(self, kind: type[Artifact], key: str, revision: str) -> ArtifactRecord:
+        if self._has(kind, revision):
+            return super().record(kind, key, revision)
+        for tag in (key, _other(key, revision)):
+            published = self._or_without(lambda tag=tag: self._published(kind, tag), lambda: None)
+            if published is not None and published.artifact.revision == revision:
+                return published.record
+        raise self._gone(kind, revision)
+
     def at(self, kind: type[A], revision: str) -> A:
-        if (self._folder(kind, self.repository(kind)) / "snapshots" / revision).exists():
+        if self._has(kind, revision):
             return super().at(kind, revision)
-        for tag in self._refs(kind):
+        for tag in self._or_without(lambda: self._refs(kind), list[str]):
             published = self._published(kind, tag)
             if published is not None and published.artifact.revision == revision:
                 return published.artifact
-        raise Stop(f"{self.repository(kind)} has no {revision[:12]} on the Hub.", "Look at what became of it.")
+        raise self._gone(kind, revision)
 
     def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
-        found = {tag: self._published(kind, tag) for tag in self._refs(kind) if tag.startswith(prefix)}
+        refs = self._or_without(lambda: self._refs(kind), list[str])
+        found = {tag: self._published(kind, tag) for tag in refs if tag.startswith(prefix)}
         return {tag: published.artifact.revision for tag, published in sorted(found.items()) if published}
 
     def tag(self, artifact: Artifact, tag: str) -> None:
         """Points a tag to an artifact. The Hub cannot move one in a single step: for a moment there is none."""
-        published = self._published(type(artifact), artifact.key)
-        assert published is not None
+        published = self._holding(artifact)
         if tag in self._refs(type(artifact)):
             self.untag(type(artifact), tag)
         self._create_tag(type(artifact), tag, published.commit)
@@ -98,32 +120,66 @@ class HubStore(LocalStore):
         self._ask(lambda: self._api.delete_tag(tag=tag, **where))
 
     def fetch(self, artifact: Artifact) -> Path:
-        """The artifact's files, from the folder, or from the Hub with every hash compared. Raises Stop."""
+        """The artifact's files, from the folder, or from the Hub where they are missing or damaged. Raises Stop."""
         snapshot = self._snapshot(artifact)
-        if not snapshot.is_dir():
-            published = self._published(type(artifact), artifact.key)
-            if published is None or published.artifact.revision != artifact.revision:
-                raise Stop(
-                    f"{artifact.repository} has no {artifact.revision[:12]} on the Hub.",
-                    "Run the recipe again: the stage that made it runs anew.",
-                )
-            self._download(published, snapshot)
+        with self._placing(snapshot):  # another process that wants the same waits, and finds it
+            damaged = damage(snapshot) if snapshot.is_dir() else []
+            if damaged:
+                announce.warn(f"{snapshot} is damaged ({', '.join(damaged)}): fetched anew.")
+            if damaged or not snapshot.is_dir():
+                self._download(self._holding(artifact), snapshot)
+        if super().find(type(artifact), artifact.key) is None:
             self._point(artifact, artifact.key)
         return snapshot
 
-    def publish(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
-        """Publishes what stands in `staged`: a commit, then its tag. Whoever made the same key before has won."""
-        artifact = self._keep(kind, key, staged, counts, made_by)
-        self._ask(lambda: self._api.create_repo(**self._where(kind), private=self._private, exist_ok=True))
-        commit = self._commit(artifact, f"{made_by['stage']} {key}")
-        if not self._create_tag(kind, key, commit):
-            won = self._published(kind, key)
-            assert won is not None
-            return won.artifact
-        self._point(artifact, key)
-        return artifact
+    def publish(
+        self,
+        kind: type[A],
+        key: str,
+        staged: Path,
+        counts: dict[str, Any],
+        made_by: dict[str, Any],
+        provenance: Provenance = UNKNOWN,
+    ) -> A:
+        """Publishes what stands in `staged`: a commit, then its tag. Whoever made the same key before has won.
 
-    def _commit(self, artifact: Artifact, message: str) -> str:
+        Where the Hub is out of reach, and not needed, the artifact is kept in the folder and marked.
+        """
+        artifact = self._keep(kind, key, staged, counts, made_by, provenance)
+        won = self._or_without(lambda: self._send(artifact), lambda: self.outbox.add(artifact) or artifact)
+        if won.revision == artifact.revision:
+            self._point(artifact, key)
+        return won
+
+    def send_waiting(self) -> list[tuple[Artifact, bool]]:
+        """Publishes what waits, the oldest first: each artifact, and whether the key is now its own.
+
+        Where another machine made a key meanwhile, that one keeps it, and ours is published beside it, as what was
+        made from ours names it.
+        """
+        sent = []
+        for waiting in self.outbox.waiting():
+            artifact = super().at(waiting.kind, waiting.revision)
+            won = self._send(artifact)
+            if won.revision != artifact.revision:
+                self._create_tag(waiting.kind, _other(artifact.key, artifact.revision), self._commit(artifact))
+            self.outbox.sent(waiting)
+            sent.append((artifact, won.revision == artifact.revision))
+        return sent
+
+    def _send(self, artifact: A) -> A:
+        """Commits and tags; returns the artifact that has the key then."""
+        kind = type(artifact)
+        self._ask(lambda: self._api.create_repo(**self._where(kind), private=self._private, exist_ok=True))
+        found = self._published(kind, artifact.key)
+        if found is None:
+            if self._create_tag(kind, artifact.key, self._commit(artifact)):
+                return artifact
+            found = self._published(kind, artifact.key)
+            assert found is not None
+        return found.artifact
+
+    def _commit(self, artifact: Artifact) -> str:
         """Commits the artifact's files, and no others, on top of what is there; done again if that has moved.
 
         The client leaves out what it found unchanged, and deletes what it found there: on another parent the commit
@@ -132,6 +188,7 @@ class HubStore(LocalStore):
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
         where = self._where(type(artifact))
+        message = f"{self._read(type(artifact), artifact.revision).made_by['stage']} {artifact.key}"
         while True:
             head = self._ask(lambda: self._api.repo_info(**where)).sha
             try:
@@ -181,12 +238,21 @@ class HubStore(LocalStore):
             answer = self._ask(get)
         except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
             return None
-        record = json.loads(answer.content)
-        artifact = kind(
-            repository=repository, revision=revision_of(answer.content), key=record["key"], **record["counts"]
-        )
+        record = ArtifactRecord.model_validate_json(answer.content)
+        artifact = kind(repository=repository, revision=record.revision, key=record.key, **record.counts)
         commit = (answer.history or [answer])[0].headers["X-Repo-Commit"]
-        return Published(artifact, commit, record["files"])
+        return Published(artifact, commit, record)
+
+    def _holding(self, artifact: Artifact) -> Published:
+        """Where the Hub has an artifact. Raises Stop."""
+        for tag in (artifact.key, _other(artifact.key, artifact.revision)):
+            published = self._published(type(artifact), tag)
+            if published is not None and published.artifact.revision == artifact.revision:
+                return published
+        raise Stop(
+            f"{artifact.repository} has no {artifact.revision[:12]} on the Hub.",
+            "Run the recipe again: the stage that made it runs anew.",
+        )
 
     def _where(self, kind: type[Artifact]) -> dict[str, Any]:
         return {"repo_id": self.repository(kind), "repo_type": kind.repo_type}
@@ -209,92 +275,53 @@ class HubStore(LocalStore):
                     artifact.repository,
                     repo_type=type(artifact).repo_type,
                     revision=published.commit,
-                    allow_patterns=[*published.files, RECORD],
+                    allow_patterns=[*published.record.files, RECORD],
                     local_dir=folder,
                 )
             )
             shutil.rmtree(folder / ".cache", ignore_errors=True)
-            found = hashes(folder)
-            wrong = [name for name, each in published.files.items() if found.get(name) != each]
-            if wrong:
-                where = f"{artifact.repository} at {published.commit[:12]}"
+            if wrong := damage(folder):
                 raise Stop(
-                    f"{where} is not what its record says: {', '.join(wrong)}.",
+                    f"{artifact.repository} at {published.commit[:12]} is not what its record says: "
+                    f"{', '.join(wrong)}.",
                     "Somebody changed it, or the download was damaged: run again, or delete its tag to make it anew.",
                 )
-            snapshot.parent.mkdir(parents=True, exist_ok=True)
-            if not snapshot.exists():
-                folder.rename(snapshot)
+            if snapshot.exists():
+                snapshot.rename(folder.with_name(folder.name + "-damaged"))
+                shutil.rmtree(folder.with_name(folder.name + "-damaged"))
+            folder.rename(snapshot)
+
+    def _has(self, kind: type[Artifact], revision: str) -> bool:
+        return (self._folder(kind, self.repository(kind)) / "snapshots" / revision / RECORD).exists()
+
+    def _or_without(self, remote: Callable[[], R], local: Callable[[], R]) -> R:
+        """What the Hub says, or, where it is out of reach and not needed, what is done without it."""
+        from huggingface_hub import constants
+
+        if self._needed:
+            return remote()
+        if not self._away and not constants.HF_HUB_OFFLINE:
+            try:
+                return remote()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+        if not self._away:
+            self._away = True
+            announce.warn(
+                f"The Hub is out of reach: what is there already is not seen, and what is made waits in {self.root}. "
+                "`apprentice publish RECIPE` sends it later."
+            )
+        return local()
 
     def _ask(self, call: Callable[[], R]) -> R:
-        """What the Hub answers; asked again, with growing intervals, while it is away or busy. Raises Stop."""
-        from huggingface_hub import get_session
-
-        get_session().timeout = TIMEOUT  # the client's own is none: a Hub that hangs would hold a device for ever
-        with _refusals(self.namespace):
-            return _patiently(self._patience)(call)
-
-
-def wait_until_hub_answers(patience: float) -> None:
-    """Returns when the Hub says anything that is not an error of its own. Raises Stop after `patience` seconds."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session, hf_raise_for_status
-
-    def knock() -> None:
-        hf_raise_for_status(get_session().get(f"{constants.ENDPOINT}/api/models?limit=1", follow_redirects=True))
-
-    try:
-        _patiently(patience)(knock)
-    except Exception as error:
-        if failure_of(error).boundary != "hub":
-            raise
-        raise Stop(
-            f"The Hub was away for {patience:.0f} s ({type(error).__name__}).",
-            "Retry this run when it is back: it goes on from there.",
-        ) from error
+        """What the Hub answers. Raises Stop, and what the client raises where it stays away."""
+        first = not self._needed and not self._has_answered
+        answer = ask(call, self.namespace, min(FIRST_PATIENCE, self._patience) if first else self._patience)
+        self._has_answered = True
+        return answer
 
 
-def _patiently(patience: float) -> tenacity.Retrying:
-    """Asks again, with growing intervals, while the Hub is away or busy."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: failure_of(error)[:2] == ("hub", "wait")),
-        wait=tenacity.wait_random_exponential(multiplier=0.5, max=min(30.0, patience / 4)),
-        stop=failing_for(patience),  # from the first failure on: an upload may take long
-        before_sleep=_tell,
-        reraise=True,
-    )
-
-
-def _tell(state: tenacity.RetryCallState) -> None:
-    assert state.outcome is not None
-    error = state.outcome.exception()
-    count("retries")
-    if state.attempt_number in (1, 4) or state.attempt_number % 20 == 0:
-        announce.warn(f"The Hub does not answer as it should ({type(error).__name__}); trying again.")
-
-
-@contextmanager
-def _refusals(namespace: str) -> Iterator[None]:
-    """Says in words which permission is missing; never what was sent, which holds the token."""
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
-
-    try:
-        yield
-    except RepositoryNotFoundError:
-        raise
-    except Exception as error:
-        refused: BaseException | None = error  # an upload's is the cause of another one
-        while refused is not None and not (isinstance(refused, HfHubHTTPError) and refused.response is not None):
-            refused = refused.__cause__
-        status = refused.response.status_code if refused is not None else 0
-        if status == 401:
-            raise Stop(
-                "The Hub does not know the token (401).",
-                "Set HF_TOKEN to one that is valid (https://huggingface.co/settings/tokens), and run again.",
-            ) from None
-        if status == 403:
-            raise Stop(
-                f"The Hub refused (403): the token may not write to {namespace}, or its storage is used up.",
-                f"Give the token write permission for {namespace}, or make room there, and run again.",
-            ) from None
-        raise
+def _other(key: str, revision: str) -> str:
+    """The tag of an artifact whose key another machine's has."""
+    return f"{key}-{revision[:12]}"

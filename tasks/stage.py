@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import update_wrapper
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -29,6 +30,7 @@ from apprentice.tasks.artifacts import Artifact, make_key
 from apprentice.tasks.cards import write_card
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.log import keep_in, of_stage
+from apprentice.tasks.provenance import Provenance, code_version, parent
 from apprentice.tasks.specs import Spec
 from apprentice.tasks.store import LocalStore
 
@@ -114,6 +116,7 @@ class Work:
         place: Where this process runs.
         dispatch: Runs the GPU stages; they run here when left out.
         holds_device: A device waits with this process, and whoever dispatched it tells of it.
+        recipe: What is written beside every artifact of how the whole run was meant.
     """
 
     def __init__(
@@ -123,12 +126,14 @@ class Work:
         place: Place = HERE,
         dispatch: Dispatch | None = None,
         holds_device: bool = False,
+        recipe: dict[str, Any] | None = None,
     ):
         self.store = store
         self.servers = servers
         self.place = place
         self.dispatch = dispatch
         self.holds_device = holds_device
+        self.recipe = recipe or {}
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
 
@@ -229,19 +234,24 @@ class Stage(Generic[P, A]):
     def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
         settings: dict[str, Any] = {}
-        inputs: dict[str, str] = {}
-        for name, value in list(self._bound(args, kwargs).items())[1:]:
-            if isinstance(value, Artifact):
-                inputs[name] = value.revision
-            elif isinstance(value, dict) and value and all(isinstance(each, Artifact) for each in value.values()):
-                inputs |= {f"{name}.{which}": artifact.revision for which, artifact in value.items()}
-            elif isinstance(value, Spec):
+        inputs = {name: artifact.revision for name, artifact in self.inputs(args, kwargs).items()}
+        for name, value in self._given(args, kwargs):
+            if _artifacts_in(name, value):
+                continue
+            if isinstance(value, Spec):
                 settings[name] = value.in_key()
             elif isinstance(value, BaseModel):
                 settings[name] = value.model_dump(mode="json")
             else:
                 settings[name] = value
         return settings, inputs
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Artifact]:
+        """The artifacts among the arguments, by name; those of a dictionary as `argument.key`."""
+        return {name: each for given in self._given(args, kwargs) for name, each in _artifacts_in(*given).items()}
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        return list(self._bound(args, kwargs).items())[1:]
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         bound = inspect.signature(self.body).bind(None, *args, **kwargs)
@@ -269,14 +279,23 @@ class Stage(Generic[P, A]):
             "inputs": inputs,
             "packages": {name: installed(name) for name in PACKAGES},
         }
+        provenance = Provenance(
+            stage=f"{self.body.__module__}:{self.name}",
+            code=code_version(),
+            recipe=work.recipe,
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            pool=work.place.pool,
+            worker=work.place.worker,
+            inputs={name: parent(artifact) for name, artifact in self.inputs(args, kwargs).items()},
+        )
         announce.stage_starts(self._titled(args, kwargs))
         scratch = work.store.root / ".scratch" / f"{self.name}-{key}"
         with work.store.staging() as out:
             scratch.mkdir(parents=True, exist_ok=True)
             body: Callable[..., dict[str, Any]] = self.body
             counts = body(Bench(work, key, out, scratch), *args, **kwargs)
-            write_card(out, self.gives, work.store.repository(self.gives), counts, made_by)
-            artifact = work.store.publish(self.gives, key, out, counts, made_by)
+            write_card(out, self.gives, key, work.store, counts, made_by, provenance)
+            artifact = work.store.publish(self.gives, key, out, counts, made_by, provenance)
         shutil.rmtree(scratch)
         return artifact
 
@@ -287,6 +306,14 @@ def stage(gives: type[A], version: int, title: str, gpu: bool = False) -> Callab
     `gpu`: it wants a GPU, and runs on a work pool that has one where there is such a pool.
     """
     return lambda body: Stage(body, gives, version, title, gpu)
+
+
+def _artifacts_in(name: str, value: Any) -> dict[str, Artifact]:
+    if isinstance(value, Artifact):
+        return {name: value}
+    if isinstance(value, dict) and value and all(isinstance(each, Artifact) for each in value.values()):
+        return {f"{name}.{which}": artifact for which, artifact in value.items()}
+    return {}
 
 
 def _mended_by_a_retry(_task: Any, _run: Any, state: Any) -> bool:

@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import MadeElsewhere, Stop
+from apprentice.tasks.provenance import CARD, RECORD, UNKNOWN, ArtifactRecord, Provenance
 
 A = TypeVar("A", bound=Artifact)
-RECORD = "artifact.json"
+_whole: set[tuple[str, int, int, int]] = set()
+"""Files whose hash this process has compared: path, inode, size, time of the last change."""
 
 
 class LocalStore:
@@ -43,13 +45,24 @@ class LocalStore:
 
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None when nothing whole stands there."""
-        folder = self._folder(kind, self.repository(kind))
         try:
-            revision = (folder / "refs" / key).read_text()
-            record = json.loads((folder / "snapshots" / revision / RECORD).read_text())
+            revision = (self._folder(kind, self.repository(kind)) / "refs" / key).read_text()
+            record = self._read(kind, revision)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return kind(repository=self.repository(kind), revision=revision, key=key, **record["counts"])
+        return kind(repository=self.repository(kind), revision=revision, key=key, **record.counts)
+
+    @property
+    def in_reach(self) -> bool:
+        """Whether what others did with the same repositories can be seen."""
+        return True
+
+    def record(self, kind: type[Artifact], key: str, revision: str) -> ArtifactRecord:
+        """What made the artifact of a revision. Raises Stop when it is gone."""
+        try:
+            return self._read(kind, revision)
+        except FileNotFoundError:
+            raise self._gone(kind, revision) from None
 
     def tagged(self, kind: type[A], tag: str) -> A | None:
         """The artifact to which a tag points, or None."""
@@ -58,15 +71,11 @@ class LocalStore:
 
     def at(self, kind: type[A], revision: str) -> A:
         """The artifact of a revision. Raises Stop when it is gone."""
-        repository = self.repository(kind)
-        snapshot = self._folder(kind, repository) / "snapshots" / revision
         try:
-            record = json.loads((snapshot / RECORD).read_text())
+            record = self._read(kind, revision)
         except FileNotFoundError:
-            raise Stop(
-                f"{repository} at {revision[:12]} is not in the store {self.root}.", "Look at what became of it."
-            ) from None
-        return kind(repository=repository, revision=revision, key=record["key"], **record["counts"])
+            raise self._gone(kind, revision) from None
+        return kind(repository=self.repository(kind), revision=revision, key=record.key, **record.counts)
 
     def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
         """The tags that begin with `prefix`, by name, and the revision of each."""
@@ -117,12 +126,14 @@ class LocalStore:
             yield
 
     def fetch(self, artifact: Artifact) -> Path:
-        """The artifact's files, read-only by agreement. Raises Stop when they are gone."""
+        """The artifact's files, read-only by agreement. Raises Stop when they are gone, or not what was published."""
         snapshot = self._snapshot(artifact)
         if not snapshot.is_dir():
+            raise self._gone(type(artifact), artifact.revision)
+        if damaged := damage(snapshot):
             raise Stop(
-                f"{artifact.repository} at {artifact.revision[:12]} is not in the store {self.root}.",
-                "Run the recipe again: the stage that made it runs anew.",
+                f"{snapshot} is not what was published: {', '.join(damaged)}.",
+                "Delete that folder and run again: the stage that made it runs anew.",
             )
         return snapshot
 
@@ -138,25 +149,69 @@ class LocalStore:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def publish(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
+    def publish(
+        self,
+        kind: type[A],
+        key: str,
+        staged: Path,
+        counts: dict[str, Any],
+        made_by: dict[str, Any],
+        provenance: Provenance = UNKNOWN,
+    ) -> A:
         """Publishes what stands in `staged`, whole or not at all; the ref is written last."""
-        artifact = self._keep(kind, key, staged, counts, made_by)
+        artifact = self._keep(kind, key, staged, counts, made_by, provenance)
         self._point(artifact, key)
         return artifact
 
-    def _keep(self, kind: type[A], key: str, staged: Path, counts: dict[str, Any], made_by: dict[str, Any]) -> A:
+    def _keep(
+        self,
+        kind: type[A],
+        key: str,
+        staged: Path,
+        counts: dict[str, Any],
+        made_by: dict[str, Any],
+        provenance: Provenance,
+    ) -> A:
         """Makes a snapshot of what stands in `staged`; nothing points to it yet."""
         counts = kind(repository="-", revision="-", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
         with _disk_errors(self.root):
-            record = {"key": key, "counts": counts, "made_by": made_by, "files": hashes(staged)}
-            text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-            (staged / RECORD).write_text(text)
-            artifact = kind(repository=self.repository(kind), revision=revision_of(text.encode()), key=key, **counts)
+            record = ArtifactRecord(
+                kind=kind.__name__,
+                key=key,
+                counts=counts,
+                made_by=made_by,
+                files=hashes(staged),
+                provenance=provenance,
+            )
+            text = json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False)
+            (staged / RECORD).write_text(text + "\n")
+            artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
             snapshot = self._snapshot(artifact)
-            snapshot.parent.mkdir(parents=True, exist_ok=True)
-            if not snapshot.exists():  # the same content was published before: it is the same snapshot
-                os.replace(staged, snapshot)
+            with self._placing(snapshot):
+                if not snapshot.exists():  # the same content was published before: it is the same snapshot
+                    os.replace(staged, snapshot)
         return artifact
+
+    @contextmanager
+    def _placing(self, snapshot: Path) -> Iterator[None]:
+        """One process at a time gives a snapshot its place."""
+        locks = self.root / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        with (locks / f"place-{snapshot.name}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _read(self, kind: type[Artifact], revision: str) -> ArtifactRecord:
+        """The record in the folder. Raises FileNotFoundError."""
+        snapshot = self._folder(kind, self.repository(kind)) / "snapshots" / revision
+        return ArtifactRecord.model_validate_json((snapshot / RECORD).read_bytes())
+
+    def _gone(self, kind: type[Artifact], revision: str) -> Stop:
+        return Stop(
+            f"{self.repository(kind)} at {revision[:12]} is not in the store {self.root}.",
+            "Run the recipe again: the stage that made it runs anew.",
+        )
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
@@ -175,9 +230,24 @@ class LocalStore:
         return self.root / f"{kind.repo_type}s" / repository
 
 
-def revision_of(record: bytes) -> str:
-    """An artifact's revision: 40 hex digits over its record, which holds the hash of every file."""
-    return hashlib.sha256(record).hexdigest()[:40]
+def damage(snapshot: Path) -> list[str]:
+    """The files of a snapshot that are not what its record says. What this process compared, and nobody has touched
+    since, is not read again; a card may be edited."""
+    damaged = []
+    for name, expected in ArtifactRecord.model_validate_json((snapshot / RECORD).read_bytes()).files.items():
+        path = snapshot / name
+        if not path.is_file():
+            damaged.append(name)
+            continue
+        found = path.stat()
+        seen = (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
+        if seen in _whole or name == CARD:
+            continue
+        if sha256_of(path) == expected:
+            _whole.add(seen)
+        else:
+            damaged.append(name)
+    return damaged
 
 
 def digest(folder: Path, files: str = "*") -> str:
@@ -188,11 +258,13 @@ def digest(folder: Path, files: str = "*") -> str:
 
 def hashes(folder: Path, files: str = "*") -> dict[str, str]:
     """The SHA-256 of every file below `folder` that `files` fits, by its path."""
-    found = {}
-    for file in sorted(path for path in folder.rglob(files) if path.is_file()):
-        with file.open("rb") as content:
-            found[file.relative_to(folder).as_posix()] = hashlib.file_digest(content, "sha256").hexdigest()
-    return found
+    found = sorted(path for path in folder.rglob(files) if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in found}
+
+
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from huggingface_hub import constants
 
 from apprentice.tasks.artifacts import Questions, Release
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.hub import HubStore, wait_until_hub_answers
+from apprentice.tasks.hub import HubStore
+from apprentice.tasks.hub_client import wait_until_hub_answers
 from tests.hub_server import LocalHub
 from tests.tasks.test_store import publish
 
