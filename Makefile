@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval faults-collect e2e e2e-faults bench-scaling screenshots lock clean
+.PHONY: run test lint bench bench-collect bench-eval faults-collect e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -34,6 +34,9 @@ e2e: .venv/ready  ## a server on PostgreSQL, two pools, the toy recipe as a depl
 
 e2e-faults: .venv/ready  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
 	$(BIN)/python -m tests.e2e.faults $(FAULTS)
+
+e2e-hub: .venv/ready  ## every stage on a machine of its own over a local Hub, and what faults of the Hub cost: time
+	$(BIN)/python -m tests.e2e.hub
 
 screenshots: .venv/ready  ## the pictures in docs/ of Prefect's pages, taken anew
 	$(BIN)/python -m tests.e2e.screenshots

@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | evaluate | champion RECIPE`, `apprentice status`."""
+"""The command line: `apprentice run | evaluate | publish | champion RECIPE`, `apprentice status`."""
 
 import json
 import os
@@ -62,6 +62,19 @@ SET = Annotated[
         help="Override one field, e.g. --set grpo.max_steps=50. Repeatable.",
     ),
 ]
+
+KEY = Annotated[
+    str,
+    typer.Argument(
+        help="As `apprentice run` prints it, or its first 6 characters or more; or namespace/repository@key."
+    ),
+]
+STORE = Annotated[Path, typer.Option(help="The folder of artifacts.")]
+HUB = Annotated[
+    str | None,
+    typer.Option(metavar="NAMESPACE", help="Look on the Hub, too; the folder is then a cache in front of it."),
+]
+JSON = Annotated[bool, typer.Option("--json", help="One line for machines.")]
 
 
 @app.command()
@@ -177,6 +190,82 @@ def status(
                 print(f"{title}: none")
 
 
+@app.command()
+def publish(recipe: RECIPE, set_: SET = None) -> None:
+    """Send to the Hub what was made while it was out of reach, the oldest first."""
+    with told_in_words():
+        chosen = prepared(recipe, set_)
+        from apprentice.flows.stores import open_store
+        from apprentice.tasks.announce import table
+        from apprentice.tasks.errors import Stop
+        from apprentice.tasks.hub import HubStore
+
+        store = open_store(chosen)
+        if not isinstance(store, HubStore):
+            raise Stop(f"{recipe} names no Hub.", "Say where to publish: --set store.hub.namespace=….")
+        sent = store.send_waiting()
+        if not sent:
+            print("Nothing waits to be published.")
+            return
+        rows = [
+            {"repository": artifact.repository, "key": artifact.key, "": "" if is_first else "beside another machine's"}
+            for artifact, is_first in sent
+        ]
+        table("published", "Published", rows)
+        print("Run the recipe again: what needs the Hub, such as the champion's tag, follows in seconds.")
+
+
+@app.command()
+def lineage(key: KEY, store: STORE = Path("artifacts"), hub: HUB = None, json_: JSON = False) -> None:
+    """Show what an artifact was made from, back to every episode it learned from, the code, the recipe."""
+    with told_in_words():
+        quiet()
+        from apprentice.flows.lineage import as_tree, hub_in_words
+        from apprentice.tasks.announce import console
+        from apprentice.tasks.lineage import lineage_of
+
+        with hub_in_words():
+            found = lineage_of(key, store, hub)
+            if json_:
+                print(json.dumps(found.as_json(), ensure_ascii=False))
+            else:
+                console.print(as_tree(found))
+
+
+@app.command()
+def reproduce(
+    key: KEY,
+    store: STORE = Path("artifacts"),
+    hub: HUB = None,
+    deep: Annotated[bool, typer.Option(help="All that it was made from, too, the oldest first.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Where a server is: server.url=…, teacher.base_url=…."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option(help="Do also what costs money, or runs code of a student's repository.")
+    ] = False,
+    json_: JSON = False,
+) -> None:
+    """Make an artifact again from its record, and say whether it is the same: exit code 0, or 3 when it is not."""
+    with told_in_words("Nothing was kept: it begins anew."):
+        ready()
+        from apprentice.flows.lineage import hub_in_words
+        from apprentice.flows.reproduce import reproduce as make_again
+        from apprentice.flows.reproduce import told
+        from apprentice.tasks.announce import table
+        from apprentice.tasks.lineage import lineage_of
+
+        with hub_in_words():
+            outcomes = make_again(lineage_of(key, store, hub), set_ or [], deep, yes)
+        same = all(each.same for each in outcomes)
+        table("reproduced", "Made again", told(outcomes))
+        if json_:
+            print(json.dumps({"same": same, "artifacts": [each._asdict() for each in outcomes]}))
+        if not same:
+            raise typer.Exit(3)
+
+
 @champion_app.command()
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Say which model is the champion, and what the gate found."""
@@ -233,15 +322,20 @@ def rollback(
 
 def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     """The recipe, with everything set that libraries read when they are imported. Raises Stop."""
-    quiet()
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
+    ready()
     from apprentice.flows.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [])
     # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     return chosen
+
+
+def ready() -> None:
+    """Readies the process for a flow."""
+    quiet()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
 
 
 def quiet() -> None:
@@ -261,7 +355,9 @@ def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions,
 
 
 @contextmanager
-def told_in_words() -> Iterator[None]:
+def told_in_words(
+    interrupted: str = "Run the same command again: it goes on from the last finished stage.",
+) -> Iterator[None]:
     """Ends the command with a sentence instead of a traceback, where there is one."""
     from apprentice.tasks.errors import Stop
 
@@ -272,7 +368,7 @@ def told_in_words() -> Iterator[None]:
         _console().print(f"[bold red]{escape(what)}[/]\n{escape(do)}")
         sys.exit(1)
     except KeyboardInterrupt:
-        _console().print("[bold]Interrupted.[/] Run the same command again: it goes on from the last finished stage.")
+        _console().print(f"[bold]Interrupted.[/] {interrupted}")
         sys.exit(130)
 
 

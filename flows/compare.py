@@ -59,20 +59,21 @@ def compare_models(
         as_of: Names the state of what answers at endpoints; another one is examined anew.
         serves_student: The endpoints serve students of ours.
     """
-    store = open_store(recipe)
-    task = recipe.environment
+    store = open_store(recipe, hub_needed=False)
+    task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
     with RunServers(recipe) as servers:
-        asked = exam(Work(store, servers), task, window, spec.questions)
+        asked = exam(Work(store, servers, recipe=written), task, window, spec.questions)
         for name in models:
             endpoint = _endpoint(recipe, name, serves_student)
             if endpoint is None:
-                work = Work(store, servers)
+                work = Work(store, servers, recipe=written)
                 checkpoint = _checkpoint(work, recipe, name, asked)
                 found[name] = evaluate(work, spec, checkpoint, task, asked, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
-                    found[name] = evaluate_endpoint(Work(store, others), spec, endpoint, task, asked, as_of), None
+                    work = Work(store, others, recipe=written)
+                    found[name] = evaluate_endpoint(work, spec, endpoint, task, asked, as_of), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {
         name: count_seen(store.fetch(checkpoint), episodes[name]) if checkpoint else None

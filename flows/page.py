@@ -101,6 +101,8 @@ def _decision(report: dict[str, Any]) -> list[str]:
     had_one = report["gate"]["rival"] == "champion"
     stays = "The champion stays who it was." if had_one else "There is no champion yet."
     is_champion = "It is the champion." if report["is_champion"] else stays
+    if not report["hub_in_reach"]:
+        is_champion = "The Hub was out of reach: who is champion is settled by the next run after `apprentice publish`."
     if not report["by_these_rules"]:
         is_champion += " It became that under other rules than the recipe has now; those are not applied to it."
     return ["## The gate\n", as_markdown(report["gate"]), f"{is_champion}\n"]

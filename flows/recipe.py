@@ -54,6 +54,9 @@ class StoreSpec(Spec):
     """The Hub, where machines that share no folder meet; `path` is then a cache in front of it, on each of them."""
     trackio: str = ""
     """Where Trackio shows the store's curves as they grow, such as http://127.0.0.1:7860: a link on the run's page."""
+    license: str = Field(default="unknown", pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    """SPDX identifier as the Hub knows it, in lower case such as apache-2.0, written on every card; the teacher's and
+    the base model's terms are yours to check."""
 
 
 class GuardSpec(Spec):

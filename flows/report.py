@@ -87,6 +87,7 @@ def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
         "decoding": recipe.evaluate.decoding,
         "gate": read_decision(fetch(made.outcome.release)),
         "is_champion": made.outcome.is_champion,
+        "hub_in_reach": work.store.in_reach,
         "by_these_rules": made.outcome.by_these_rules,
         "collect": {
             "episodes": made.kept.episodes,

@@ -7,7 +7,7 @@ import base64
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -21,7 +21,8 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
-from prefect.context import FlowRunContext, TaskRunContext
+from prefect.assets import Asset
+from prefect.context import AssetContext, FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.settings import get_current_settings
@@ -66,6 +67,23 @@ def event(name: str, resource: str, payload: dict[str, Any]) -> None:
     """
     if get_current_settings().api.url is not None:
         emit_event(f"apprentice.{name}", resource={"prefect.resource.id": f"apprentice.{resource}"}, payload=payload)
+
+
+def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list[str | Asset]]:
+    """What Prefect is told that a task makes, and from what, on a server that outlives this run: it shows lineage.
+
+    https://docs.prefect.io/v3/concepts/assets
+    """
+    if get_current_settings().api.url is None:
+        return [], []
+    return [made], [*sorted(set(made_from))]
+
+
+def materialized(asset: str, metadata: dict[str, Any]) -> None:
+    """Says of an asset that the running task makes what became of it."""
+    context = AssetContext.get()
+    if context is not None and any(each.key == asset for each in context.downstream_assets):
+        context.add_asset_metadata(asset, metadata)
 
 
 def link(key: str, url: str, text: str) -> None:

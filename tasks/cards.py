@@ -1,15 +1,38 @@
-"""The README.md of every artifact: what it is and what made it, from the artifact's own data."""
+"""The README.md of every artifact, so that a stranger can use what he finds: its metadata and its text.
+
+In: the staged files of an artifact, what made it, the store that knows its ancestors. Out: README.md. What a dataset
+says is in dataset_card.py, what a model says in model_card.py; here they are put together, with what a stage left in
+about.md and what made the artifact. No revision depends on a card.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel
-
+from apprentice.tasks import dataset_card, model_card
+from apprentice.tasks.ancestry import ancestry_of
 from apprentice.tasks.artifacts import Artifact
-from apprentice.tasks.provenance import Provenance
+from apprentice.tasks.card_parts import HIDDEN, environment_section, files_section, made_by_section, shown
+from apprentice.tasks.markdown import code, markdown_table
+from apprentice.tasks.provenance import CARD, Provenance
 from apprentice.tasks.store import LocalStore
+
+LABELS = {
+    "cached_tokens": "prompt tokens that the endpoint had cached",
+    "completion_tokens": "tokens that the teacher wrote",
+    "cost_usd": "cost in USD (0 where no prices were stated)",
+    "delta": "difference in the metric, new model less rival",
+    "dropped_from_grpo": "GRPO's seeds left out, as the evaluation asks their question",
+    "failed": "failed episodes",
+    "format_compliance": "format compliance (every turn a valid call)",
+    "accuracy": "accuracy (reward 1.0)",
+    "mean_score": "mean reward",
+    "n": "episodes",
+    "prompt_tokens": "tokens that the teacher read",
+    "promoted": "let through by the gate",
+    "reasoning_tokens": "written tokens that were reasoning",
+    "weights": "digest of the weights",
+}
 
 
 def write_card(
@@ -22,49 +45,62 @@ def write_card(
     provenance: Provenance,
 ) -> None:
     """Writes `out`/README.md with the Hub's metadata block."""
-    repository = store.repository(kind)
-    metadata: dict[str, Any] = {"tags": ["apprentice", made_by["stage"]]}
-    data = sorted(out.glob("*.jsonl"))
-    if kind.repo_type == "model":
-        metadata |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    elif data:
-        metadata["configs"] = [{"config_name": file.stem, "data_files": file.name} for file in data]
+    from huggingface_hub import DatasetCard, ModelCard
+
+    ancestry = ancestry_of(store, kind, key, counts, made_by, provenance)
+    about = _about(out)
+    of_it, card = (model_card, ModelCard) if kind.repo_type == "model" else (dataset_card, DatasetCard)
     lines = [
-        "---",
-        yaml.safe_dump(metadata, sort_keys=False).strip(),
-        "---",
-        f"# {repository}",
+        f"# {ancestry.name.repository}",
         "",
-        (kind.__doc__ or "").split("\n")[0],
+        of_it.summary(ancestry),
         "",
-        "| | |",
-        "| --- | --- |",
-        *(f"| {name} | {json.dumps(value, ensure_ascii=False)} |" for name, value in counts.items()),
-        "",
-        *_about(out),
-        *(_columns(kind.row) if kind.row else []),
-        "## Made by",
-        "",
-        "```json",
-        json.dumps(made_by, indent=2, ensure_ascii=False),
-        "```",
-        "",
+        markdown_table(_numbers(of_it.counted(counts), dataset_card.failures(out, counts))),
+        *([about] if about else []),
+        *of_it.sections(ancestry, out),
+        *environment_section(ancestry.environment()),
+        *files_section(out),
+        *of_it.origin(ancestry),
+        *made_by_section(ancestry),
     ]
-    (out / "README.md").write_text("\n".join(lines))
+    card(f"---\n{of_it.metadata(ancestry, out).to_yaml()}\n---\n\n" + "\n".join(lines)).save(out / CARD)
 
 
-def _about(out: Path) -> list[str]:
+def _about(out: Path) -> str:
     """What a stage has to say of its artifact beyond its counts; it leaves it as about.md."""
     about = out / "about.md"
     if not about.exists():
-        return []
+        return ""
     text = about.read_text()
     about.unlink()
-    return [text, ""]
+    return f"{text.rstrip()}\n"
 
 
-def _columns(row: type[BaseModel]) -> list[str]:
-    """The data dictionary, from the docstrings of the row's fields."""
-    fields = row.model_fields.items()
-    lines = [f"| `{name}` | {' '.join((field.description or '').split())} |" for name, field in fields]
-    return ["## Columns", "", "| column | what it is |", "| --- | --- |", *lines, ""]
+def _numbers(counts: dict[str, Any], failures: dict[str, int]) -> list[dict[str, str]]:
+    """A row a count; what was kept and dropped of the episodes with its share of them."""
+    rows = {}
+    for name, value in (shown(counts) | failures).items():
+        if isinstance(value, dict):
+            rows |= {f"{name}: {cause}": _share(number, counts) for cause, number in value.items()}
+        elif name in ("failed", "kept") or name in failures:
+            rows[LABELS.get(name, name)] = _share(value, counts)
+        elif name in ("accuracy", "format_compliance"):
+            rows[LABELS[name]] = f"{value:.1%}"
+        else:
+            rows[LABELS.get(name, name.replace("_", " "))] = _plain(value)
+    return [{"what": name, "value": value} for name, value in rows.items()]
+
+
+def _share(number: int, counts: dict[str, Any]) -> str:
+    of = counts.get("episodes")
+    return f"{number:,} of {of:,} ({number / of:.1%})" if of else f"{number:,}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    if isinstance(value, list):
+        return " ".join(code(str(each)) for each in dict.fromkeys(value)) or "none"
+    return value if value == HIDDEN else code(value if isinstance(value, str) else json.dumps(value))

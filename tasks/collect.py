@@ -46,10 +46,9 @@ def collect(
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; what finished is kept."""
     check_begun_with(bench.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
-    servers = bench.work.servers
-    standing = Work(
-        bench.work.store, StandingServers({environment.name: servers.environment(environment.name)}, servers.teacher())
-    )
+    work = bench.work
+    there = StandingServers({environment.name: work.servers.environment(environment.name)}, work.servers.teacher())
+    standing = Work(work.store, there, work.place, recipe=work.recipe)
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
     try:
         shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]

@@ -48,7 +48,7 @@ class Asked:
 def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
     """What a checkpoint learned from: stage, seed, question; nothing for a student that was not trained here."""
     path = checkpoint / LEARNED
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
 def seen_by(checkpoint: Path, records: list[Examined]) -> set[str]:

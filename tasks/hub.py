@@ -48,6 +48,7 @@ class HubStore(LocalStore):
         private: Whether repositories are made private.
         patience: Seconds that the Hub may be away, or busy.
         needed: Whether other machines wait there for what is published: then nothing is done without it.
+        license: Written on every card, as the Hub knows it.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class HubStore(LocalStore):
         private: bool = True,
         patience: float = 600.0,
         needed: bool = True,
+        *,
+        license: str = "unknown",
     ):
-        super().__init__(root, project, namespace)
+        super().__init__(root, project, namespace, license=license)
         self._private = private
         self._patience = patience
         self._needed = needed
@@ -76,6 +79,10 @@ class HubStore(LocalStore):
         from huggingface_hub import HfApi
 
         return HfApi()
+
+    def address(self, kind: type[Artifact]) -> str:
+        """As huggingface_hub's file system and DuckDB spell it."""
+        return f"hf://{'datasets/' if kind.repo_type == 'dataset' else ''}{self.repository(kind)}"
 
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None; one request where the folder does not have it."""
@@ -123,7 +130,7 @@ class HubStore(LocalStore):
         """The artifact's files, from the folder, or from the Hub where they are missing or damaged. Raises Stop."""
         snapshot = self._snapshot(artifact)
         with self._placing(snapshot):  # another process that wants the same waits, and finds it
-            damaged = damage(snapshot) if snapshot.is_dir() else []
+            damaged = damage(snapshot, artifact.revision) if snapshot.is_dir() else []
             if damaged:
                 announce.warn(f"{snapshot} is damaged ({', '.join(damaged)}): fetched anew.")
             if damaged or not snapshot.is_dir():
@@ -280,16 +287,13 @@ class HubStore(LocalStore):
                 )
             )
             shutil.rmtree(folder / ".cache", ignore_errors=True)
-            if wrong := damage(folder):
+            if wrong := damage(folder, artifact.revision):
                 raise Stop(
                     f"{artifact.repository} at {published.commit[:12]} is not what its record says: "
                     f"{', '.join(wrong)}.",
                     "Somebody changed it, or the download was damaged: run again, or delete its tag to make it anew.",
                 )
-            if snapshot.exists():
-                snapshot.rename(folder.with_name(folder.name + "-damaged"))
-                shutil.rmtree(folder.with_name(folder.name + "-damaged"))
-            folder.rename(snapshot)
+            self._replace(snapshot, folder)
 
     def _has(self, kind: type[Artifact], revision: str) -> bool:
         return (self._folder(kind, self.repository(kind)) / "snapshots" / revision / RECORD).exists()

@@ -19,6 +19,9 @@ TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 CLOSING = {"role": "assistant", "content": "Done."}
 """The turn after the environment ended the episode. TRL generates it, with loss on it, so SFT teaches a short one."""
 
+TRUSTED = "code-is-trusted"
+"""A file that says of a checkpoint that its own code may run, as the recipe has it."""
+
 
 def prepare_tokenizer(tokenizer: Any) -> Any:
     """Gives a tokenizer the response parser of its template, then that template's training variant. In place.
@@ -39,7 +42,12 @@ def load_tokenizer(checkpoint: Path) -> Any:
     """The tokenizer of a checkpoint of ours, prepared when it was published."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(checkpoint)
+    return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=is_trusted(checkpoint))
+
+
+def is_trusted(checkpoint: Path) -> bool:
+    """Whether the recipe trusts the Python code that lies in a checkpoint of ours."""
+    return (checkpoint / TRUSTED).exists()
 
 
 def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:

@@ -85,6 +85,10 @@ class StudentSpec(Spec):
     """A model's repository on the Hub, such as Qwen/Qwen3-1.7B."""
     revision: str | None = None
     """The commit or tag of `model`; needed with it, so that the key names what was loaded."""
+    trust_remote_code: bool = False
+    """Run Python code that lies in the model's repository: only for a revision whose code you have read."""
+    safetensors_only: bool = True
+    """Refuse weights that are pickled: loading them can run code."""
     build: BuiltStudent | None = None
 
     @model_validator(mode="after")

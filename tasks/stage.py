@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Pr
 from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.futures import wait
-from prefect.tasks import exponential_backoff
+from prefect.tasks import MaterializingTask, exponential_backoff
 from pydantic import BaseModel
 
 from apprentice.envs.metrics import count, counted
@@ -167,8 +167,9 @@ class Stage(Generic[P, A]):
         self.version = version
         self.title = title
         self.gpu = gpu
-        self._task: Task[..., A] = Task(
+        self._task: MaterializingTask[..., A] = MaterializingTask(
             self._perform,
+            assets=(),
             name=self.name,
             description=inspect.getdoc(body),
             cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: f"{self.name}-{given['key']}"),
@@ -196,7 +197,7 @@ class Stage(Generic[P, A]):
         else:
             place, attempts = work.place, 1
             with counted() as counts:
-                self._run(work, key, title, found)(work, key, (args, kwargs))
+                self._run(work, key, (args, kwargs), found)(work, key, (args, kwargs))
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
         artifact = found or work.store.find(self.gives, key)
@@ -216,15 +217,20 @@ class Stage(Generic[P, A]):
         futures = []
         for args in given:
             key = self.key(args, {})
-            run = self._run(work, key, self._titled(args, {}), work.store.find(self.gives, key))
+            run = self._run(work, key, (args, {}), work.store.find(self.gives, key))
             futures.append(run.submit(work, key, (args, {})))
         wait(futures)
         return [future.result() for future in futures]
 
-    def _run(self, work: Work, key: str, title: str, found: A | None) -> Task[..., A]:
-        """The stage as a task with the names that Prefect's interface shows."""
+    def _run(self, work: Work, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
+        """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
+        made, made_from = announce.assets(
+            work.store.address(self.gives), [work.store.address(type(each)) for each in self.inputs(*given).values()]
+        )
         return self._task.with_options(
-            task_run_name=f"{work.store.project}: {title} · {key[:8]}",
+            assets=made,
+            asset_deps=made_from,
+            task_run_name=f"{work.store.project}: {self._titled(*given)} · {key[:8]}",
             refresh_cache=found is None,
         )
 
@@ -296,6 +302,7 @@ class Stage(Generic[P, A]):
             counts = body(Bench(work, key, out, scratch), *args, **kwargs)
             write_card(out, self.gives, key, work.store, counts, made_by, provenance)
             artifact = work.store.publish(self.gives, key, out, counts, made_by, provenance)
+        announce.materialized(work.store.address(self.gives), artifact.model_dump(mode="json"))
         shutil.rmtree(scratch)
         return artifact
 

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import MadeElsewhere, Stop
 from apprentice.tasks.provenance import CARD, RECORD, UNKNOWN, ArtifactRecord, Provenance
@@ -33,22 +35,28 @@ class LocalStore:
         root: The store's folder, made when first needed.
         project: First part of every repository's name: the recipe's name.
         namespace: The Hub's user or organisation; locally just a folder.
+        license: Written on every card, as the Hub knows it.
     """
 
-    def __init__(self, root: Path, project: str, namespace: str = "local"):
+    def __init__(self, root: Path, project: str, namespace: str = "local", *, license: str = "unknown"):
         self.root = root.absolute()
         self.project = project
         self.namespace = namespace
+        self.license = license
 
     def repository(self, kind: type[Artifact]) -> str:
         return f"{self.namespace}/{self.project}-{kind.suffix}"
+
+    def address(self, kind: type[Artifact]) -> str:
+        """The repository as a URI."""
+        return self._folder(kind, self.repository(kind)).as_uri()
 
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None when nothing whole stands there."""
         try:
             revision = (self._folder(kind, self.repository(kind)) / "refs" / key).read_text()
             record = self._read(kind, revision)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValidationError):
             return None
         return kind(repository=self.repository(kind), revision=revision, key=key, **record.counts)
 
@@ -130,7 +138,7 @@ class LocalStore:
         snapshot = self._snapshot(artifact)
         if not snapshot.is_dir():
             raise self._gone(type(artifact), artifact.revision)
-        if damaged := damage(snapshot):
+        if damaged := damage(snapshot, artifact.revision):
             raise Stop(
                 f"{snapshot} is not what was published: {', '.join(damaged)}.",
                 "Delete that folder and run again: the stage that made it runs anew.",
@@ -188,9 +196,17 @@ class LocalStore:
             artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
             snapshot = self._snapshot(artifact)
             with self._placing(snapshot):
-                if not snapshot.exists():  # the same content was published before: it is the same snapshot
-                    os.replace(staged, snapshot)
+                if not snapshot.exists() or damage(snapshot, artifact.revision):
+                    self._replace(snapshot, staged)  # else the same content was published before
         return artifact
+
+    def _replace(self, snapshot: Path, by: Path) -> None:
+        """Gives a folder the place of a snapshot, whatever is there. Whoever reads a file of that keeps it."""
+        if snapshot.exists():
+            aside = by.with_name(by.name + "-aside")
+            os.replace(snapshot, aside)
+            shutil.rmtree(aside)
+        os.replace(by, snapshot)
 
     @contextmanager
     def _placing(self, snapshot: Path) -> Iterator[None]:
@@ -230,11 +246,19 @@ class LocalStore:
         return self.root / f"{kind.repo_type}s" / repository
 
 
-def damage(snapshot: Path) -> list[str]:
+def damage(snapshot: Path, revision: str) -> list[str]:
     """The files of a snapshot that are not what its record says. What this process compared, and nobody has touched
-    since, is not read again; a card may be edited."""
-    damaged = []
-    for name, expected in ArtifactRecord.model_validate_json((snapshot / RECORD).read_bytes()).files.items():
+    since, is not read again; a card may be edited.
+
+    Args:
+        revision: What the record itself must come to.
+    """
+    try:
+        record = ArtifactRecord.model_validate_json((snapshot / RECORD).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return [RECORD]
+    damaged = [RECORD] if record.kind and record.revision != revision else []
+    for name, expected in record.files.items():
         path = snapshot / name
         if not path.is_file():
             damaged.append(name)

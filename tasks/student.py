@@ -8,6 +8,8 @@ copying a prompt. Letters and digits stay single; every stretch of text that is 
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,16 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import BaseStudent, Questions
 from apprentice.tasks.contamination import LEARNED
 from apprentice.tasks.episode import prompt
+from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
-from apprentice.tasks.rendering import CLOSING, TEMPLATE_ARGUMENTS, load_tokenizer, prepare_tokenizer
+from apprentice.tasks.rendering import (
+    CLOSING,
+    TEMPLATE_ARGUMENTS,
+    TRUSTED,
+    is_trusted,
+    load_tokenizer,
+    prepare_tokenizer,
+)
 from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench, stage
 
@@ -42,10 +52,15 @@ def load_model(checkpoint: Path) -> Any:
 
     logging.disable_progress_bar()  # the run has bars of its own
     source = checkpoint / "source.json"
-    if source.exists():
-        named = json.loads(source.read_text())
-        return AutoModelForCausalLM.from_pretrained(named["model"], revision=named["revision"], dtype=torch.float32)
-    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    named: dict[str, Any] = {"model": checkpoint, "revision": "main", "safetensors_only": True}
+    named |= json.loads(source.read_text()) if source.exists() else {}
+    return AutoModelForCausalLM.from_pretrained(
+        named["model"],
+        revision=named["revision"],
+        trust_remote_code=is_trusted(checkpoint),
+        use_safetensors=named["safetensors_only"] or None,
+        dtype=torch.float32,
+    )
 
 
 def save(model: Any, tokenizer: Any, to: Path) -> dict[str, Any]:
@@ -55,25 +70,74 @@ def save(model: Any, tokenizer: Any, to: Path) -> dict[str, Any]:
     logging.disable_progress_bar()
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
+    _forget_the_network(to / "tokenizer_config.json")
+    if getattr(model.config, "auto_map", None):  # it was loaded because the recipe trusts its code
+        (to / TRUSTED).touch()
     return {"parameters": model.num_parameters()}
 
 
+def _forget_the_network(config: Path) -> None:
+    """transformers writes down whether the Hub was out of reach: the same checkpoint would have two revisions."""
+    kept = json.loads(config.read_text())
+    kept.pop("local_files_only", None)
+    config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+
+
 def _from_hub(spec: StudentSpec, out: Path) -> int:
-    """Keeps a reference to the Hub's weights, not a copy, with the prepared tokenizer and the configuration."""
+    """Keeps a reference to the Hub's weights, not a copy, with the prepared tokenizer and the configuration.
+
+    Raises Stop for a model whose loading would run code that the recipe does not trust.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     assert spec.model is not None
-    config = AutoConfig.from_pretrained(spec.model, revision=spec.revision)
+    _check_weights(spec)
+    where: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+    with _code_refused(spec):
+        config = AutoConfig.from_pretrained(spec.model, **where)
+        tokenizer = AutoTokenizer.from_pretrained(spec.model, **where)
     config.save_pretrained(out)
-    prepare_tokenizer(AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)).save_pretrained(out)
+    prepare_tokenizer(tokenizer).save_pretrained(out)
+    _forget_the_network(out / "tokenizer_config.json")
+    if spec.trust_remote_code:
+        (out / TRUSTED).touch()
     learned = Path(spec.model) / LEARNED  # a checkpoint of ours, trained further, or examined
     if learned.exists():
         shutil.copyfile(learned, out / LEARNED)
-    (out / "source.json").write_text(json.dumps({"model": spec.model, "revision": spec.revision}))
+    named = {"model": spec.model, "revision": spec.revision, "safetensors_only": spec.safetensors_only}
+    (out / "source.json").write_text(json.dumps(named))
     import torch
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config).num_parameters()
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code).num_parameters()
+
+
+def _check_weights(spec: StudentSpec) -> None:
+    """Raises Stop where the weights are pickled only."""
+    from huggingface_hub import list_repo_files
+
+    assert spec.model is not None
+    folder = Path(spec.model)
+    files = [file.name for file in folder.iterdir()] if folder.is_dir() else None
+    files = files or list_repo_files(spec.model, revision=spec.revision)
+    if spec.safetensors_only and not any(name.endswith(".safetensors") for name in files):
+        raise Stop(
+            f"{spec.model} at {spec.revision} has no weights in safetensors; loading pickled ones can run code.",
+            "Name a revision that has them, or set student.safetensors_only: false where you trust who made it.",
+        )
+
+
+@contextmanager
+def _code_refused(spec: StudentSpec) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise Stop(
+            f"{spec.model} at {spec.revision} needs Python code of its own repository.",
+            "Read that code, then set student.trust_remote_code: true; or choose a model that transformers knows.",
+        ) from None
 
 
 def _build(spec: BuiltStudent, environment: EnvironmentSpec, texts: list[str], seed: int, out: Path) -> int:

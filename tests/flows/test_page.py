@@ -64,6 +64,7 @@ def report(folder: Path) -> dict[str, Any]:
         },
         "gate": {"promoted": False, "rival": "base", "rules": [rule]},
         "is_champion": False,
+        "hub_in_reach": True,
         "by_these_rules": True,
         "slices": slices(held_out),
         "side_by_side": side_by_side(held_out),

@@ -158,6 +158,80 @@ def test_a_champion_s_tag_moves_and_its_history_stays(hub: LocalHub, tmp_path: P
     assert champions.current() == first
 
 
+def test_a_damaged_file_of_the_folder_is_fetched_anew(hub: LocalHub, tmp_path: Path):
+    made = publish(store(tmp_path / "one"), "k1")
+    file = store(tmp_path / "two").fetch(made) / "questions.jsonl"
+    file.write_text("[]\n")
+    assert (store(tmp_path / "two").fetch(made) / "questions.jsonl").read_text() == "{}\n"
+
+
+def test_two_that_fetch_one_artifact_into_one_folder_at_once_both_have_it(hub: LocalHub, tmp_path: Path):
+    made = publish(store(tmp_path / "one"), "k1")
+    with ThreadPoolExecutor(4) as at_once:
+        folders = set(at_once.map(lambda _: store(tmp_path / "two").fetch(made), range(4)))
+    assert len(folders) == 1
+    assert (folders.pop() / "questions.jsonl").read_text() == "{}\n"
+
+
+def test_without_the_hub_a_run_of_one_machine_goes_on_and_publishes_later(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    alone = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
+    first, second = publish(alone, "k1"), publish(alone, "k2", "other\n")
+    assert not alone.in_reach
+    assert alone.find(Questions, "k1") == first
+    assert alone.find(Questions, "k3") is None
+    hub.start()
+    assert store(tmp_path / "two").find(Questions, "k1") is None
+    assert store(tmp_path / "one").send_waiting() == [(first, True), (second, True)]
+    assert store(tmp_path / "two").find(Questions, "k2") == second
+    assert store(tmp_path / "one").send_waiting() == []
+    assert len(hub.requests("POST .*/tag/")) == 2
+
+
+def test_what_another_machine_published_meanwhile_keeps_the_key_and_ours_is_beside_it(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    ours = publish(HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False), "k1", "ours\n")
+    hub.start()
+    theirs = publish(store(tmp_path / "two"), "k1", "theirs\n")
+    assert store(tmp_path / "one").send_waiting() == [(ours, False)]
+    elsewhere = store(tmp_path / "three")
+    assert elsewhere.find(Questions, "k1") == theirs
+    assert (elsewhere.fetch(ours) / "questions.jsonl").read_text() == "ours\n"
+    assert elsewhere.record(Questions, "k1", ours.revision).key == "k1"
+
+
+def test_a_hub_that_others_need_is_waited_for_and_not_done_without(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    with pytest.raises(Exception, match="refused"):
+        publish(store(tmp_path / "one", patience=1.0), "k1")
+    assert not HubStore(tmp_path / "one", "toy", "team").outbox.waiting()
+
+
+def test_offline_mode_does_not_even_ask(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    alone = HubStore(tmp_path / "one", "toy", "team", needed=False)
+    made = publish(alone, "k1")
+    assert alone.find(Questions, "k1") == made
+    assert not hub.requests()
+
+
+def test_who_is_champion_waits_for_the_hub(hub: LocalHub, tmp_path: Path):
+    from apprentice.tasks.champion import Champions
+
+    hub.kill()
+    alone = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
+    with alone.staging() as folder:
+        (folder / "model.safetensors").write_text("w")
+        release = alone.publish(Release, "r1", folder, RELEASE, {"stage": "release"})
+    assert Champions(alone).current() is None
+    assert not Champions(alone).settle(release, None)
+    hub.start()
+    store(tmp_path / "one").send_waiting()
+    assert Champions(store(tmp_path / "two")).current() is None
+    assert Champions(store(tmp_path / "one")).settle(release, None)
+    assert Champions(store(tmp_path / "two")).current() == release
+
+
 def test_nothing_of_the_token_is_in_what_was_published(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     publish(store(tmp_path / "one"), "k1")

@@ -1,10 +1,12 @@
 """Law 10: an artifact is named by what made it, whole or not there; a stale one is never served."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 from prefect import flow
+from prefect.client.orchestration import get_client
 
 from apprentice.tasks.artifacts import LengthStats, Questions
 from apprentice.tasks.specs import CollectSpec, LengthsSpec, TeacherSpec, Window
@@ -129,3 +131,25 @@ def test_several_artifacts_under_one_argument_all_enter_the_key():
         "models.after": "b" * 40,
     }
     assert compared.key(({"before": one, "after": other},), {}) != compared.key(({"before": other, "after": one},), {})
+
+
+def test_prefect_is_told_what_was_made_and_from_what(work: Work):
+    made = run(work, seed=17)
+    (told,) = until(lambda: materializations(work.store.address(Questions), made.revision))
+    assert told["payload"]["key"] == made.key
+    from_what = [each["prefect.resource.id"] for each in told["related"] if each["prefect.resource.role"] == "asset"]
+    assert from_what == [work.store.address(LengthStats)]
+
+
+def materializations(asset: str, revision: str) -> list[dict[str, Any]]:
+    asked = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}, "resource": {"id": [asset]}}}
+    with get_client(sync_client=True) as client:
+        events = client.request("POST", "/events/filter", json=asked).json()["events"]
+    return [event for event in events if event["payload"].get("revision") == revision]
+
+
+def until(holds: Any, seconds: float = 30.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := holds()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return value

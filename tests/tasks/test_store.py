@@ -9,6 +9,7 @@ import pytest
 
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.provenance import Provenance
 from apprentice.tasks.store import LocalStore
 
 COUNTS = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)
@@ -46,6 +47,7 @@ import sys; sys.path[:0] = []
 from pathlib import Path
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.provenance import Provenance
 from apprentice.tasks.store import LocalStore
 store = LocalStore(Path(sys.argv[1]), project="toy")
 try:
@@ -95,3 +97,40 @@ def test_an_artifact_whose_snapshot_is_gone_is_told_by_its_revision(tmp_path: Pa
     store = LocalStore(tmp_path, project="toy")
     with pytest.raises(Stop, match="toy-questions at 000000000000 is not in the store"):
         store.at(Questions, "0" * 40)
+
+
+def test_what_was_changed_in_the_folder_is_not_used(tmp_path: Path):
+    made = publish(LocalStore(tmp_path, project="toy"), "k1")
+    folder = LocalStore(tmp_path, project="toy").fetch(made)
+    (folder / "questions.jsonl").write_text("[]\n")
+    with pytest.raises(Stop, match=r"is not what was published: questions\.jsonl"):
+        LocalStore(tmp_path, project="toy").fetch(made)
+    (folder / "questions.jsonl").unlink()
+    with pytest.raises(Stop, match=r"questions\.jsonl"):
+        LocalStore(tmp_path, project="toy").fetch(made)
+    again = publish(LocalStore(tmp_path, project="toy"), "k1")
+    assert (LocalStore(tmp_path, project="toy").fetch(again) / "questions.jsonl").read_text() == "{}\n"
+
+
+def test_a_record_that_was_changed_or_torn_is_not_believed(tmp_path: Path):
+    made = publish(LocalStore(tmp_path, project="toy"), "k1")
+    record = LocalStore(tmp_path, project="toy").fetch(made) / "artifact.json"
+    text = record.read_text()
+    record.write_text(text.replace('"collect": 1', '"collect": 9'))
+    with pytest.raises(Stop, match=r"is not what was published: artifact\.json"):
+        LocalStore(tmp_path, project="toy").fetch(made)
+    record.write_text(text[: len(text) // 2])
+    assert LocalStore(tmp_path, project="toy").find(Questions, "k1") is None
+
+
+def test_code_recipe_time_and_card_do_not_enter_a_revision(tmp_path: Path):
+    def made(project: str, card: str, provenance: Provenance) -> Questions:
+        store = LocalStore(tmp_path / card, project=project)
+        with store.staging() as folder:
+            (folder / "questions.jsonl").write_text("{}\n")
+            (folder / "README.md").write_text(card)
+            return store.publish(Questions, "k1", folder, COUNTS, {"stage": "questions"}, provenance)
+
+    one = made("toy", "one", Provenance(code="a", made_at="today"))
+    other = made("other", "two", Provenance(code="b", recipe={"seed": 1}))
+    assert one.revision == other.revision

@@ -7,6 +7,7 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import Questions
+from apprentice.tasks.errors import Stop
 from apprentice.tasks.rendering import load_tokenizer
 from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench
@@ -62,4 +63,66 @@ def test_a_named_model_is_kept_as_a_reference_and_loads_its_weights(
     assert not list(bench.out.glob("*.safetensors"))
     assert counts["parameters"] == load_model(hub).num_parameters()
     for one, other in zip(load_model(hub).parameters(), load_model(bench.out).parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+OWN_CODE = """
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+class OwnConfig(Qwen3Config):
+    model_type = "own"
+
+class Own(Qwen3ForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def with_code(bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path) -> Path:
+    """A model whose repository brings code of its own."""
+    student.body(bench, SMALL, chain_sum, asked, 7)
+    hub = bench.out.rename(tmp_path / "hub")
+    bench.out.mkdir()
+    (hub / "own.py").write_text(OWN_CODE)
+    config = json.loads((hub / "config.json").read_text())
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.Own"}
+    config |= {"model_type": "own", "auto_map": own}
+    (hub / "config.json").write_text(json.dumps(config))
+    return hub
+
+
+def test_code_of_a_models_repository_is_refused(with_code: Path, bench: Bench, chain_sum: EnvironmentSpec, asked):
+    spec = StudentSpec(model=str(with_code), revision="main")
+    with pytest.raises(Stop, match="needs Python code of its own repository") as stopped:
+        student.body(bench, spec, chain_sum, asked, 0)
+    assert "trust_remote_code" in str(stopped.value)
+
+
+def test_code_that_the_recipe_trusts_runs_also_in_what_was_trained_from_it(
+    with_code: Path, bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+):
+    spec = StudentSpec(model=str(with_code), revision="main", trust_remote_code=True)
+    student.body(bench, spec, chain_sum, asked, 0)
+    model = load_model(bench.out)
+    assert type(model).__name__ == "Own"
+    trained = tmp_path / "trained"
+    save(model, load_tokenizer(bench.out), trained)
+    assert type(load_model(trained)).__name__ == "Own"
+
+
+def test_pickled_weights_are_refused_unless_the_recipe_takes_them(
+    bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+):
+    import torch
+
+    student.body(bench, SMALL, chain_sum, asked, 7)
+    hub = bench.out.rename(tmp_path / "hub")
+    bench.out.mkdir()
+    before = load_model(hub)
+    torch.save(before.state_dict(), hub / "pytorch_model.bin")
+    (hub / "model.safetensors").unlink()
+    with pytest.raises(Stop, match="no weights in safetensors"):
+        student.body(bench, StudentSpec(model=str(hub), revision="main"), chain_sum, asked, 0)
+    student.body(bench, StudentSpec(model=str(hub), revision="main", safetensors_only=False), chain_sum, asked, 0)
+    for one, other in zip(before.parameters(), load_model(bench.out).parameters(), strict=True):
         assert torch.equal(one, other)

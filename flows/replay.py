@@ -1,0 +1,104 @@
+"""How an artifact is made again: its stage, its arguments, the recipe with the servers of today.
+
+In: an artifact of a lineage, and where servers are. Out: a `Replay`. A record may be a stranger's: what costs money, or
+would run code that lies in a model's repository, is left to a person.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import ValidationError
+
+from apprentice.flows.recipe import Recipe, explain, load_recipe
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.lineage import Lineage, Node
+from apprentice.tasks.rendering import TRUSTED
+from apprentice.tasks.replay import arguments_of, at_present, differences, record_of, stage_of
+from apprentice.tasks.specs import StudentSpec, TeacherSpec
+from apprentice.tasks.stage import Stage
+
+
+class Replay(NamedTuple):
+    """How one artifact is made again."""
+
+    node: Node
+    stage: Stage[..., Any]
+    arguments: dict[str, Any]
+    recipe: Recipe
+    differences: list[str]
+    """What is different here from where it was made."""
+
+
+def replay_of(lineage: Lineage, node: Node, overrides: list[str], folder: Path) -> Replay:
+    """Raises Stop where an artifact cannot be made again."""
+    stage = stage_of(node)
+    arguments = arguments_of(stage, lineage, node)
+    teacher = _teacher_among(arguments)
+    recipe = _recipe_of(node, overrides, folder, arguments[teacher] if teacher else None)
+    if teacher:
+        arguments[teacher] = recipe.teacher  # with the overrides: where it is, and where its key
+    repository = lineage.store.root / f"{stage.gives.repo_type}s" / node.named.repository
+    if (repository / "snapshots" / node.named.revision).is_dir():
+        lineage.store.fetch(node.artifact)  # what is compared is the record: the files must be what it says
+    return Replay(node, stage, arguments, recipe, differences(stage, node, served_here=not recipe.server.url))
+
+
+def ask_first(lineage: Lineage, replays: list[Replay]) -> None:
+    """Raises Stop for what only a person may allow: a record, and an artifact, may be a stranger's."""
+    found = [each for replay in replays for each in (*_costs(replay), *_foreign_code(lineage, replay))]
+    if found:
+        raise Stop("\n".join(found), "Say --yes if it shall be done.")
+
+
+def _costs(replay: Replay) -> Iterator[str]:
+    teacher, counts = replay.recipe.teacher, record_of(replay.node).counts
+    if _teacher_among(replay.arguments) is not None and teacher.scripted_error_rate is None:
+        yield (
+            f"To make {replay.node.ref} again would buy {counts.get('episodes', counts.get('n'))} episodes again, from "
+            f"{teacher.model} at {teacher.base_url or 'OpenAI'} (they cost {counts.get('cost_usd', 0.0):.2f} USD); its "
+            "answers need not be the same."
+        )
+
+
+def _foreign_code(lineage: Lineage, replay: Replay) -> Iterator[str]:
+    for student in (value for value in replay.arguments.values() if isinstance(value, StudentSpec)):
+        if student.trust_remote_code or not student.safetensors_only:
+            yield f"To make {replay.node.ref} again would load {student.model} in a way that can run code of its own."
+    for node in lineage.above(replay.node):
+        if TRUSTED in record_of(node).files or lineage.is_pickled(node):
+            yield f"To make {replay.node.ref} again would load {node.ref} in a way that can run code of its own."
+
+
+def _recipe_of(node: Node, overrides: list[str], folder: Path, teacher: TeacherSpec | None) -> Recipe:
+    """The recorded recipe, with the teacher that was really asked, and servers where the overrides say."""
+    record = record_of(node)
+    recorded = dict(record.provenance.recipe)
+    recorded["environment"] = at_present(recorded.get("environment", {}))
+    recorded["guards"] = [
+        guard | {"environment": at_present(guard.get("environment", {}))} for guard in recorded.get("guards", [])
+    ]
+    if teacher is not None:
+        recorded["teacher"] = teacher.in_key()
+    try:
+        before = Recipe.model_validate(recorded)
+    except ValidationError as error:
+        raise Stop(
+            f"The recipe of {node.ref} does not fit this code:\n{explain(error)}",
+            f"Use the code that made it: {record.provenance.code}.",
+        ) from None
+    file = folder / "recorded-recipe.yaml"
+    file.write_text(yaml.safe_dump(recorded))
+    after = load_recipe(file, overrides)
+    moved = before.teacher.model_copy(update={"base_url": after.teacher.base_url})
+    if after.for_record() != before.model_copy(update={"teacher": moved}).for_record():
+        raise Stop(
+            f"--set {' --set '.join(overrides)} would make something else, and not the same again.",
+            "Only where servers are, and how fast or dear they are, may be another: server.…, teacher.base_url.",
+        )
+    return after
+
+
+def _teacher_among(arguments: dict[str, Any]) -> str | None:
+    return next((name for name, value in arguments.items() if isinstance(value, TeacherSpec)), None)

@@ -1,0 +1,162 @@
+"""`apprentice reproduce`: makes an artifact again from what its record says, and tells whether the result is the same.
+
+In: a lineage. Out: for its artifact, or for all that it was made from, too, whether data or weights came out the same,
+and which files did not. Each is made from its recorded inputs, in a store of its own that is thrown away.
+"""
+
+import hashlib
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from prefect import flow
+from prefect.settings import PREFECT_DEFAULT_RESULT_STORAGE_BLOCK, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+
+from apprentice.flows.replay import Replay, ask_first, replay_of
+from apprentice.flows.servers import RunServers
+from apprentice.tasks import announce
+from apprentice.tasks.artifacts import Artifact
+from apprentice.tasks.lineage import Lineage
+from apprentice.tasks.provenance import CARD
+from apprentice.tasks.replay import record_of
+from apprentice.tasks.stage import Work
+from apprentice.tasks.store import LocalStore
+
+COUNTED = {"model": (".safetensors",), "dataset": (".jsonl", ".json")}
+"""The files that decide: a model's weights, a dataset's data. Pictures, samples and cards do not."""
+
+
+class Outcome(NamedTuple):
+    """What came of it."""
+
+    kind: str
+    repository: str
+    key: str
+    revision: str
+    stage: str
+    same: bool
+    decided_by: str
+    """weights or data."""
+    digest: str
+    digest_again: str
+    differing: list[str]
+    """All files that differ, are missing or are new, the card apart; also beside weights or data that are the same."""
+    differences: list[str]
+    """What was different here from where it was made."""
+    seconds: float
+
+
+class Aside(LocalStore):
+    """A store that has nothing, so that everything is made anew, but fetches inputs from another one."""
+
+    def __init__(self, root: Path, inputs: LocalStore):
+        super().__init__(root, inputs.project, inputs.namespace)
+        self._inputs = inputs
+
+    def fetch(self, artifact: Artifact) -> Path:
+        made_here = self._snapshot(artifact).is_dir()  # such as a collection's shards
+        return super().fetch(artifact) if made_here else self._inputs.fetch(artifact)
+
+    def empty(self) -> None:
+        for repositories in ("datasets", "models"):
+            shutil.rmtree(self.root / repositories, ignore_errors=True)
+
+
+def reproduce(lineage: Lineage, overrides: list[str], deep: bool = False, yes: bool = False) -> list[Outcome]:
+    """Makes the lineage's artifact again, the last of the list; `deep`: before it all that it was made from.
+
+    Raises Stop before anything is made where a record says too little, or names what must not be run.
+
+    Args:
+        overrides: Where the servers are, as `path=value`.
+        yes: Teachers may be paid again, and code of a student's repository may be run.
+    """
+    nodes = list(lineage.nodes.values()) if deep else [lineage.root]
+    with TemporaryDirectory(prefix="apprentice-reproduce-") as folder:
+        replays = [replay_of(lineage, node, overrides, Path(folder)) for node in nodes]
+        if not yes:
+            ask_first(lineage, replays)
+        for difference in dict.fromkeys(each for replay in replays for each in replay.differences):
+            announce.warn(difference)
+        # what Prefect caches of a stage names its artifact, and a later run would look for this one in vain
+        apart: Any = {PREFECT_LOCAL_STORAGE_PATH: f"{folder}/.prefect", PREFECT_DEFAULT_RESULT_STORAGE_BLOCK: None}
+        with temporary_settings(apart):
+            return _made_again(lineage, replays, Path(folder))
+
+
+def _made_again(lineage: Lineage, replays: list[Replay], folder: Path) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+
+    @flow(name="reproduce", flow_run_name=f"reproduce-{lineage.root.named.key}", result_serializer="json")
+    def again() -> None:
+        store = Aside(folder / "store", lineage.store)
+        servers: dict[str, RunServers] = {}
+        with ExitStack() as started:
+            for replay in replays:
+                same = replay.recipe.model_dump_json()
+                if same not in servers:
+                    servers[same] = started.enter_context(RunServers(replay.recipe))
+                began = perf_counter()
+                work = Work(store, servers[same], recipe=replay.recipe.for_record())
+                made = replay.stage(work, **replay.arguments)
+                record = store.record(type(made), made.key, made.revision)
+                outcomes.append(compared(replay, record.files, perf_counter() - began))
+                store.empty()  # models are large
+
+    again()
+    return outcomes
+
+
+def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
+    """What was made again, beside what the record says.
+
+    Args:
+        again: SHA-256 by path.
+    """
+    record, repo_type = record_of(replay.node), replay.stage.gives.repo_type
+    endings = COUNTED[repo_type]
+    if not any(name.endswith(endings) for name in record.files):  # a model that is another one's by name
+        endings = COUNTED["dataset"]
+    digest, digest_again = _digest(record.files, endings), _digest(again, endings)
+    return Outcome(
+        **replay.node.named.model_dump(),
+        stage=replay.stage.name,
+        same=digest == digest_again,
+        decided_by="weights" if endings == COUNTED["model"] else "data",
+        digest=digest,
+        digest_again=digest_again,
+        differing=sorted(
+            name for name in {*record.files, *again} - {CARD} if record.files.get(name) != again.get(name)
+        ),
+        differences=replay.differences,
+        seconds=round(seconds, 1),
+    )
+
+
+def _digest(files: dict[str, str], endings: tuple[str, ...]) -> str:
+    """As `apprentice.tasks.store.digest` has it, of the files with these endings: weights_of, for weights."""
+    lines = (f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()) if name.endswith(endings))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
+
+
+def told(outcomes: list[Outcome]) -> list[dict[str, str]]:
+    """A row an artifact, for people."""
+    return [
+        {
+            "artifact": f"{each.repository.partition('/')[2]}@{each.key[:12]}",
+            "stage": each.stage,
+            "result": _in_words(each),
+            "seconds": f"{each.seconds:.1f}",
+        }
+        for each in outcomes
+    ]
+
+
+def _in_words(outcome: Outcome) -> str:
+    if outcome.same:
+        beside = f"; other files differ: {', '.join(outcome.differing)}" if outcome.differing else ""
+        return f"the same {outcome.decided_by}{beside}"
+    return f"NOT the same {outcome.decided_by}: {', '.join(outcome.differing)}"

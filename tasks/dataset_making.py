@@ -1,0 +1,86 @@
+"""How a dataset was made, in sentences: by which teacher, for which seeds, at what cost; by which examination.
+
+In: the ancestry of an artifact that is being made. Out: sentences in Markdown, and the settings of a teacher's play.
+"""
+
+from typing import Any
+
+from apprentice.tasks.ancestry import Ancestry
+from apprentice.tasks.artifacts import Checkpoint, Evaluation, KeptRollouts, Questions, Rollouts
+from apprentice.tasks.card_parts import decoded, named, shown
+from apprentice.tasks.markdown import code
+
+
+def made_how(ancestry: Ancestry) -> list[str]:
+    if ancestry.is_a(Rollouts, KeptRollouts):
+        played = played_by(ancestry)
+        return _by_teacher(played) + (_spent(ancestry) if ancestry.is_a(KeptRollouts) else []) if played else []
+    if ancestry.is_a(Questions):
+        return _by_windows(ancestry.settings)
+    return _by_examination(ancestry) if ancestry.is_a(Evaluation) else []
+
+
+def played_by(ancestry: Ancestry) -> dict[str, Any] | None:
+    """The settings by which a teacher played these episodes; None for what is no rollouts, or whose are gone."""
+    rollouts = ancestry.nearest(Rollouts)
+    return rollouts.settings if rollouts and "teacher" in rollouts.settings else None
+
+
+def _by_teacher(played: dict[str, Any]) -> list[str]:
+    teacher, window = played["teacher"], played["window"]
+    rate = teacher["scripted_error_rate"]
+    who = f"{code(str(shown(teacher['model'])))} through the OpenAI API"
+    how = f"Temperature {teacher['temperature']}"
+    if rate is not None:
+        who = f"a script that knows the answers, wrong by design on {rate:.1%} of the questions; no model"
+        how = "A script has no temperature"
+    return [
+        f"The teacher: {who}.",
+        f"{how}; at most {teacher['max_tokens']} tokens an answer; a malformed answer is asked for "
+        f"{played['spec']['asks']} times at most.",
+        f"The seeds: {_seeds(window)}, one episode each.",
+        "The reward is the environment's; no person and no model labelled anything.",
+    ]
+
+
+def _spent(ancestry: Ancestry) -> list[str]:
+    """What the rollouts cost from which these were kept."""
+    rollouts = ancestry.nearest(Rollouts)
+    if rollouts is None or "cost_usd" not in rollouts.counts:
+        return []
+    of_it = rollouts.counts
+    return [
+        f"All {of_it['episodes']:,} episodes took {of_it['prompt_tokens']:,} prompt tokens and "
+        f"{of_it['completion_tokens']:,} completion tokens of the teacher, and {of_it['cost_usd']:.4f} USD (0 where no "
+        f"prices were stated); {of_it['failed']:,} failed."
+    ]
+
+
+def _by_windows(settings: dict[str, Any]) -> list[str]:
+    windows = settings.get("windows") or ({"evaluate": settings["window"]} if "window" in settings else {})
+    lines = [f"{code(purpose)}: seeds {_seeds(window)}." for purpose, window in windows.items()]
+    return [*lines, f"The first {settings['examined']} distinct questions of `evaluate` are examined."] if lines else []
+
+
+def _by_examination(ancestry: Ancestry) -> list[str]:
+    settings, model, asked = ancestry.settings, ancestry.nearest(Checkpoint), ancestry.nearest(Questions)
+    spec, endpoint = settings.get("spec"), settings.get("endpoint")
+    if spec is None:
+        return []
+    lines = [f"The model: {named(model)}."] if model else []
+    if endpoint:
+        who = "the scripted teacher" if endpoint["scripted_error_rate"] is not None else shown(endpoint["model"])
+        lines = [f"The model: {code(str(who))} at an endpoint, as of {code(str(shown(settings['as_of'])))}."]
+    lines += [f"The questions: {named(asked)}."] if asked else []
+    meant = "Accuracy is the share of episodes with reward 1.0; partial credit counts in the mean reward only."
+    if spec["protocol"] == "tutorial":
+        meant = "For comparison with a tutorial's figures only: what is called accuracy here is the mean reward."
+    return [
+        *lines,
+        f"Its answers: {decoded(spec)}.",
+        f"The protocol: `{spec['protocol']}`. {meant}",
+    ]
+
+
+def _seeds(window: dict[str, int]) -> str:
+    return f"{window['start']:,} to {window['start'] + window['size'] - 1:,} ({window['size']:,})"
