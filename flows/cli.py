@@ -212,7 +212,7 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
             for artifact, is_first in sent
         ]
         table("published", "Published", rows)
-        print("Run the recipe again: what needs the Hub, such as the champion's tag, follows in seconds.")
+        print("Run the recipe again: who is champion is settled then.")
 
 
 @app.command()
@@ -220,16 +220,15 @@ def lineage(key: KEY, store: STORE = Path("artifacts"), hub: HUB = None, json_: 
     """Show what an artifact was made from, back to every episode it learned from, the code, the recipe."""
     with told_in_words():
         quiet()
-        from apprentice.flows.lineage import as_tree, hub_in_words
+        from apprentice.flows.lineage import as_tree
         from apprentice.tasks.announce import console
         from apprentice.tasks.lineage import lineage_of
 
-        with hub_in_words():
-            found = lineage_of(key, store, hub)
-            if json_:
-                print(json.dumps(found.as_json(), ensure_ascii=False))
-            else:
-                console.print(as_tree(found))
+        found = lineage_of(key, store, hub)
+        if json_:
+            print(json.dumps(found.as_json(), ensure_ascii=False))
+        else:
+            console.print(as_tree(found))
 
 
 @app.command()
@@ -250,14 +249,12 @@ def reproduce(
     """Make an artifact again from its record, and say whether it is the same: exit code 0, or 3 when it is not."""
     with told_in_words("Nothing was kept: it begins anew."):
         ready()
-        from apprentice.flows.lineage import hub_in_words
         from apprentice.flows.reproduce import reproduce as make_again
         from apprentice.flows.reproduce import told
         from apprentice.tasks.announce import table
         from apprentice.tasks.lineage import lineage_of
 
-        with hub_in_words():
-            outcomes = make_again(lineage_of(key, store, hub), set_ or [], deep, yes)
+        outcomes = make_again(lineage_of(key, store, hub), set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
         table("reproduced", "Made again", told(outcomes))
         if json_:
@@ -370,6 +367,22 @@ def told_in_words(
     except KeyboardInterrupt:
         _console().print(f"[bold]Interrupted.[/] {interrupted}")
         sys.exit(130)
+    except Exception as error:
+        if (words := _of_the_hub(error)) is None:
+            raise
+        _console().print(f"[bold red]{escape(words)}[/]")
+        sys.exit(1)
+
+
+def _of_the_hub(error: Exception) -> str | None:
+    """What to say where the Hub is away; None for any other error."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    from apprentice.tasks.hub_client import is_away
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return "What the folder lacks is on the Hub, which HF_HUB_OFFLINE says not to ask. Unset it, and run again."
+    return f"The Hub does not answer ({type(error).__name__}). Run again when it is back." if is_away(error) else None
 
 
 def _console() -> Console:

@@ -81,6 +81,7 @@ def promotion(
         allowances,
         judged,
         champions.was_rolled_back(weights),
+        work.store.in_reach,
     )
     released = release(work, trained, judged, decided)
     return Outcome(released, champions.settle(released, champion))

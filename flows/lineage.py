@@ -6,14 +6,11 @@ In: a `Lineage`. Out: a tree; an artifact that occurs twice is shown whole once,
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.markup import escape
 from rich.tree import Tree
 
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.hub_client import is_away
 from apprentice.tasks.lineage import Lineage, Node
 
 PIECES = 12
@@ -63,23 +60,6 @@ def condensed(seeds: Iterable[int]) -> str:
 def in_short(settings: dict[str, Any]) -> str:
     """The settings that matter most, in one line."""
     return ", ".join(_leaves(settings))
-
-
-@contextmanager
-def hub_in_words() -> Iterator[None]:
-    """Says in words that the Hub stayed away."""
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    try:
-        yield
-    except Stop:
-        raise
-    except OfflineModeIsEnabled:
-        raise Stop("What the folder lacks is on the Hub, which HF_HUB_OFFLINE says not to ask.", "Unset it.") from None
-    except Exception as error:
-        if not is_away(error):
-            raise
-        raise Stop(f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back.") from error
 
 
 def _words(lineage: Lineage, node: Node) -> str:

@@ -56,6 +56,9 @@ class Aside(LocalStore):
         super().__init__(root, inputs.project, inputs.namespace)
         self._inputs = inputs
 
+    def address(self, kind: type[Artifact], key: str) -> str:
+        return f"reproduced://{self.repository(kind)}@{key}"
+
     def fetch(self, artifact: Artifact) -> Path:
         made_here = self._snapshot(artifact).is_dir()  # such as a collection's shards
         return super().fetch(artifact) if made_here else self._inputs.fetch(artifact)

@@ -44,6 +44,7 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     link_up(recipe)
     with RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
+        store.send_waiting()  # of an earlier run, whose Hub was out of reach
         work = Work(store, servers, here(), Pool(recipe, gpu) if gpu else None, recipe=recipe.for_record())
         task, seed = recipe.environment, recipe.seed
 

@@ -8,11 +8,14 @@ import hashlib
 import json
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from apprentice.tasks.record import Examined, Record
 
 KEY_LENGTH = 20
+NAME = r"^\w[\w.-]*$"
+"""Of keys and tags: they become names of files, and records may come from strangers."""
+REPOSITORY = r"^\w[\w.-]*/\w[\w.-]*$"
 
 
 class Artifact(BaseModel):
@@ -24,11 +27,11 @@ class Artifact(BaseModel):
     row: ClassVar[type[BaseModel] | None] = None
     """What a line of its data is, where that is for others to read."""
 
-    repository: str
+    repository: str = Field(pattern=REPOSITORY)
     """`namespace/name`, as on the Hub."""
-    revision: str
+    revision: str = Field(pattern=NAME)
     """Names the content for ever: a digest of every file."""
-    key: str
+    key: str = Field(pattern=NAME)
     """Names what made it: stage, version, settings, inputs' revisions."""
 
 

@@ -68,8 +68,17 @@ class Champions:
         Raises Stop when the champion is not the one that the release was compared with any more.
         """
         if not self._store.in_reach:
-            announce.warn("Who is champion waits for the Hub: publish, then run the recipe again.")
+            announce.warn("Who is champion waits for the Hub: run the recipe again when it is back.")
             return False
+        try:
+            return self._settled(release, expecting)
+        except Exception:
+            if self._store.in_reach:
+                raise
+            announce.warn("Who is champion waits for the Hub: run the recipe again when it is back.")
+            return False
+
+    def _settled(self, release: Release, expecting: Release | None) -> bool:
         with self._store.locked(Release):
             now = self.current()
             if now is not None and now.revision == release.revision:

@@ -22,7 +22,7 @@ from apprentice.tasks.statistics import LEVEL
 from apprentice.tasks.verdict import compare, per_question, rate, read_verdict, unclean
 
 
-@stage(gives=Decision, version=1, title="Gate: challenger against {rival.stage}")
+@stage(gives=Decision, version=2, title="Gate: challenger against {rival.stage}")
 def gate(
     bench: Bench,
     spec: GateSpec,
@@ -33,6 +33,7 @@ def gate(
     allowances: dict[str, float],
     judged: Verdict,
     rolled_back: bool,
+    champion_known: bool = True,
 ) -> dict[str, Any]:
     """Applies the rules.
 
@@ -41,6 +42,7 @@ def gate(
         guards: By `<guard>.challenger` and `<guard>.rival`.
         allowances: By guard, the share by which it may fall.
         rolled_back: The challenger was the champion once, and someone took it back.
+        champion_known: It can be seen whether there is a champion.
     """
     ours, theirs = (read_episodes(bench.fetch(evaluations[name])) for name in ("challenger", "rival"))
     seen = seen_by(bench.fetch(challenger), ours) | seen_by(bench.fetch(rival), ours)
@@ -65,6 +67,8 @@ def gate(
     ]
     if rolled_back:
         rules.append(_rule("not rolled back", False, "It was the champion once and was rolled back."))
+    if not champion_known:
+        rules.append(_rule("the champion is known", False, "The Hub, where it would be, was out of reach."))
     decision = {
         "rival": rival.stage,
         "rival_revision": rival.revision,

@@ -8,6 +8,7 @@ A run of one machine goes on in the folder alone where the Hub is out of reach; 
 https://huggingface.co/docs/huggingface_hub/guides/repository
 """
 
+import glob
 import shutil
 from collections.abc import Callable
 from functools import cached_property
@@ -37,6 +38,7 @@ class Published(NamedTuple):
     artifact: Any
     commit: str
     record: ArtifactRecord
+    tag: str
 
 
 class HubStore(LocalStore):
@@ -68,7 +70,7 @@ class HubStore(LocalStore):
         self._needed = needed
         self._has_answered = False
         self._away = False
-        self.outbox = Outbox(self.root, project)
+        self.outbox = Outbox(self.root, namespace, project)
 
     @property
     def in_reach(self) -> bool:
@@ -80,13 +82,14 @@ class HubStore(LocalStore):
 
         return HfApi()
 
-    def address(self, kind: type[Artifact]) -> str:
+    def address(self, kind: type[Artifact], key: str) -> str:
         """As huggingface_hub's file system and DuckDB spell it."""
-        return f"hf://{'datasets/' if kind.repo_type == 'dataset' else ''}{self.repository(kind)}"
+        return f"hf://{'datasets/' if kind.repo_type == 'dataset' else ''}{self.repository(kind)}@{key}"
 
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None; one request where the folder does not have it."""
-        return super().find(kind, key) or self.tagged(kind, key)
+        found = super().find(kind, key) or self.tagged(kind, key)
+        return found if found is not None and found.key == key else None
 
     def tagged(self, kind: type[A], tag: str) -> A | None:
         published = self._or_without(lambda: self._published(kind, tag), lambda: None)
@@ -120,7 +123,11 @@ class HubStore(LocalStore):
         published = self._holding(artifact)
         if tag in self._refs(type(artifact)):
             self.untag(type(artifact), tag)
-        self._create_tag(type(artifact), tag, published.commit)
+        if not self._create_tag(type(artifact), tag, published.commit):
+            raise Stop(
+                f"Another run set the tag {tag} of {artifact.repository} in this very moment.",
+                "Run again: what it says then is taken into account.",
+            )
 
     def untag(self, kind: type[Artifact], tag: str) -> None:
         where = self._where(kind)
@@ -134,9 +141,10 @@ class HubStore(LocalStore):
             if damaged:
                 announce.warn(f"{snapshot} is damaged ({', '.join(damaged)}): fetched anew.")
             if damaged or not snapshot.is_dir():
-                self._download(self._holding(artifact), snapshot)
-        if super().find(type(artifact), artifact.key) is None:
-            self._point(artifact, artifact.key)
+                published = self._holding(artifact)
+                self._download(published, snapshot)
+                if published.tag == artifact.key:
+                    self._point(artifact, artifact.key)
         return snapshot
 
     def publish(
@@ -162,16 +170,25 @@ class HubStore(LocalStore):
         """Publishes what waits, the oldest first: each artifact, and whether the key is now its own.
 
         Where another machine made a key meanwhile, that one keeps it, and ours is published beside it, as what was
-        made from ours names it.
+        made from ours names it. What is damaged, or gone, is said and not published.
         """
+        return self._or_without(self._send_all, list[tuple[Artifact, bool]])
+
+    def _send_all(self) -> list[tuple[Artifact, bool]]:
         sent = []
         for waiting in self.outbox.waiting():
-            artifact = super().at(waiting.kind, waiting.revision)
-            won = self._send(artifact)
-            if won.revision != artifact.revision:
-                self._create_tag(waiting.kind, _other(artifact.key, artifact.revision), self._commit(artifact))
+            try:
+                artifact = super().at(waiting.kind, waiting.revision)
+                super().fetch(artifact)
+            except Stop as stop:
+                announce.warn(f"Not published: {stop}")
+            else:
+                won = self._send(artifact)
+                other = _other(artifact.key, artifact.revision)
+                if won.revision != artifact.revision and self._published(waiting.kind, other) is None:
+                    self._create_tag(waiting.kind, other, self._commit(artifact))
+                sent.append((artifact, won.revision == artifact.revision))
             self.outbox.sent(waiting)
-            sent.append((artifact, won.revision == artifact.revision))
         return sent
 
     def _send(self, artifact: A) -> A:
@@ -195,7 +212,8 @@ class HubStore(LocalStore):
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
         where = self._where(type(artifact))
-        message = f"{self._read(type(artifact), artifact.revision).made_by['stage']} {artifact.key}"
+        record = self._read(type(artifact), artifact.revision)
+        message = f"{record.made_by['stage']} {artifact.key}"
         while True:
             head = self._ask(lambda: self._api.repo_info(**where)).sha
             try:
@@ -203,6 +221,7 @@ class HubStore(LocalStore):
                     lambda head=head: self._api.upload_folder(
                         **where,
                         folder_path=self._snapshot(artifact),
+                        allow_patterns=_exactly(record),
                         delete_patterns="*",
                         commit_message=message,
                         parent_commit=head,
@@ -248,7 +267,7 @@ class HubStore(LocalStore):
         record = ArtifactRecord.model_validate_json(answer.content)
         artifact = kind(repository=repository, revision=record.revision, key=record.key, **record.counts)
         commit = (answer.history or [answer])[0].headers["X-Repo-Commit"]
-        return Published(artifact, commit, record)
+        return Published(artifact, commit, record, tag)
 
     def _holding(self, artifact: Artifact) -> Published:
         """Where the Hub has an artifact. Raises Stop."""
@@ -256,9 +275,12 @@ class HubStore(LocalStore):
             published = self._published(type(artifact), tag)
             if published is not None and published.artifact.revision == artifact.revision:
                 return published
+        waits = any(waiting.revision == artifact.revision for waiting in self.outbox.waiting())
         raise Stop(
             f"{artifact.repository} has no {artifact.revision[:12]} on the Hub.",
-            "Run the recipe again: the stage that made it runs anew.",
+            "It waits here to be published: `apprentice publish RECIPE` sends it."
+            if waits
+            else "Run the recipe again: the stage that made it runs anew.",
         )
 
     def _where(self, kind: type[Artifact]) -> dict[str, Any]:
@@ -282,7 +304,7 @@ class HubStore(LocalStore):
                     artifact.repository,
                     repo_type=type(artifact).repo_type,
                     revision=published.commit,
-                    allow_patterns=[*published.record.files, RECORD],
+                    allow_patterns=_exactly(published.record),
                     local_dir=folder,
                 )
             )
@@ -310,20 +332,34 @@ class HubStore(LocalStore):
             except Exception as error:
                 if not is_away(error):
                     raise
+        self._lose()
+        return local()
+
+    def _lose(self) -> None:
+        """From now on it is done without the Hub."""
         if not self._away:
             self._away = True
             announce.warn(
                 f"The Hub is out of reach: what is there already is not seen, and what is made waits in {self.root}. "
-                "`apprentice publish RECIPE` sends it later."
+                "The next run sends it, or `apprentice publish RECIPE`."
             )
-        return local()
 
     def _ask(self, call: Callable[[], R]) -> R:
         """What the Hub answers. Raises Stop, and what the client raises where it stays away."""
         first = not self._needed and not self._has_answered
-        answer = ask(call, self.namespace, min(FIRST_PATIENCE, self._patience) if first else self._patience)
+        try:
+            answer = ask(call, self.namespace, min(FIRST_PATIENCE, self._patience) if first else self._patience)
+        except Exception as error:
+            if not self._needed and is_away(error):
+                self._lose()
+            raise
         self._has_answered = True
         return answer
+
+
+def _exactly(record: ArtifactRecord) -> list[str]:
+    """Patterns for an artifact's own files: a name may hold what is a wildcard in a pattern."""
+    return [glob.escape(name) for name in (*record.files, RECORD)]
 
 
 def _other(key: str, revision: str) -> str:

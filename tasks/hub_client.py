@@ -3,6 +3,7 @@
 In: a call of huggingface_hub. Out: its answer, or a `Stop` that says which permission is missing; never the token.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -14,6 +15,9 @@ from apprentice.envs.patience import failing_for
 from apprentice.tasks import announce
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.failures import failure_of
+
+# Xet is a second way of moving files, with failures of its own: the one that is tested is the one that is used
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 
 R = TypeVar("R")
 TIMEOUT = 60.0
@@ -60,11 +64,24 @@ def _patiently(patience: float) -> tenacity.Retrying:
     """Asks again, with growing intervals, while the Hub is away or busy."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),
-        wait=tenacity.wait_random_exponential(multiplier=0.5, max=min(30.0, patience / 4)),
+        wait=_Interval(min(30.0, patience / 4)),
         stop=failing_for(patience),  # from the first failure on: an upload may take long
         before_sleep=_tell,
         reraise=True,
     )
+
+
+class _Interval(tenacity.wait_random_exponential):
+    """As long as the Hub asks for with Retry-After, in seconds; else growing."""
+
+    def __init__(self, longest: float):
+        super().__init__(multiplier=0.5, max=longest)
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        response = getattr(error, "response", None)
+        asked = response.headers.get("Retry-After", "") if response is not None else ""
+        return float(asked) if asked.isdecimal() else super().__call__(retry_state)
 
 
 def _tell(state: tenacity.RetryCallState) -> None:

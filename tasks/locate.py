@@ -92,7 +92,7 @@ def lines_of(store: LocalStore, artifact: Artifact, name: str, sha256: str) -> I
 
 def _downloaded(store: HubStore, artifact: Artifact, name: str, sha256: str) -> bytes:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
 
     for tag in (artifact.key, f"{artifact.key}-{artifact.revision[:12]}"):  # the latter where another has the key
         with TemporaryDirectory() as folder:
@@ -104,6 +104,8 @@ def _downloaded(store: HubStore, artifact: Artifact, name: str, sha256: str) -> 
 
             try:
                 got = Path(ask(download, store.namespace, PATIENCE)).read_bytes()
+            except LocalEntryNotFoundError:  # the client's word for a Hub that is away
+                raise
             except (EntryNotFoundError, RevisionNotFoundError):
                 continue
         if hashlib.sha256(got).hexdigest() == sha256:

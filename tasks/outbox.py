@@ -27,11 +27,12 @@ class Outbox:
 
     Args:
         root: The store's folder.
+        namespace: Of the Hub.
         project: The recipe's name.
     """
 
-    def __init__(self, root: Path, project: str):
-        self._folder = root / ".waiting" / project
+    def __init__(self, root: Path, namespace: str, project: str):
+        self._folder = root / ".waiting" / namespace / project
 
     def add(self, artifact: Artifact) -> None:
         """Marks an artifact. A mark is there whole or not at all."""

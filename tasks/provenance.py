@@ -12,23 +12,23 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from apprentice.tasks.artifacts import Artifact
+from apprentice.tasks.artifacts import NAME, REPOSITORY, Artifact
 
 RECORD = "artifact.json"
 CARD = "README.md"
 
 
 class Parent(BaseModel):
-    """An artifact from which another one was made."""
+    """An artifact from which another one was made. What is not known is empty."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: str
-    repository: str
-    revision: str
-    key: str
+    repository: str = Field(pattern=f"^$|{REPOSITORY}")
+    revision: str = Field(pattern=f"^$|{NAME}")
+    key: str = Field(pattern=f"^$|{NAME}")
 
 
 class Provenance(BaseModel):
@@ -60,7 +60,7 @@ class ArtifactRecord(BaseModel):
 
     kind: str = ""
     """Name of the artifact's class."""
-    key: str
+    key: str = Field(pattern=NAME)
     counts: dict[str, Any]
     made_by: dict[str, Any]
     """Stage, its version, settings, inputs' revisions, packages' versions."""

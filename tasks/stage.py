@@ -188,7 +188,7 @@ class Stage(Generic[P, A]):
     def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
         title = self._titled(args, kwargs)
-        found = work.store.find(self.gives, key)
+        found, made = work.store.find(self.gives, key), None
         started = time.perf_counter()
         if found is None and self.gpu and work.dispatch is not None:
             with counted() as counts:  # what was waited for on this side
@@ -197,10 +197,10 @@ class Stage(Generic[P, A]):
         else:
             place, attempts = work.place, 1
             with counted() as counts:
-                self._run(work, key, (args, kwargs), found)(work, key, (args, kwargs))
+                made = self._run(work, key, (args, kwargs), found)(work, key, (args, kwargs))
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
-        artifact = found or work.store.find(self.gives, key)
+        artifact = found or made or work.store.find(self.gives, key)
         assert artifact is not None
         seconds = time.perf_counter() - started
         ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
@@ -225,7 +225,8 @@ class Stage(Generic[P, A]):
     def _run(self, work: Work, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
         """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
         made, made_from = announce.assets(
-            work.store.address(self.gives), [work.store.address(type(each)) for each in self.inputs(*given).values()]
+            work.store.address(self.gives, key),
+            [work.store.address(type(each), each.key) for each in self.inputs(*given).values()],
         )
         return self._task.with_options(
             assets=made,
@@ -302,7 +303,7 @@ class Stage(Generic[P, A]):
             counts = body(Bench(work, key, out, scratch), *args, **kwargs)
             write_card(out, self.gives, key, work.store, counts, made_by, provenance)
             artifact = work.store.publish(self.gives, key, out, counts, made_by, provenance)
-        announce.materialized(work.store.address(self.gives), artifact.model_dump(mode="json"))
+        announce.materialized(work.store.address(self.gives, key), artifact.model_dump(mode="json"))
         shutil.rmtree(scratch)
         return artifact
 

@@ -47,9 +47,13 @@ class LocalStore:
     def repository(self, kind: type[Artifact]) -> str:
         return f"{self.namespace}/{self.project}-{kind.suffix}"
 
-    def address(self, kind: type[Artifact]) -> str:
-        """The repository as a URI."""
-        return self._folder(kind, self.repository(kind)).as_uri()
+    def address(self, kind: type[Artifact], key: str) -> str:
+        """An artifact as a URI."""
+        return f"local://{kind.repo_type}s/{self.repository(kind)}@{key}"
+
+    def send_waiting(self) -> list[tuple[Artifact, bool]]:
+        """Publishes what waits for that; nothing does in a folder."""
+        return []
 
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None when nothing whole stands there."""
@@ -181,7 +185,7 @@ class LocalStore:
         provenance: Provenance,
     ) -> A:
         """Makes a snapshot of what stands in `staged`; nothing points to it yet."""
-        counts = kind(repository="-", revision="-", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
+        counts = kind(repository="a/b", revision="c", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
         with _disk_errors(self.root):
             record = ArtifactRecord(
                 kind=kind.__name__,
@@ -247,8 +251,9 @@ class LocalStore:
 
 
 def damage(snapshot: Path, revision: str) -> list[str]:
-    """The files of a snapshot that are not what its record says. What this process compared, and nobody has touched
-    since, is not read again; a card may be edited.
+    """The files of a snapshot that are not what its record says, or of which it says nothing.
+
+    What this process compared, and nobody has touched since, is not read again; a card may be edited.
 
     Args:
         revision: What the record itself must come to.
@@ -258,6 +263,7 @@ def damage(snapshot: Path, revision: str) -> list[str]:
     except (FileNotFoundError, ValidationError):
         return [RECORD]
     damaged = [RECORD] if record.kind and record.revision != revision else []
+    damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
     for name, expected in record.files.items():
         path = snapshot / name
         if not path.is_file():
@@ -284,6 +290,12 @@ def hashes(folder: Path, files: str = "*") -> dict[str, str]:
     """The SHA-256 of every file below `folder` that `files` fits, by its path."""
     found = sorted(path for path in folder.rglob(files) if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in found}
+
+
+def _files(folder: Path) -> list[str]:
+    """What lies in a folder, hidden files apart."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
 
 
 def sha256_of(file: Path) -> str:

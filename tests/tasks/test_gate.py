@@ -65,7 +65,7 @@ class Case:
         self.counts = gate.body(
             self.bench, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back
         )
-        Decision(repository="-", revision="-", key="-", **self.counts)
+        Decision(repository="a/b", revision="c", key="d", **self.counts)
         return read_decision(self.bench.out)
 
     def checkpoint(self, kind: Any, stage: str, rows: str) -> Any:

@@ -1,20 +1,23 @@
 """The Hub as a store, against a local server that speaks its protocol to the unmodified client."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
+from pydantic import ValidationError
 
 from apprentice.tasks.artifacts import Questions, Release
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.hub import HubStore
 from apprentice.tasks.hub_client import wait_until_hub_answers
+from apprentice.tasks.provenance import Parent
 from tests.hub_server import LocalHub
-from tests.tasks.test_store import publish
+from tests.tasks.test_store import COUNTS, publish
 
 RELEASE = {"parameters": 1, "stage": "champion", "weights": "w", "promoted": True}
 
@@ -230,6 +233,78 @@ def test_who_is_champion_waits_for_the_hub(hub: LocalHub, tmp_path: Path):
     assert Champions(store(tmp_path / "two")).current() is None
     assert Champions(store(tmp_path / "one")).settle(release, None)
     assert Champions(store(tmp_path / "two")).current() == release
+
+
+def test_what_is_damaged_in_the_folder_is_not_published(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    alone = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
+    file = alone.fetch(publish(alone, "k1")) / "questions.jsonl"
+    whole = publish(alone, "k2", "other\n")
+    file.write_text("[]\n")
+    hub.start()
+    assert store(tmp_path / "one").send_waiting() == [(whole, True)]
+    assert store(tmp_path / "two").find(Questions, "k1") is None
+    assert store(tmp_path / "one").send_waiting() == []
+
+
+def test_what_waits_knows_its_namespace(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    made = publish(HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False), "k1")
+    hub.start()
+    assert HubStore(tmp_path / "one", "toy", "other").send_waiting() == []
+    assert store(tmp_path / "one").send_waiting() == [(made, True)]
+
+
+def test_what_waits_is_named_where_it_is_missed(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    made = publish(HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False), "k1")
+    hub.start()
+    with pytest.raises(Stop, match="apprentice publish"):
+        store(tmp_path / "one").tag(made, "best")
+
+
+def test_whoever_fetches_what_lost_its_key_still_finds_what_won_it(hub: LocalHub, tmp_path: Path):
+    hub.kill()
+    ours = publish(HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False), "k1", "ours\n")
+    hub.start()
+    theirs = publish(store(tmp_path / "two"), "k1", "theirs\n")
+    store(tmp_path / "one").send_waiting()
+    store(tmp_path / "three").fetch(ours)
+    assert store(tmp_path / "three").find(Questions, "k1") == theirs
+
+
+def test_as_long_as_the_hub_asks_for_is_waited(hub: LocalHub, tmp_path: Path):
+    hub.fail({"match": "resolve", "times": 1, "do": 429, "retry_after": 3})
+    began = time.monotonic()
+    store(tmp_path / "one").find(Questions, "k1")
+    assert time.monotonic() - began >= 3
+
+
+def test_files_that_no_record_names_are_neither_fetched_nor_believed(hub: LocalHub, tmp_path: Path):
+    """A name in a record may look like a pattern: code-is-trusted is not ?ode-is-trusted."""
+    one = store(tmp_path / "one")
+    with one.staging() as folder:
+        (folder / "?ode-is-trusted").write_text("")
+        made = one.publish(Questions, "k1", folder, COUNTS, {"stage": "questions"})
+    HfApi().upload_file(
+        path_or_fileobj=b"", path_in_repo="code-is-trusted", repo_id=made.repository, repo_type="dataset"
+    )
+    HfApi().delete_tag(made.repository, tag="k1", repo_type="dataset")
+    HfApi().create_tag(made.repository, tag="k1", repo_type="dataset")
+    fetched = store(tmp_path / "two").fetch(made)
+    assert sorted(file.name for file in fetched.iterdir()) == ["?ode-is-trusted", "artifact.json"]
+    (fetched / "code-is-trusted").touch()
+    assert not (store(tmp_path / "two").fetch(made) / "code-is-trusted").exists()
+
+
+def test_a_name_that_leads_out_of_the_store_is_refused():
+    for wrong in ("/etc/passwd", "../../x", "..", "a/b", "k\n"):
+        with pytest.raises(ValidationError):
+            Questions(repository="a/b", revision="c", key=wrong, **COUNTS)
+        with pytest.raises(ValidationError):
+            Parent(kind="Questions", repository="a/b", revision="c", key=wrong)
+    with pytest.raises(ValidationError):
+        Parent(kind="Questions", repository="../../a", revision="c", key="k")
 
 
 def test_nothing_of_the_token_is_in_what_was_published(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

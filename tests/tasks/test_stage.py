@@ -123,7 +123,7 @@ def test_several_artifacts_under_one_argument_all_enter_the_key():
         raise AssertionError("not run here")
 
     one, other = (
-        Questions(repository="r", revision=letter * 40, key="k", collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
+        Questions(repository="a/r", revision=letter * 40, key="k", collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
         for letter in "ab"
     )
     assert compared.made_from(({"before": one, "after": other},), {})[1] == {
@@ -135,10 +135,10 @@ def test_several_artifacts_under_one_argument_all_enter_the_key():
 
 def test_prefect_is_told_what_was_made_and_from_what(work: Work):
     made = run(work, seed=17)
-    (told,) = until(lambda: materializations(work.store.address(Questions), made.revision))
+    (told,) = until(lambda: materializations(work.store.address(Questions, made.key), made.revision))
     assert told["payload"]["key"] == made.key
     from_what = [each["prefect.resource.id"] for each in told["related"] if each["prefect.resource.role"] == "asset"]
-    assert from_what == [work.store.address(LengthStats)]
+    assert from_what == [work.store.address(LengthStats, "k")]
 
 
 def materializations(asset: str, revision: str) -> list[dict[str, Any]]:
