@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval faults-collect e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo faults-collect e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -25,6 +25,9 @@ bench-collect: .venv/ready  ## our collection against OpenEnv's own at four late
 
 bench-eval: .venv/ready  ## our evaluation against the tutorial's loop: one model, the same questions, the same texts
 	$(BIN)/python -m tests.bench.evaluate
+
+bench-grpo: .venv/ready  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
+	$(BIN)/python -m tests.bench.grpo
 
 faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
 	$(BIN)/python -m pytest tests/faults

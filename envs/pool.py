@@ -81,6 +81,22 @@ class EnvironmentPool:
         self._opening = start(all_of_them())
         return self._opening
 
+    def open_all(self) -> None:
+        """Opens every session; waits for places for as long as one is patient with the server. Raises SessionLost."""
+
+        async def all_of_them() -> list[Any]:
+            opening = (session.open(patient=True) for session in self.sessions)
+            return await asyncio.gather(*opening, return_exceptions=True)
+
+        for each in wait_for(all_of_them()):
+            if isinstance(each, BaseException):
+                raise each
+
+    @property
+    def granted(self) -> int:
+        """The sessions that are open."""
+        return sum(session.is_open for session in self.sessions)
+
     def interrupt(self) -> None:
         """Ends what runs on another thread; there `map` raises CancelledError."""
 

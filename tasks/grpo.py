@@ -1,35 +1,36 @@
 """GRPO in the environment that the teacher played: the student learns from the reward of its own attempts.
 
 In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png.
-TRL's GRPOTrainer with `environment_factory`. The seed stands in the dataset's row and `reset(**row)` uses it, so the
-completions of one group answer one question; a rollout that infrastructure failed scores None, never 0.0.
+TRL's GRPOTrainer, by one of the ways in ways.py. The seed stands in the dataset's row, so the completions of one group
+answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.breaker import Breaker, SessionLost
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import count
-from apprentice.envs.session import Session, breaker_of
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.contamination import Asked, write_learned
-from apprentice.tasks.episode import Message, prompt
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
+from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.specs import GrpoSpec
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
 from apprentice.tasks.training import arguments, keep_log, train
+from apprentice.tasks.ways import WAYS, row_of
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
 
 
-@stage(gives=GrpoCheckpoint, version=3, title="GRPO", gpu=True)
+@stage(gives=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
 def grpo(
     bench: Bench,
     spec: GrpoSpec,
@@ -41,39 +42,25 @@ def grpo(
     """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost, or the server
     is away for longer than its patience: then the last finished step is kept."""
     from transformers import set_seed
-    from trl import GRPOTrainer
 
     set_seed(seed)
-    folder = bench.fetch(checkpoint)
-    tokenizer = load_tokenizer(folder)
-    server = bench.work.servers.environment(environment.name)
-    breaker = breaker_of(server, announce.warn)
     asked = Asked(bench.scratch / "asked.jsonl")
-    instances: list[ToolEnvironment] = []
-    reward = EnvironmentReward(spec, asked, breaker)
-
-    def factory() -> ToolEnvironment:
-        instances.append(environment.make(Session(server, breaker)))
-        return instances[-1]
-
-    trainer = GRPOTrainer(
-        model=load_model(folder),
-        processing_class=tokenizer,
-        train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
-        reward_funcs=reward,  # type: ignore[arg-type]
-        environment_factory=factory,  # type: ignore[arg-type]
-        args=_config(bench, spec, environment, seed),
-    )
-    try:
+    server = bench.work.servers.environment(environment.name)
+    needed = spec.batch_size * spec.gradient_accumulation
+    with EnvironmentPool(environment, server, needed, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
+        _take_places(pool, environment)
+        folder = bench.fetch(checkpoint)
+        trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
+        tokenizer = load_tokenizer(folder)
+        trainer = trainer_class(
+            model=load_model(folder),
+            processing_class=tokenizer,
+            train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
+            reward_funcs=EnvironmentReward(spec, asked, rollouts),
+            args=_config(bench, spec, seed),
+            **way,
+        )
         train(bench, "GRPO steps", trainer, spec.max_steps)
-    except SessionLost as lost:
-        raise Stop(
-            f"GRPO lost the environment after step {trainer.state.global_step}: {lost}.",
-            "See that its server runs, then run again: it goes on from there.",
-        ) from lost
-    finally:
-        for instance in instances:
-            instance._close()
     keep_log(bench, trainer, SHOWN)
     write_learned(bench.out, "grpo", asked.items(), before=folder)
     return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
@@ -92,30 +79,26 @@ class EnvironmentReward:
 
     __name__ = "environment_reward"
 
-    def __init__(self, spec: GrpoSpec, asked: Asked, breaker: Breaker):
+    def __init__(self, spec: GrpoSpec, asked: Asked, rollouts: Rollouts):
         self._spec = spec
         self._asked = asked
-        self._breaker = breaker
-        self.rollouts = 0
+        self._rollouts = rollouts
+        self.played = 0
         self.lost = 0
 
-    def __call__(
-        self,
-        environments: list[ToolEnvironment],
-        prompts: Sequence[list[Message]] = (),
-        seed: Sequence[int] = (),
-        **_: Any,
-    ) -> list[float | None]:
-        if self._breaker.gave_up:
-            raise SessionLost(self._breaker.gave_up)
-        self._asked.note(seed, (messages[-1]["content"] for messages in prompts))
-        self.rollouts += len(environments)
+    def __call__(self, seed: Sequence[int], question: Sequence[str], **_: Any) -> list[float | None]:
+        self._rollouts.settle()
+        if self._rollouts.gave_up:
+            raise SessionLost(self._rollouts.gave_up)
+        environments = self._rollouts.environments
+        self._asked.note(seed, question)
+        self.played += len(environments)
         count("episodes", len(environments))
         self.lost += sum(environment.reward is None for environment in environments)
-        if self.lost > self._spec.max_failed * max(self.rollouts, 100):
+        if self.lost > self._spec.max_failed * max(self.played, 100):
             why = next(environment.failure for environment in environments if environment.failure)
             raise Stop(
-                f"{self.lost} of {self.rollouts} rollouts were lost to the environment, the last one to: {why}",
+                f"{self.lost} of {self.played} rollouts were lost to the environment, the last one to: {why}",
                 "See that its server runs, then run again.",
             )
         return [self._shaped(environment.reward) for environment in environments]
@@ -135,17 +118,42 @@ def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: i
     import torch
     from datasets import Dataset
 
-    opening = prompt(environment.make(), "")
-    used = [row["seed"] for row in read_questions(questions, "grpo") if row["used"]]
+    used = [row for row in read_questions(questions, "grpo") if row["used"]]
     needed = spec.max_steps * spec.batch_size * spec.gradient_accumulation // spec.num_generations
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     while len(order) < needed:
         order += torch.randperm(len(used), generator=generator).tolist()
-    return Dataset.from_list([{"prompt": opening, "seed": used[place]} for place in order])
+    named, instance = [used[place] for place in order], environment.make()
+    return Dataset.from_list([row_of(spec.rollouts, instance, row["seed"], row["question"]) for row in named])
 
 
-def _config(bench: Bench, spec: GrpoSpec, environment: EnvironmentSpec, seed: int) -> Any:
+@contextmanager
+def _words() -> Iterator[None]:
+    try:
+        yield
+    except SessionLost as lost:
+        raise Stop(
+            f"GRPO lost the environment: {lost}. The last finished step is kept.",
+            "See that its server runs, then run again: it goes on from there.",
+        ) from lost
+
+
+def _take_places(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
+    """Opens a session for every rollout of a step, before a model is loaded. Raises Stop where there are too few."""
+    try:
+        pool.open_all()
+    except SessionLost:
+        if pool.breaker.gave_up or not pool.granted:
+            raise
+        raise Stop(
+            f"A GRPO step plays {len(pool.sessions)} rollouts at once (grpo.batch_size × grpo.gradient_accumulation), "
+            f"and {pool.server.url} grants {pool.granted} sessions.",
+            f"Raise max_concurrent_envs of the {environment.name} server, or lower grpo.gradient_accumulation.",
+        ) from None
+
+
+def _config(bench: Bench, spec: GrpoSpec, seed: int) -> Any:
     from trl import GRPOConfig
 
     return GRPOConfig(
@@ -154,7 +162,6 @@ def _config(bench: Bench, spec: GrpoSpec, environment: EnvironmentSpec, seed: in
         shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,
         max_completion_length=spec.max_completion_length,
-        max_tool_calling_iterations=environment.make().max_turns,
         max_grad_norm=spec.max_grad_norm,
         temperature=spec.temperature,
         beta=spec.beta,

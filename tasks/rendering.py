@@ -17,7 +17,8 @@ TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
 
 CLOSING = {"role": "assistant", "content": "Done."}
-"""The turn after the environment ended the episode. TRL generates it, with loss on it, so SFT teaches a short one."""
+"""The turn after the environment ended the episode. Whoever lets a student speak again, as TRL's own loop does, gets a
+short one: SFT teaches it. In our GRPO, and in an examination, the episode is over before."""
 
 TRUSTED = "code-is-trusted"
 """A file that says of a checkpoint that its own code may run, as the recipe has it."""

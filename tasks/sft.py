@@ -2,7 +2,7 @@
 
 In: the base student, `KeptRollouts`, `LengthStats`. Out: `SftCheckpoint`: weights, tokenizer, log.json, curves.png.
 TRL's SFTTrainer with loss on the assistant's tokens only, over whole trajectories: the call, and the short turn after
-the tool's reply, which GRPO generates too (a student that never saw it runs on to the length limit).
+the tool's reply, for loops that generate one (a student that never saw it runs on to the length limit).
 """
 
 import itertools

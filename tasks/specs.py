@@ -264,6 +264,10 @@ class GrpoSpec(TrainerSpec):
     """Tokens of a whole rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
     """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
+    rollouts: Literal["environment_factory", "rollout_func"] = Field(
+        default="environment_factory", json_schema_extra=HOW
+    )
+    """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
 

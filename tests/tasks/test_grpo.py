@@ -1,120 +1,150 @@
 """Laws 4 and 5 in GRPO: a group shares its question, an outage is no reward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from apprentice.envs.breaker import SessionLost
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.process import local_server
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session, breaker_of
+from apprentice.envs.session import Session
 from apprentice.tasks.contamination import Asked
+from apprentice.tasks.episode import Episode
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.grpo import EnvironmentReward
+from apprentice.tasks.grpo import EnvironmentReward, grpo
+from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.specs import GrpoSpec
+from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.ways import WAYS, row_of
+from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 
 
-def ended(reward: float | None) -> Any:
-    return SimpleNamespace(reward=reward, failure="server gone" if reward is None else None)
+class Played(Rollouts):
+    """Rollouts that ended with these rewards."""
+
+    def __init__(self, server: EnvironmentServer):
+        super().__init__(EnvironmentPool(TASKS["chain_sum"], server, size=1))
+
+    def with_rewards(self, *rewards: float | None) -> None:
+        instances = [TASKS["chain_sum"].make() for _ in rewards]
+        for instance, reward in zip(instances, rewards, strict=True):
+            instance.reward, instance.failure = reward, "server gone" if reward is None else None
+        self.environments = instances
 
 
 @pytest.fixture
-def reward_of(tmp_path: Path, server: EnvironmentServer) -> Callable[..., EnvironmentReward]:
-    """A reward function by the settings of GRPO."""
+def played(server: EnvironmentServer) -> Played:
+    return Played(server)
 
-    def make(**settings: Any) -> EnvironmentReward:
-        return EnvironmentReward(GrpoSpec(**settings), Asked(tmp_path / "asked.jsonl"), breaker_of(server))
+
+@pytest.fixture
+def reward_of(tmp_path: Path, played: Played) -> Callable[..., Callable[..., list[float | None]]]:
+    """What GRPO is told, by its settings and by what the episodes gave."""
+
+    def make(**settings: Any) -> Callable[..., list[float | None]]:
+        reward = EnvironmentReward(GrpoSpec(**settings), Asked(tmp_path / "asked.jsonl"), played)
+
+        def give(*rewards: float | None, **row: Any) -> list[float | None]:
+            played.with_rewards(*rewards)
+            seeds = row.get("seed") or list(range(len(rewards)))
+            return reward(seed=seeds, question=row.get("question") or [str(seed) for seed in seeds])
+
+        return give
 
     return make
 
 
 def test_the_exact_reward_gives_nothing_for_partial_credit(reward_of):
     exact, score = reward_of(reward="exact"), reward_of(reward="score")
-    environments = [ended(1.0), ended(0.33), ended(0.0)]
-    assert exact(environments) == [1.0, 0.0, 0.0]
-    assert score(environments) == [1.0, 0.33, 0.0]
+    assert exact(1.0, 0.33, 0.0) == [1.0, 0.0, 0.0]
+    assert score(1.0, 0.33, 0.0) == [1.0, 0.33, 0.0]
 
 
 def test_a_lost_rollout_scores_none_and_never_zero(reward_of):
-    assert reward_of(reward="exact")([ended(None), ended(0.0)]) == [None, 0.0]
+    assert reward_of(reward="exact")(None, 0.0) == [None, 0.0]
 
 
 def test_too_many_lost_rollouts_stop_the_stage_with_the_reason(reward_of):
     reward = reward_of(max_failed=0.05)
-    assert reward([ended(None)] * 5 + [ended(1.0)] * 60).count(None) == 5
+    assert reward(*[None] * 5, *[1.0] * 60).count(None) == 5
     with pytest.raises(Stop, match=r"6 of 66 rollouts were lost.*server gone"):
-        reward([ended(None)])
+        reward(None)
 
 
-def test_every_rollout_of_a_group_is_asked_the_same_question(chain_sum, server: EnvironmentServer, tmp_path, reward_of):
+@pytest.mark.parametrize("way", WAYS)
+def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum, server, tmp_path):
     """In a real GRPOTrainer over the real server: two questions, four generations each."""
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
-    from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from apprentice.tasks.episode import prompt
     from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
     from apprentice.tasks.student import build_tokenizer
 
     asked: list[tuple[int, str]] = []
 
-    class Noting(type(chain_sum.make())):
-        def reset(self, *, seed: int, **row: Any) -> str:
-            asked.append((seed, super().reset(seed=seed, **row)))
-            return asked[-1][1]
+    class Noting(Rollouts):
+        def begin(self, rows: Sequence[dict[str, Any]]) -> None:
+            super().begin(rows)
+            self.settle()
+            begun: list[Any] = [future.result() for future in self._begun]
+            asked.extend((row["seed"], episode.question) for row, episode in zip(rows, begun, strict=True))
 
-    made: list[Noting] = []
-
-    def factory() -> Noting:
-        made.append(Noting(chain_sum.make().settings, Session(server)))
-        return made[-1]
-
+    instance = chain_sum.make()
+    questions = {seed: Episode(chain_sum.make(Session(server)), seed).question for seed in (11, 12)}
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
-    opening = prompt(chain_sum.make(), "")
-    trainer = GRPOTrainer(
-        model=tiny_model(tokenizer),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list([{"prompt": opening, "seed": seed} for seed in (11, 12)]),
-        reward_funcs=reward_of(),
-        environment_factory=factory,  # type: ignore[arg-type]
-        args=GRPOConfig(
-            str(tmp_path),
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            max_steps=1,
-            per_device_train_batch_size=8,
-            num_generations=4,
-            max_completion_length=8,
-            chat_template_kwargs=TEMPLATE_ARGUMENTS,
-            disable_tqdm=True,
-        ),
-    )
-    trainer.train()
-    for instance in made:
-        instance._close()
+    with EnvironmentPool(chain_sum, server, size=8) as pool, Noting(pool) as rollouts:
+        trainer_class, how = WAYS[way](instance, rollouts)
+        trainer = trainer_class(
+            model=tiny_model(tokenizer),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list([row_of(way, instance, *named) for named in questions.items()]),
+            reward_funcs=EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), rollouts),
+            args=GRPOConfig(
+                str(tmp_path),
+                report_to="none",
+                use_cpu=True,
+                bf16=False,
+                max_steps=1,
+                per_device_train_batch_size=8,
+                num_generations=4,
+                max_completion_length=8,
+                chat_template_kwargs=TEMPLATE_ARGUMENTS,
+                disable_tqdm=True,
+            ),
+            **how,
+        )
+        trainer.train()
     groups = [asked[start : start + 4] for start in range(0, 8, 4)]
     assert len(asked) == 8
     assert all(len(set(group)) == 1 for group in groups)
-    assert {group[0][0] for group in groups} == {11, 12}
+    assert {group[0] for group in groups} == set(questions.items())
 
 
 def test_the_questions_that_were_trained_on_are_noted_by_seed_for_a_training_that_is_resumed(tmp_path, reward_of):
-    prompts = [[{"role": "user", "content": "2 + 2?"}]] * 2 + [[{"role": "user", "content": "3 + 3?"}]]
-    reward_of()([ended(1.0), ended(0.0), ended(None)], prompts=prompts, seed=[7, 7, 9])
+    reward_of()(1.0, 0.0, None, seed=[7, 7, 9], question=["2 + 2?", "2 + 2?", "3 + 3?"])
     noted = tmp_path / "asked.jsonl"
     noted.write_text(noted.read_text() + '[11, "4 +')  # killed while it wrote
     assert dict(Asked(noted).items()) == {7: "2 + 2?", 9: "3 + 3?"}
-    reward_of()([ended(1.0)], prompts=[[{"role": "user", "content": "4 + 4?"}]], seed=[11])
+    reward_of()(1.0, seed=[11], question=["4 + 4?"])
     assert list(Asked(noted).items()) == [(7, "2 + 2?"), (9, "3 + 3?"), (11, "4 + 4?")]
 
 
-def test_no_reward_is_given_once_the_server_was_given_up(tmp_path, server: EnvironmentServer):
-    breaker = breaker_of(server)
-    reward = EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), breaker)
-    breaker.stop()
+def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_of):
+    reward = reward_of()
+    played._pool.breaker.stop()
     with pytest.raises(SessionLost):
-        reward([ended(None)] + [ended(1.0)] * 7)
+        reward(None, *[1.0] * 7)
+
+
+def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, bench: Bench):
+    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "3") as url:
+        few = EnvironmentServer(url=url, patience=1.0)
+        bench = replace(bench, work=Work(bench.work.store, StandingServers({"reasoning_gym": few}, None)))
+        nothing: Any = None
+        with pytest.raises(Stop, match=r"A GRPO step plays 8 rollouts at once .* grants 3 sessions"):
+            grpo.body(bench, GrpoSpec(batch_size=2, gradient_accumulation=4), nothing, chain_sum, nothing, 0)

@@ -12,12 +12,15 @@ import pytest
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session
 from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.ways import by_factory
 
 SEEDS = (5, 6, 7, 8)
 
@@ -66,13 +69,24 @@ def test_prompt_ids_are_equal_in_an_sft_row_a_grpo_prompt_and_an_evaluation_prom
 
 
 def test_a_whole_episode_has_the_ids_in_sft_that_grpo_concatenates(task, tokenizer, played, tmp_path, server):
-    rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server)
+    """With TRL's own tool loop, which generates a turn after the episode's end."""
+    rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server, own_loop=False)
     for episode, rollout in zip(played, rollouts, strict=True):
         sft = sft_ids(tokenizer, episode, tmp_path)
         concatenated = rollout.prompt_ids + rollout.completion_ids
         # the template ends a turn with a newline after its end token, which no model generates
         assert sft[: len(concatenated)] == concatenated
         assert tokenizer.decode(sft[len(concatenated) :]) == "\n"
+        assert rollout.reward == 1.0
+
+
+def test_what_grpo_learns_from_ends_where_the_environment_ends_the_episode(task, tokenizer, played, tmp_path, server):
+    rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server)
+    for episode, rollout in zip(played, rollouts, strict=True):
+        sft = sft_ids(tokenizer, episode, tmp_path)
+        concatenated = rollout.prompt_ids + rollout.completion_ids
+        assert sft[: len(concatenated)] == concatenated
+        assert tokenizer.decode(rollout.completion_ids).endswith("</tool_call><|im_end|>")
         assert rollout.reward == 1.0
 
 
@@ -161,17 +175,49 @@ def tiny_model(tokenizer: Any) -> Any:
 
 
 def grpo_rollouts(
-    task: EnvironmentSpec, tokenizer: Any, played: list[Episode], folder, server: EnvironmentServer
+    task: EnvironmentSpec,
+    tokenizer: Any,
+    played: list[Episode],
+    folder,
+    server: EnvironmentServer,
+    own_loop: bool = True,
 ) -> list[Any]:
-    """What GRPOTrainer makes of the episodes when the model says what the teacher said."""
+    """What GRPOTrainer makes of the episodes when the model says what the teacher said.
+
+    `own_loop`: with our tool loop, which ends an episode when the environment says so; else with TRL's as it is.
+    """
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    if not own_loop:
+        made: list[Any] = []
+
+        def factory() -> Any:
+            made.append(task.make(Session(server)))
+            return made[-1]
+
+        rollouts = generated(GRPOTrainer, tokenizer, task, played, folder, {"environment_factory": factory})
+        rewards = [instance.reward for instance in made]
+        for instance in made:
+            instance._close()
+    else:
+        with EnvironmentPool(task, server, size=len(played)) as pool, Rollouts(pool) as over_there:
+            trainer_class, how = by_factory(task.make(), over_there)
+            rollouts = generated(trainer_class, tokenizer, task, played, folder, how)
+            over_there.settle()
+            rewards = [environment.reward for environment in over_there.environments]
+    return [SimpleNamespace(**rollout, reward=reward) for rollout, reward in zip(rollouts, rewards, strict=True)]
+
+
+def generated(
+    trainer_class: Any, tokenizer: Any, task: EnvironmentSpec, played: list[Episode], folder, how: dict[str, Any]
+) -> list[dict[str, Any]]:
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
-    from trl.trainer.grpo_trainer import GRPOTrainer
 
     speeches = {episode.question: spoken(tokenizer, episode) for episode in played}
 
-    class Puppet(GRPOTrainer):
-        """Generation is replaced; prompts, parsing, tool calls and concatenation are TRL's own."""
+    class Puppet(trainer_class):
+        """Generation is replaced; prompts, parsing, tool calls and concatenation are what they are."""
 
         def _generate_single_turn(self, prompt_ids, *_: Any, **__: Any):
             texts = [tokenizer.decode(ids) for ids in prompt_ids]
@@ -179,12 +225,12 @@ def grpo_rollouts(
             return [list(turn[text.count("<tool_response>\n")]) for turn, text in zip(turns, texts, strict=True)], None
 
     opening = prompt(task.make(), "")
+    inputs = [{"prompt": opening, "seed": episode.seed, "question": episode.question} for episode in played]
     trainer = Puppet(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list([{"prompt": opening, "seed": episode.seed} for episode in played]),
-        reward_funcs=lambda environments, **_: [environment.reward for environment in environments],
-        environment_factory=lambda: task.make(Session(server)),  # type: ignore[arg-type]
+        train_dataset=Dataset.from_list(inputs),
+        reward_funcs=lambda prompts, **_: [0.0] * len(prompts),
         args=GRPOConfig(
             str(folder),
             report_to="none",
@@ -195,23 +241,17 @@ def grpo_rollouts(
             chat_template_kwargs=TEMPLATE_ARGUMENTS,
             max_tool_calling_iterations=1,
         ),
+        **how,
     )
-    inputs = [{"prompt": opening, "seed": episode.seed} for episode in played]
     out: Any = trainer._generate_and_score_completions(inputs)
-    environments: Any = trainer.environments
-    rollouts = []
-    for place in range(len(played)):
-        said_ids, mask = out["completion_ids"][place], out["completion_mask"][place].bool()
-        given_ids, given = out["prompt_ids"][place], out["prompt_mask"][place].bool()
-        rollouts.append(
-            SimpleNamespace(
-                prompt_ids=given_ids[given].tolist(),
-                completion_ids=said_ids[mask].tolist(),
-                reward=environments[place].reward,
-            )
-        )
-        environments[place]._close()
-    return rollouts
+    given, said = out["prompt_mask"].bool(), out["completion_mask"].bool()
+    return [
+        {
+            "prompt_ids": out["prompt_ids"][place][given[place]].tolist(),
+            "completion_ids": out["completion_ids"][place][said[place]].tolist(),
+        }
+        for place in range(len(played))
+    ]
 
 
 def spoken(tokenizer: Any, episode: Episode) -> list[list[int]]:
