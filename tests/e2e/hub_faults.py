@@ -183,7 +183,8 @@ def hub_away_for_a_whole_run(case: Case) -> bool:
     one = case.machine()
     case.hub.kill()
     one.apprentice("run", *HUB, "store.hub.patience=2")
-    waiting = [json.loads(mark.read_text()) for mark in sorted((one.store / ".waiting" / "team" / "toy").glob("*.json"))]
+    marks = sorted((one.store / ".waiting" / "team" / "toy").glob("*.json"))
+    waiting = [json.loads(mark.read_text()) for mark in marks]
     case.hub.start()
     one.apprentice("publish", *HUB)
     sent = [line.split()[-2] for line in case.hub.requests("POST .*/tag/.* 200")]
