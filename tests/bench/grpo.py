@@ -39,7 +39,7 @@ WAY = "environment_factory"
 ONE_WAY_MS = (0, 20, 50, 100)
 ROLLOUTS = 64
 GROUP = 8
-STEPS = 7
+STEPS = 6
 WRONG = 1 / 3
 QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no"}
 
