@@ -200,7 +200,7 @@ def run(
     waited: Any,
 ) -> None:
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig
 
     class Clock(TrainerCallback):
@@ -234,6 +234,7 @@ def run(
         ),
         **how,
     )
+    trainer.remove_callback(PrinterCallback)
     clock = Clock()
     trainer.add_callback(clock)
     clock.start()
