@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Release
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.hub_client import is_away
 from apprentice.tasks.store import LocalStore
 
 TAG = "champion"
@@ -72,8 +73,8 @@ class Champions:
             return False
         try:
             return self._settled(release, expecting)
-        except Exception:
-            if self._store.in_reach:
+        except Exception as error:  # without the Hub the champion is not seen, or the client says so
+            if self._store.in_reach or not (isinstance(error, Stop) or is_away(error)):
                 raise
             announce.warn("Who is champion waits for the Hub: run the recipe again when it is back.")
             return False

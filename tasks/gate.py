@@ -50,15 +50,7 @@ def gate(
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
     compared = compare(unseen[0], unseen[1], spec.metric) if new else None
     shared = read_verdict(bench.fetch(judged))["contamination"]
-    guarded = [
-        _guard(
-            guard,
-            allowed,
-            bench.fetch(challenger),
-            *(read_episodes(bench.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
-        )
-        for guard, allowed in allowances.items()
-    ]
+    guarded = _guarded(bench, challenger, guards, allowances)
     rules = [
         _clean(shared),
         _enough(spec, new, asked),
@@ -87,6 +79,21 @@ def gate(
     reasons = [rule["found"] for rule in rules if not rule["holds"]]
     delta = compared and compared["delta"]
     return {"promoted": decision["promoted"], "metric": spec.metric, "delta": delta, "reasons": reasons}
+
+
+def _guarded(
+    bench: Bench, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
+) -> list[Any]:
+    """A rule, and a row for the report, a guard rail."""
+    return [
+        _guard(
+            guard,
+            allowed,
+            bench.fetch(challenger),
+            *(read_episodes(bench.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
+        )
+        for guard, allowed in allowances.items()
+    ]
 
 
 def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:

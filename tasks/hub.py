@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.hub_client import ask, is_away
 from apprentice.tasks.outbox import Outbox
-from apprentice.tasks.provenance import RECORD, UNKNOWN, ArtifactRecord, Provenance
+from apprentice.tasks.provenance import RECORD, ArtifactRecord
 from apprentice.tasks.store import LocalStore, damage
 
 if TYPE_CHECKING:
@@ -147,24 +147,13 @@ class HubStore(LocalStore):
                     self._point(artifact, artifact.key)
         return snapshot
 
-    def publish(
-        self,
-        kind: type[A],
-        key: str,
-        staged: Path,
-        counts: dict[str, Any],
-        made_by: dict[str, Any],
-        provenance: Provenance = UNKNOWN,
-    ) -> A:
-        """Publishes what stands in `staged`: a commit, then its tag. Whoever made the same key before has won.
+    def _give_key(self, artifact: A) -> A:
+        """A commit, then its tag. Whoever made the same key before has won.
 
         Where the Hub is out of reach, and not needed, the artifact is kept in the folder and marked.
         """
-        artifact = self._keep(kind, key, staged, counts, made_by, provenance)
         won = self._or_without(lambda: self._send(artifact), lambda: self.outbox.add(artifact) or artifact)
-        if won.revision == artifact.revision:
-            self._point(artifact, key)
-        return won
+        return super()._give_key(won) if won.revision == artifact.revision else won
 
     def send_waiting(self) -> list[tuple[Artifact, bool]]:
         """Publishes what waits, the oldest first: each artifact, and whether the key is now its own.

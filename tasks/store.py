@@ -170,21 +170,10 @@ class LocalStore:
         made_by: dict[str, Any],
         provenance: Provenance = UNKNOWN,
     ) -> A:
-        """Publishes what stands in `staged`, whole or not at all; the ref is written last."""
-        artifact = self._keep(kind, key, staged, counts, made_by, provenance)
-        self._point(artifact, key)
-        return artifact
+        """Publishes what stands in `staged`, whole or not at all: a snapshot, to which nothing points, then its ref.
 
-    def _keep(
-        self,
-        kind: type[A],
-        key: str,
-        staged: Path,
-        counts: dict[str, Any],
-        made_by: dict[str, Any],
-        provenance: Provenance,
-    ) -> A:
-        """Makes a snapshot of what stands in `staged`; nothing points to it yet."""
+        Returns the artifact that has the key then.
+        """
         counts = kind(repository="a/b", revision="c", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
         with _disk_errors(self.root):
             record = ArtifactRecord(
@@ -202,6 +191,11 @@ class LocalStore:
             with self._placing(snapshot):
                 if not snapshot.exists() or damage(snapshot, artifact.revision):
                     self._replace(snapshot, staged)  # else the same content was published before
+        return self._give_key(artifact)
+
+    def _give_key(self, artifact: A) -> A:
+        """Makes a snapshot the one that its key names."""
+        self._point(artifact, artifact.key)
         return artifact
 
     def _replace(self, snapshot: Path, by: Path) -> None:
