@@ -17,7 +17,8 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.specs import CollectSpec, EvaluateSpec, GrpoSpec, Prices, SftSpec, TeacherSpec
+from apprentice.tasks.specs import CollectSpec, EvaluateSpec, Prices, TeacherSpec
+from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 # --- measured on two cores --------------------------------------------------------------------------------------------
 

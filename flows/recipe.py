@@ -18,15 +18,14 @@ from apprentice.tasks.specs import (
     CollectSpec,
     EvaluateSpec,
     GateSpec,
-    GrpoSpec,
     LengthsSpec,
     SeedWindows,
-    SftSpec,
     Spec,
     StudentSpec,
     TeacherSpec,
     Window,
 )
+from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 BLOCK = 100_000_000
 """Seeds between the windows of two purposes."""

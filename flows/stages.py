@@ -33,8 +33,9 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.sft import sft
-from apprentice.tasks.specs import EvaluateSpec, GrpoSpec, SftSpec
+from apprentice.tasks.specs import EvaluateSpec
 from apprentice.tasks.stage import Stage, Work
+from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 AWAY = {
     "environment": "EnvironmentAway",

@@ -21,10 +21,10 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.specs import GrpoSpec
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
 from apprentice.tasks.training import arguments, keep_log, train
+from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.ways import WAYS, row_of
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}

@@ -19,7 +19,8 @@ from apprentice.tasks.artifacts import (
 )
 from apprentice.tasks.card_parts import decoded, named, shown
 from apprentice.tasks.markdown import code, markdown_table
-from apprentice.tasks.specs import GrpoSpec, SftSpec, Spec
+from apprentice.tasks.specs import Spec
+from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 
 def begun_as(ancestry: Ancestry) -> tuple[str, str] | None:

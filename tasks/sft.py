@@ -13,10 +13,10 @@ from typing import Any
 from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
 from apprentice.tasks.contamination import write_learned
 from apprentice.tasks.rendering import load_tokenizer, training_row
-from apprentice.tasks.specs import SftSpec
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
 from apprentice.tasks.training import arguments, keep_log, train
+from apprentice.tasks.training_specs import SftSpec
 
 
 @stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)

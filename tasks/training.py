@@ -15,8 +15,8 @@ from typing import Any
 from apprentice.envs.breaker import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.pictures import curves
-from apprentice.tasks.specs import TrainerSpec
 from apprentice.tasks.stage import Bench
+from apprentice.tasks.training_specs import TrainerSpec
 
 STATE = "trainer_state.json"
 UNSTEADY = ("step_time", "num_tokens")

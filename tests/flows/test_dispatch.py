@@ -21,8 +21,8 @@ from apprentice.flows.recipe import Recipe, load_recipe
 from apprentice.flows.stages import AWAY, sft_stage
 from apprentice.tasks.artifacts import SftCheckpoint
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.specs import SftSpec
 from apprentice.tasks.stage import Bench, Dispatched, stage
+from apprentice.tasks.training_specs import SftSpec
 from tests.restartable import RestartableServer
 
 pytestmark = pytest.mark.usefixtures("prefect_server", "deployed")

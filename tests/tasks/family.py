@@ -28,19 +28,11 @@ from apprentice.tasks.episode import prompt
 from apprentice.tasks.provenance import Provenance, parent
 from apprentice.tasks.record import Record
 from apprentice.tasks.release import release
-from apprentice.tasks.specs import (
-    BuiltStudent,
-    CollectSpec,
-    EvaluateSpec,
-    GateSpec,
-    GrpoSpec,
-    SftSpec,
-    StudentSpec,
-    TeacherSpec,
-)
+from apprentice.tasks.specs import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec, TeacherSpec
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.student import student
+from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 from apprentice.tasks.verdict import compare_all, with_intervals
 from tests.tasks.examined import episodes
 

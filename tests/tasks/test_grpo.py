@@ -17,8 +17,8 @@ from apprentice.tasks.episode import Episode
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.grpo import EnvironmentReward, grpo
 from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.specs import GrpoSpec
 from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.ways import WAYS, row_of
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model

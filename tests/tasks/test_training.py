@@ -8,11 +8,11 @@ import pytest
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.specs import GrpoSpec
 from apprentice.tasks.stage import Bench, Work
 from apprentice.tasks.store import digest
 from apprentice.tasks.student import build_tokenizer
 from apprentice.tasks.training import arguments, keep_log, newest_checkpoint, step_of, train
+from apprentice.tasks.training_specs import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
 
 SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)

@@ -15,8 +15,8 @@ from apprentice.tasks.contamination import Asked
 from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.specs import GrpoSpec
 from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.ways import WAYS, row_of
 from tests.tasks.test_one_prompt import tiny_model
 

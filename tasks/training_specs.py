@@ -1,0 +1,109 @@
+"""The settings of the two trainers, SFT and GRPO. Everything here enters the stage's key, unless it is marked HOW.
+
+In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not here keeps TRL's defaults.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from apprentice.tasks.specs import HOW, Spec
+
+
+class TrainerSpec(Spec):
+    """What SFT and GRPO share; what is not here keeps TRL's defaults."""
+
+    batch_size: int
+    """Sequences that a device takes at once."""
+    gradient_accumulation: int
+    """Batches that make one optimizer step."""
+    learning_rate: float
+    scheduler: str
+    warmup_steps: int = 10
+    """Steps over which the learning rate rises to its full height."""
+    adam_epsilon: float = 1e-8
+    """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
+    adam_beta2: float = 0.999
+    """Memory of the squared gradients: 0.95 forgets twenty times as fast, for short trainings."""
+    gradient_checkpointing: bool = False
+    """Less memory for about a third more time."""
+    bf16: bool = False
+    """bf16 compute over fp32 master weights; needs a GPU that has it."""
+    logging_steps: int = Field(default=1, ge=1)
+    """Steps between two points of the curves."""
+    checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=HOW)
+    """Steps after which the stage keeps all that it needs to go on from there: what a killed one loses at most."""
+
+    @model_validator(mode="after")
+    def _nothing_is_lost_from_the_log(self) -> "TrainerSpec":
+        if self.checkpoint_steps % self.logging_steps:
+            raise ValueError(
+                f"checkpoint_steps ({self.checkpoint_steps}) must be a multiple of logging_steps "
+                f"({self.logging_steps}): a log's means would lack the steps before a checkpoint"
+            )
+        return self
+
+
+class SftSpec(TrainerSpec):
+    """TRL's SFTTrainer, with the tutorial's defaults."""
+
+    batch_size: int = 4
+    """Sequences that a device takes at once."""
+    gradient_accumulation: int = 2
+    """Batches that make one optimizer step."""
+    learning_rate: float = 2e-5
+    """At its height; a student built on the spot takes a hundred times as much."""
+    scheduler: str = "cosine"
+    """How the learning rate falls: one of transformers' schedulers."""
+    logging_steps: int = Field(default=5, ge=1)
+    """Steps between two points of the curves."""
+    epochs: float = 3.0
+    """At most; see `stop_at_token_accuracy`."""
+    stop_at_token_accuracy: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Stop when this share of the trained tokens is predicted right: SFT brings the form, mastery is GRPO's. A small
+    net learns a skill all at once, after a number of steps that differs from seed to seed; this does not."""
+    max_rows: int | None = None
+    """Train on the first rows only: where SFT stops is part of the recipe."""
+
+
+class GrpoSpec(TrainerSpec):
+    """TRL's GRPOTrainer, with the walkthrough's defaults."""
+
+    batch_size: int = 1
+    """Completions that a device takes at once."""
+    gradient_accumulation: int = 4
+    """batch_size × gradient_accumulation completions, and as many sessions, make one step on one device."""
+    learning_rate: float = 1e-6
+    """At its height; a student built on the spot takes a thousand times as much."""
+    scheduler: str = "linear"
+    """How the learning rate falls: one of transformers' schedulers."""
+    max_steps: int = 150
+    """Optimizer steps: batch_size × gradient_accumulation completions each."""
+    num_generations: int = 2
+    """Completions of one question: a group."""
+    max_grad_norm: float = 1.0
+    """Longer gradients are cut to this length."""
+    beta: float = 0.0
+    """Weight of the KL term against the starting checkpoint; 0 means that there is no reference model."""
+    temperature: float = 1.0
+    """Of sampling: 1.0 is the policy as it is."""
+    max_completion_length: int = 256
+    """Tokens of a whole rollout after its prompt, tool replies included."""
+    reward: Literal["score", "exact"] = "score"
+    """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
+    rollouts: Literal["environment_factory", "rollout_func"] = Field(
+        default="environment_factory", json_schema_extra=HOW
+    )
+    """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> "GrpoSpec":
+        rollouts = self.batch_size * self.gradient_accumulation
+        if rollouts % self.num_generations:
+            raise ValueError(
+                f"a step has {rollouts} completions (batch_size × gradient_accumulation), "
+                f"which num_generations={self.num_generations} does not divide"
+            )
+        return self
