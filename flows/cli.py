@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -333,6 +334,19 @@ def ready() -> None:
     quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
+    sys.unraisablehook = interrupted_once_more
+
+
+def interrupted_once_more(ignored: Any) -> None:
+    """Ctrl-C once more where Python dropped one, because it came while an object was cleaned away (`__del__`).
+
+    https://docs.python.org/3/library/sys.html#sys.unraisablehook
+    """
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        again = signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+        threading.Timer(0.05, *again).start()  # once this hook, too, has returned
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def quiet() -> None:
