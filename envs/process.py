@@ -51,7 +51,7 @@ def serve(app: Any) -> None:
     import uvicorn
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="critical", access_log=False, ws_ping_interval=None, ws_per_message_deflate=False)
     )
@@ -61,6 +61,7 @@ def serve(app: Any) -> None:
     server.run(sockets=[listener])
 
 
-def _leave_with_parent() -> None:
+def leave_with_parent() -> None:
+    """Ends this process when its standard input ends. For a thread of the child's."""
     sys.stdin.read()
     os._exit(0)

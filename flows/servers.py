@@ -55,8 +55,7 @@ class RunServers:
 
     def _start(self, name: str) -> str:
         recipe = self._recipe
-        rollouts = recipe.grpo.batch_size * recipe.grpo.gradient_accumulation
-        sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, rollouts)
+        sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.grpo.rollouts_a_step)
         module = f"apprentice.envs.{name}.server"
         return self._started.enter_context(local_server(module, "--max-sessions", str(2 * sessions)))
 

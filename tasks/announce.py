@@ -8,10 +8,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from prefect.artifacts import (
     create_image_artifact,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from apprentice.tasks.stage import StageRun
 
 
+P = ParamSpec("P")
+
+
 def _go_quiet(self: Console) -> None:
     """Nobody reads it any more, such as a worker that was killed: the run goes on."""
     self.quiet = True
@@ -51,6 +55,49 @@ console = Console(file=sys.__stdout__, highlight=False)
 """Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
 
 
+Teller = Callable[..., None]
+"""Takes the name of one of this module's functions and its arguments."""
+
+_teller: Teller | None = None
+
+
+def say_through(teller: Teller) -> None:
+    """Leaves it to another process to say what this one says: where several train, the first one tells the stage's."""
+    global _teller
+    _teller = teller
+
+
+def _said_there(function: Callable[P, None]) -> Callable[P, None]:
+    @wraps(function)
+    def say_it(*args: P.args, **kwargs: P.kwargs) -> None:
+        if _teller is None:
+            function(*args, **kwargs)
+        else:
+            _teller(function.__name__, *args, **kwargs)
+
+    return say_it
+
+
+@contextmanager
+def hearing() -> Iterator[Teller]:
+    """Yields what says here what another process told; a bar that it did not end is ended with the block."""
+    with ExitStack() as bars:
+        advance: Callable[[int], None] | None = None
+
+        def hear(name: str, *told: Any) -> None:
+            nonlocal advance
+            if name == "progress":
+                advance = bars.enter_context(progress(*told))
+            elif name == "advance" and advance is not None:
+                advance(*told)
+            elif name == "progress ended":
+                bars.close()
+            else:
+                globals()[name](*told)
+
+        yield hear
+
+
 def _in_prefect() -> bool:
     return TaskRunContext.get() is not None or FlowRunContext.get() is not None
 
@@ -60,6 +107,7 @@ def _log(line: str) -> None:
         get_run_logger().info(line)
 
 
+@_said_there
 def event(name: str, resource: str, payload: dict[str, Any]) -> None:
     """An event on Prefect's server, where one is in use that outlives this run: automations listen to it.
 
@@ -118,6 +166,7 @@ def dispatched(title: str, deployment: str, run: str) -> None:
     note("stage dispatched", title=title, deployment=deployment, flow_run=run)
 
 
+@_said_there
 def warn(text: str) -> None:
     """Says what a person who watches should know now, on the terminal and in Prefect's log. From any thread."""
     console.print(f"[yellow]  {escape(text)}[/]")
@@ -126,6 +175,7 @@ def warn(text: str) -> None:
     note(text, level=logging.WARNING)
 
 
+@_said_there
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table, here and in Prefect. `key`: lower case and dashes."""
     shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -141,12 +191,14 @@ def say(text: str) -> None:
     console.print(Markdown(text))
 
 
+@_said_there
 def markdown(key: str, text: str, description: str) -> None:
     """Shows Markdown in Prefect."""
     if _in_prefect():
         create_markdown_artifact(key=key, markdown=text, description=description)
 
 
+@_said_there
 def picture(key: str, png: Path, description: str) -> None:
     """Shows a picture in Prefect, embedded, so that no file server is needed."""
     if _in_prefect():
@@ -195,6 +247,11 @@ _bars = _Bars()
 @contextmanager
 def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
+    if _teller is not None:
+        _teller("progress", title, total, done)
+        yield partial(_teller, "advance")
+        _teller("progress ended")
+        return
     percent = 100.0 * done / total if total else 100.0
     artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
     shown, began = done, monotonic()

@@ -19,3 +19,7 @@ class Stop(Exception):
 
 class MadeElsewhere(Stop):
     """Another process makes the same artifact, and here is a device that must not wait for it."""
+
+
+class ProcessDied(Exception):
+    """One of the processes of a training was killed, or ended without a word."""

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.process import ServerFailed
 from apprentice.tasks.budget import BudgetReached
-from apprentice.tasks.errors import MadeElsewhere, Stop
+from apprentice.tasks.errors import MadeElsewhere, ProcessDied, Stop
 from apprentice.tasks.teacher import TeacherAway, TeacherFailed
 
 Remedy = Literal["retry", "wait", "person"]
@@ -69,6 +69,7 @@ TABLE = (
     Failure("hub", "wait", _hub_is_busy),
     Failure("hub", "person", _hub_refuses),
     Failure("server of our own", "retry", _of(ServerFailed)),
+    Failure("process of a training", "retry", _of(ProcessDied)),
     Failure("device", "person", _memory_is_full),
 )
 SETTINGS = Failure("settings", "person", _of(Stop))

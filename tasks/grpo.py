@@ -5,10 +5,11 @@ TRL's GRPOTrainer, by one of the ways in ways.py. The seed stands in the dataset
 answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import count
@@ -16,14 +17,15 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.contamination import Asked, write_learned
+from apprentice.tasks.contamination import Asked
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.processes import on_processes
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model, save
-from apprentice.tasks.training import arguments, keep_log, train
+from apprentice.tasks.student import load_model
+from apprentice.tasks.training import Learned, arguments, finish, train
 from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.ways import WAYS, row_of
 
@@ -41,14 +43,31 @@ def grpo(
 ) -> dict[str, Any]:
     """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost, or the server
     is away for longer than its patience: then the last finished step is kept."""
+    if spec.processes > 1:  # all of them together; then each takes its own
+        server = bench.work.servers.environment(environment.name)
+        with EnvironmentPool(environment, server, spec.rollouts_a_step, announce.warn) as pool, _words():
+            _take_places(pool, environment)
+    return on_processes(spec, train_grpo, bench, spec, checkpoint, environment, questions, seed)
+
+
+def train_grpo(
+    bench: Bench,
+    spec: GrpoSpec,
+    checkpoint: SftCheckpoint,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    seed: int,
+) -> dict[str, Any]:
+    """The stage's body, in each of its processes."""
     from transformers import set_seed
 
     set_seed(seed)
-    asked = Asked(bench.scratch / "asked.jsonl")
+    asked = Asked(bench.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl")  # each process knows all of them
     server = bench.work.servers.environment(environment.name)
-    needed = spec.batch_size * spec.gradient_accumulation
-    with EnvironmentPool(environment, server, needed, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
+    own = spec.rollouts_a_step // spec.processes
+    with EnvironmentPool(environment, server, own, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
+        config = _config(bench, spec, seed)  # before the model: it says how that is sharded
         folder = bench.fetch(checkpoint)
         trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
         tokenizer = load_tokenizer(folder)
@@ -57,13 +76,22 @@ def grpo(
             processing_class=tokenizer,
             train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
-            args=_config(bench, spec, seed),
+            args=config,
             **way,
         )
         train(bench, "GRPO steps", trainer, spec.max_steps)
-    keep_log(bench, trainer, SHOWN)
-    write_learned(bench.out, "grpo", asked.items(), before=folder)
-    return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
+    return finish(bench, trainer, SHOWN, Learned("grpo", asked.items(), before=folder))
+
+
+class _Heard(NamedTuple):
+    """What one process's rollouts came to in a step."""
+
+    seeds: list[int]
+    questions: list[str]
+    played: int
+    lost: int
+    why: str
+    gave_up: str
 
 
 class EnvironmentReward:
@@ -88,20 +116,30 @@ class EnvironmentReward:
 
     def __call__(self, seed: Sequence[int], question: Sequence[str], **_: Any) -> list[float | None]:
         self._rollouts.settle()
-        if self._rollouts.gave_up:
-            raise SessionLost(self._rollouts.gave_up)
         environments = self._rollouts.environments
-        self._asked.note(seed, question)
-        self.played += len(environments)
+        lost = [environment for environment in environments if environment.reward is None]
         count("episodes", len(environments))
-        self.lost += sum(environment.reward is None for environment in environments)
+        why = next((environment.failure for environment in lost if environment.failure), "")
+        self._agree(_Heard(list(seed), list(question), len(environments), len(lost), why, self._rollouts.gave_up or ""))
+        return [self._shaped(environment.reward) for environment in environments]
+
+    def _agree(self, heard: "_Heard") -> None:
+        """Goes on, or not, as one with the other processes: each has its own rollouts, and none may step alone."""
+        from accelerate.utils import gather_object
+
+        everyone: list[_Heard] = gather_object([heard])
+        if gave_up := next((each.gave_up for each in everyone if each.gave_up), None):
+            raise SessionLost(gave_up)
+        for each in everyone:
+            self._asked.note(each.seeds, each.questions)
+            self.played += each.played
+            self.lost += each.lost
         if self.lost > self._spec.max_failed * max(self.played, 100):
-            why = next(environment.failure for environment in environments if environment.failure)
+            why = next((each.why for each in everyone if each.why), "an earlier one")
             raise Stop(
                 f"{self.lost} of {self.played} rollouts were lost to the environment, the last one to: {why}",
                 "See that its server runs, then run again.",
             )
-        return [self._shaped(environment.reward) for environment in environments]
 
     def _shaped(self, reward: float | None) -> float | None:
         if reward is None or self._spec.reward == "score":
@@ -119,7 +157,7 @@ def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: i
     from datasets import Dataset
 
     used = [row for row in read_questions(questions, "grpo") if row["used"]]
-    needed = spec.max_steps * spec.batch_size * spec.gradient_accumulation // spec.num_generations
+    needed = spec.max_steps * spec.rollouts_a_step // spec.num_generations
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     while len(order) < needed:
@@ -147,8 +185,8 @@ def _take_places(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
         if pool.breaker.gave_up or not pool.granted:
             raise
         raise Stop(
-            f"A GRPO step plays {len(pool.sessions)} rollouts at once (grpo.batch_size × grpo.gradient_accumulation), "
-            f"and {pool.server.url} grants {pool.granted} sessions.",
+            f"A GRPO step plays {len(pool.sessions)} rollouts at once (grpo.batch_size × "
+            f"gradient_accumulation × processes), and {pool.server.url} grants {pool.granted} sessions.",
             f"Raise max_concurrent_envs of the {environment.name} server, or lower grpo.gradient_accumulation.",
         ) from None
 

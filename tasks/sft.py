@@ -11,12 +11,14 @@ import math
 from typing import Any
 
 from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
-from apprentice.tasks.contamination import write_learned
+from apprentice.tasks.processes import on_processes
 from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model, save
-from apprentice.tasks.training import arguments, keep_log, train
+from apprentice.tasks.student import load_model
+from apprentice.tasks.training import Learned, arguments, finish, train
 from apprentice.tasks.training_specs import SftSpec
+
+SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"}
 
 
 @stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)
@@ -24,6 +26,13 @@ def sft(
     bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """Trains for `spec.epochs` over the kept rollouts, or until it is right often enough."""
+    return on_processes(spec, train_sft, bench, spec, student, kept, lengths, seed)
+
+
+def train_sft(
+    bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+) -> dict[str, Any]:
+    """The stage's body, in each of its processes."""
     from datasets import Dataset
     from transformers import set_seed
     from trl import SFTConfig, SFTTrainer
@@ -34,29 +43,26 @@ def sft(
     with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
         played = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
         rows = [training_row(episode["messages"], json.loads(episode["tools"])) for episode in played]
+    config = SFTConfig(
+        **arguments(bench, spec, seed, "sft"),
+        num_train_epochs=spec.epochs,
+        max_length=lengths.max_length,
+        assistant_only_loss=True,
+    )
     trainer = SFTTrainer(
         model=load_model(folder),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
-        args=SFTConfig(
-            **arguments(bench, spec, seed, "sft"),
-            num_train_epochs=spec.epochs,
-            max_length=lengths.max_length,
-            assistant_only_loss=True,
-        ),
+        args=config,
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
-    steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
+    steps = math.ceil(
+        math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation * spec.epochs
+    )
     train(bench, "SFT steps", trainer, steps)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
-    write_learned(bench.out, "sft", asked, before=folder)
-    keep_log(
-        bench,
-        trainer,
-        {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"},
-    )
-    return save(trainer.model, tokenizer, bench.out) | {"stage": "sft"}
+    return finish(bench, trainer, SHOWN, Learned("sft", asked, before=folder))
 
 
 def _stopper(enough: float) -> Any:

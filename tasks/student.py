@@ -63,12 +63,12 @@ def load_model(checkpoint: Path) -> Any:
     )
 
 
-def save(model: Any, tokenizer: Any, to: Path) -> dict[str, Any]:
-    """Writes a checkpoint; returns what its artifact counts."""
+def save(model: Any, tokenizer: Any, to: Path, weights: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Writes a checkpoint; returns what its artifact counts. `weights`: the whole ones, of a model that is sharded."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model.save_pretrained(to)
+    model.save_pretrained(to, state_dict=weights)
     tokenizer.save_pretrained(to)
     _forget_the_network(to / "tokenizer_config.json")
     if getattr(model.config, "auto_map", None):  # it was loaded because the recipe trusts its code

@@ -6,21 +6,31 @@ In: a trainer. Out: a trained model, the same one whether or not the training wa
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.tasks import announce
+from apprentice.tasks.contamination import write_learned
 from apprentice.tasks.pictures import curves
 from apprentice.tasks.stage import Bench
+from apprentice.tasks.student import save
 from apprentice.tasks.training_specs import TrainerSpec
 
 STATE = "trainer_state.json"
 UNSTEADY = ("step_time", "num_tokens")
 """Not kept of a log: the one tells of the machine, the other TRL's SFTTrainer counts anew when it is resumed."""
+
+
+class Learned(NamedTuple):
+    """What a stage trained on: seeds and questions, and the checkpoint that learned before."""
+
+    stage: str
+    asked: Iterable[tuple[int, str]]
+    before: Path
 
 
 def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
@@ -139,6 +149,20 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
     with announce.progress(title, steps, done) as advance, redirect_stdout(StringIO()):
         trainer.add_callback(Bar())
         yield
+
+
+def finish(bench: Bench, trainer: Any, shown: dict[str, str], learned: Learned) -> dict[str, Any]:
+    """Leaves weights, tokenizer, log and what was learned from, in the first process; returns what is counted.
+
+    `shown`: the curves, from a metric's name to what it is called.
+    """
+    sharded = trainer.accelerator.num_processes > 1  # then all processes must ask for the whole weights
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if sharded else None
+    if not trainer.is_world_process_zero():
+        return {}
+    keep_log(bench, trainer, shown)
+    write_learned(bench.out, learned.stage, learned.asked, before=learned.before)
+    return save(trainer.model, trainer.processing_class, bench.out, weights) | {"stage": learned.stage}
 
 
 def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not here keeps TRL's defaults.
 """
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -17,6 +18,12 @@ class TrainerSpec(Spec):
     """Sequences that a device takes at once."""
     gradient_accumulation: int
     """Batches that make one optimizer step."""
+    processes: int = Field(default=1, ge=1)
+    """Devices that train together, each a process under accelerate: a step takes batch_size × gradient_accumulation ×
+    processes sequences."""
+    accelerate_config: Path | None = Field(default=None, json_schema_extra=HOW)
+    """How several processes share the work: a file as `accelerate config` writes, or of deployments/accelerate/; left
+    out, each has the whole model, on this machine."""
     learning_rate: float
     scheduler: str
     warmup_steps: int = 10
@@ -100,10 +107,14 @@ class GrpoSpec(TrainerSpec):
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":
-        rollouts = self.batch_size * self.gradient_accumulation
-        if rollouts % self.num_generations:
+        if self.rollouts_a_step % self.num_generations:
             raise ValueError(
-                f"a step has {rollouts} completions (batch_size × gradient_accumulation), "
+                f"a step has {self.rollouts_a_step} completions (batch_size × gradient_accumulation × processes), "
                 f"which num_generations={self.num_generations} does not divide"
             )
         return self
+
+    @property
+    def rollouts_a_step(self) -> int:
+        """Completions, and sessions, of all processes together."""
+        return self.batch_size * self.gradient_accumulation * self.processes

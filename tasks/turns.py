@@ -37,6 +37,8 @@ def play_turns(
 
     Lengths are cut as TRL cuts them: a reply that would make a completion longer than `max_completion_length` ends it.
     """
+    from accelerate.utils import gather_object
+
     tokenizer = trainer._tokenizer
     written = [list(ids) for ids in completion_ids]
     mask = [[1] * len(ids) for ids in written]
@@ -54,9 +56,10 @@ def play_turns(
         heard = {n: replies for n in said if (replies := rollouts.replies(n))}
         suffixes = {n: trainer._get_tool_suffix_ids(replies) for n, replies in heard.items()}
         going_on = [n for n, suffix in suffixes.items() if _fits(trainer, prompt_ids[n], written[n] + suffix)]
-        if not going_on:
+        if not any(gather_object([bool(going_on)])):
             break
         contexts = [prompt_ids[n] + written[n] + suffixes[n] for n in going_on]
+        contexts = contexts or [prompt_ids[0]]  # a sharded model generates in all processes, or in none
         new_ids, new_logprobs = trainer._generate_single_turn(contexts, None, {}, 1)
         said = {}
         for place, n in enumerate(going_on):

@@ -12,7 +12,7 @@ from apprentice.envs.breaker import SessionLost
 from apprentice.envs.process import ServerFailed
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.budget import BudgetReached
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.errors import ProcessDied, Stop
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.stage import Bench, Work, stage
 from apprentice.tasks.teacher import TeacherAway, TeacherFailed
@@ -39,6 +39,7 @@ class OutOfMemoryError(RuntimeError):
         (httpx2.ConnectError("refused"), "hub", "wait"),
         (hub(403), "hub", "person"),
         (ServerFailed("ended with exit code 1"), "server of our own", "retry"),
+        (ProcessDied("Signal 9"), "process of a training", "retry"),
         (OutOfMemoryError("CUDA out of memory"), "device", "person"),
         (Stop("nothing was kept", "look at the filter"), "settings", "person"),
         (ZeroDivisionError(), "code", "person"),

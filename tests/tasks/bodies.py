@@ -1,0 +1,92 @@
+"""What the processes of tests/tasks/test_processes.py run: bodies of stages that are found by their names."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.breaker import SessionLost
+from apprentice.envs.metrics import count
+from apprentice.tasks import announce
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.grpo import train_grpo
+from apprentice.tasks.processes import on_processes
+from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.store import LocalStore
+from apprentice.tasks.training_specs import TrainerSpec
+from apprentice.tasks.ways import WAYS, by_factory
+from tests.tasks.test_ways import says
+
+SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)
+
+
+def puppets(bench: Bench, *given: Any) -> dict[str, Any]:
+    """GRPO's body with a model that says of each question one right thing and three others, wherever it stands."""
+
+    def way(instance: Any, rollouts: Any) -> tuple[type, dict[str, Any]]:
+        trainer_class, how = by_factory(instance, rollouts)
+
+        class Puppet(trainer_class):
+            def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> Any:
+                texts = [says(self._tokenizer.decode(ids)) for ids in prompt_ids]
+                texts = [text.replace('"}}', f'{place % 4 or ""}"}}}}') for place, text in enumerate(texts)]
+                return [[*self._tokenizer.encode(text), self._tokenizer.eos_token_id] for text in texts], None
+
+        return Puppet, how
+
+    WAYS["environment_factory"] = way
+    try:
+        return train_grpo(bench, *given)
+    finally:
+        WAYS["environment_factory"] = by_factory
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def talkative(bench: Bench) -> dict[str, Any]:
+    with announce.progress("steps", 3) as advance:
+        for _ in range(3):
+            advance(1)
+    announce.warn(f"I am {rank()}.")
+    count("episodes", 2)
+    return {"rank": rank()}
+
+
+def second_stops(bench: Bench) -> dict[str, Any]:
+    if rank() == 1:
+        raise Stop("The second one is in trouble.", "Help it.") from SessionLost("away")
+    time.sleep(600)  # as one that waits for the other in a collective
+    return {}
+
+
+def second_is_killed(bench: Bench) -> dict[str, Any]:
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+    return {}
+
+
+def sleeping(bench: Bench) -> dict[str, Any]:
+    (bench.scratch / f"pid-{rank()}").write_text(str(os.getpid()))
+    time.sleep(600)
+    return {}
+
+
+def together(bench: Bench) -> dict[str, Any]:
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    PartialState(cpu=True)
+    return {"ranks": gather_object([rank()])}
+
+
+if __name__ == "__main__":  # a stage's process, to be killed
+    from tests.tasks import bodies
+
+    folder = Path(sys.argv[1])
+    work = Work(LocalStore(folder / "artifacts", "toy"), StandingServers({}, None))
+    on_processes(SPEC, bodies.sleeping, Bench(work, "0" * 20, folder / "out", folder / "scratch"))
