@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from apprentice.tasks import announce
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.processes import on_processes
+from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.training_specs import TrainerSpec
@@ -41,6 +43,29 @@ def puppets(bench: Bench, *given: Any) -> dict[str, Any]:
         return train_grpo(bench, *given)
     finally:
         WAYS["environment_factory"] = by_factory
+
+
+def second_loses_its_server(bench: Bench, *given: Any) -> dict[str, Any]:
+    """As `puppets`; at the third step the environment's server is given up, in the second process only, once."""
+    from apprentice.tasks import grpo
+
+    class Losing(Rollouts):
+        begun = 0
+
+        def begin(self, rows: Sequence[dict[str, Any]]) -> None:
+            super().begin(rows)
+            self.begun += 1
+
+        @property
+        def gave_up(self) -> str | None:
+            once = bench.scratch / "given-up"
+            if rank() == 0 or self.begun < 3 or once.exists():
+                return super().gave_up
+            once.touch()
+            return "the server is away"
+
+    grpo.Rollouts = Losing
+    return puppets(bench, *given)
 
 
 def rank() -> int:

@@ -22,9 +22,19 @@ from apprentice.tasks.questions import questions
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.specs import BuiltStudent, SeedWindows, StudentSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.store import digest
 from apprentice.tasks.student import student
+from apprentice.tasks.training import newest_checkpoint, step_of
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
-from tests.tasks.bodies import SPEC, puppets, second_is_killed, second_stops, talkative, together
+from tests.tasks.bodies import (
+    SPEC,
+    puppets,
+    second_is_killed,
+    second_loses_its_server,
+    second_stops,
+    talkative,
+    together,
+)
 
 TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constant", "warmup_steps": 0}
 
@@ -122,6 +132,19 @@ def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, chain_sum: Envi
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
     assert here["episodes"] == there["episodes"] == 24
+
+
+def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(made: Made, chain_sum: EnvironmentSpec):
+    given = made.base, chain_sum, made.questions, 0
+    spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=4)
+    whole, lost = made.bench("whole"), made.bench("lost")
+    on_processes(spec, puppets, whole, spec, *given)
+    with pytest.raises(Stop, match="GRPO lost the environment: the server is away"):
+        on_processes(spec, second_loses_its_server, lost, spec, *given)
+    assert step_of(newest_checkpoint(lost.scratch)) == 2
+    on_processes(spec, second_loses_its_server, lost, spec, *given)
+    assert digest(lost.out, "*.safetensors") == digest(whole.out, "*.safetensors")
+    assert (lost.out / "log.json").read_text() == (whole.out / "log.json").read_text()
 
 
 def test_too_few_places_for_all_processes_are_told_before_any_is_started(chain_sum: EnvironmentSpec, bench: Bench):
