@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo faults-collect e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu faults-collect e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -28,6 +28,9 @@ bench-eval: .venv/ready  ## our evaluation against the tutorial's loop: one mode
 
 bench-grpo: .venv/ready  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
 	$(BIN)/python -m tests.bench.grpo
+
+bench-gpu: .venv/ready  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
+	$(BIN)/python -m tests.bench.gpu $(BENCH)
 
 faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
 	$(BIN)/python -m pytest tests/faults
