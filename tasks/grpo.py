@@ -1,13 +1,14 @@
 """GRPO in the environment that the teacher played: the student learns from the reward of its own attempts.
 
-In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png.
+In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png,
+signals.json, completions.jsonl.
 TRL's GRPOTrainer, by one of the ways in ways.py. The seed stands in the dataset's row, so the completions of one group
 answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -18,13 +19,16 @@ from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.contamination import Asked, write_learned
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.held_out import evaluation, held_out_rows, split
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
+from apprentice.tasks.said import keep_said
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
 from apprentice.tasks.training import arguments, keep_log, train
 from apprentice.tasks.training_specs import GrpoSpec
+from apprentice.tasks.watcher import settle, watch
 from apprentice.tasks.ways import WAYS, row_of
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
@@ -46,22 +50,29 @@ def grpo(
     set_seed(seed)
     asked = Asked(bench.scratch / "asked.jsonl")
     server = bench.work.servers.environment(environment.name)
-    needed = spec.batch_size * spec.gradient_accumulation
+    needed = spec.sessions()
     with EnvironmentPool(environment, server, needed, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
         folder = bench.fetch(checkpoint)
+        used = [row for row in read_questions(bench.fetch(questions), "grpo") if row["used"]]
+        used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
         tokenizer = load_tokenizer(folder)
         trainer = trainer_class(
             model=load_model(folder),
             processing_class=tokenizer,
-            train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
+            train_dataset=_rows(environment, used, spec, seed),
+            eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
             args=_config(bench, spec, seed),
             **way,
         )
+        watch(trainer, spec.signals)
+        said = keep_said(bench, trainer, rollouts, spec)
         train(bench, "GRPO steps", trainer, spec.max_steps)
+        settle(bench, trainer, spec.signals)
     keep_log(bench, trainer, SHOWN)
+    said.publish(bench.out)
     write_learned(bench.out, "grpo", asked.items(), before=folder)
     return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
 
@@ -86,12 +97,13 @@ class EnvironmentReward:
         self.played = 0
         self.lost = 0
 
-    def __call__(self, seed: Sequence[int], question: Sequence[str], **_: Any) -> list[float | None]:
+    def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
         self._rollouts.settle()
         if self._rollouts.gave_up:
             raise SessionLost(self._rollouts.gave_up)
         environments = self._rollouts.environments
-        self._asked.note(seed, question)
+        if not any(row.get("held_out", ())):
+            self._asked.note(seed, question)
         self.played += len(environments)
         count("episodes", len(environments))
         self.lost += sum(environment.reward is None for environment in environments)
@@ -101,6 +113,12 @@ class EnvironmentReward:
                 f"{self.lost} of {self.played} rollouts were lost to the environment, the last one to: {why}",
                 "See that its server runs, then run again.",
             )
+        for place, environment in enumerate(environments):
+            if environment.reward is not None and not math.isfinite(environment.reward):
+                raise Stop(
+                    f"The environment scored a rollout of seed {seed[place]} with {environment.reward}.",
+                    "Correct its reward, then run again: training goes on from the last checkpoint.",
+                )
         return [self._shaped(environment.reward) for environment in environments]
 
     def _shaped(self, reward: float | None) -> float | None:
@@ -109,7 +127,7 @@ class EnvironmentReward:
         return float(reward == 1.0)
 
 
-def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: int) -> Any:
+def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
     """A row a question: the prompt whose user turn `reset` completes, and the seed that names the question.
 
     In the order of TRL's own sampler, for as many passes as the steps need: the sampler itself forgets in which pass it
@@ -118,7 +136,6 @@ def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: i
     import torch
     from datasets import Dataset
 
-    used = [row for row in read_questions(questions, "grpo") if row["used"]]
     needed = spec.max_steps * spec.batch_size * spec.gradient_accumulation // spec.num_generations
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
@@ -158,6 +175,7 @@ def _config(bench: Bench, spec: GrpoSpec, seed: int) -> Any:
 
     return GRPOConfig(
         **arguments(bench, spec, seed, "grpo"),
+        **evaluation(spec),
         max_steps=spec.max_steps,
         shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,

@@ -17,6 +17,7 @@ from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model, save
 from apprentice.tasks.training import arguments, keep_log, train
 from apprentice.tasks.training_specs import SftSpec
+from apprentice.tasks.watcher import settle, watch
 
 
 @stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)
@@ -47,8 +48,10 @@ def sft(
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
+    watch(trainer, spec.signals)
     steps = math.ceil(math.ceil(len(rows) / spec.batch_size) / spec.gradient_accumulation * spec.epochs)
     train(bench, "SFT steps", trainer, steps)
+    settle(bench, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     write_learned(bench.out, "sft", asked, before=folder)
     keep_log(
