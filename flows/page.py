@@ -12,6 +12,7 @@ from typing import Any
 from apprentice.tasks.gate import as_markdown
 from apprentice.tasks.markdown import code, comparison_rows, difference_cells, fenced, markdown_table, points
 from apprentice.tasks.record import Examined
+from apprentice.tasks.said import as_table
 from apprentice.tasks.slices import spoken
 from apprentice.tasks.verdict import percent, table, unclean
 
@@ -29,7 +30,8 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
         *_slices(report["slices"]),
         *_side_by_side(report["side_by_side"]),
         *_failures(report["failures"]),
-        *_curves(report["grpo"]),
+        *_curves(report["grpo"], report["signals"]),
+        *_said(report["completions"]),
         *_learned_from(report, samples),
         *_teacher(report["teacher"]),
         *_costs(report),
@@ -170,14 +172,20 @@ def _turn(message: dict[str, Any]) -> str:
     return f"[{message['role']}] " + "\n".join(part for part in [message.get("content") or "", *calls] if part)
 
 
-def _curves(grpo: dict[str, Any]) -> list[str]:
+def _curves(grpo: dict[str, Any], signals: dict[str, list[str]]) -> list[str]:
     ci = f" ({points(grpo['ci'][0])} to {points(grpo['ci'][1])})" if grpo["ci"] else ""
     return [
         f"## What GRPO's curves say\n\n**{grpo['diagnosis']}.** {grpo['advice']}\n",
         f"Training reward: {grpo['reward_initial']:.1%} in the first five logs, {grpo['reward_final']:.1%} in the last "
         f"five: {points(grpo['delta'])}{ci}. Different questions are compared here; the table above decides.\n",
+        *(f"> **While {stage} trained.** {line}\n" for stage, lines in signals.items() for line in lines),
         "![GRPO]\n\n![SFT]\n",
     ]
+
+
+def _said(rows: list[dict[str, Any]]) -> list[str]:
+    """The last rollouts that were kept."""
+    return ["## What the model said while GRPO trained\n", as_table(rows)] if rows else []
 
 
 def _learned_from(report: dict[str, Any], samples: str) -> list[str]:

@@ -29,6 +29,8 @@ from apprentice.tasks.artifacts import (
     Verdict,
 )
 from apprentice.tasks.gate import read_decision
+from apprentice.tasks.said import last_groups, read_said
+from apprentice.tasks.signals import as_lines, read_signals
 from apprentice.tasks.stage import PACKAGES, Work, installed
 from apprentice.tasks.verdict import read_verdict
 
@@ -97,6 +99,11 @@ def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
             "completion_tokens": made.rollouts.completion_tokens,
             "cost_usd": made.rollouts.cost_usd,
         },
+        "signals": {
+            "SFT": as_lines(read_signals(fetch(made.warm))),
+            "GRPO": as_lines(read_signals(fetch(made.trained))),
+        },
+        "completions": last_groups(read_said(fetch(made.trained))),
         "lengths": made.measured.model_dump(exclude=set(Artifact.model_fields)),
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},

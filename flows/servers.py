@@ -55,7 +55,8 @@ class RunServers:
 
     def _start(self, name: str) -> str:
         recipe = self._recipe
-        sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.grpo.rollouts_a_step)
+        grpo = recipe.grpo.sessions() * recipe.grpo.processes
+        sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, grpo)
         module = f"apprentice.envs.{name}.server"
         return self._started.enter_context(local_server(module, "--max-sessions", str(2 * sessions)))
 

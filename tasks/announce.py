@@ -186,6 +186,13 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
+@_said_there
+def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Shows rows as a table in Prefect, where there is room for long ones."""
+    if _in_prefect():
+        create_table_artifact(key=key, table=list(rows), description=title)
+
+
 def say(text: str) -> None:
     """Shows Markdown on the terminal."""
     console.print(Markdown(text))

@@ -18,6 +18,7 @@ OF_A_MACHINE = re.compile(r"\w://|^(/|~/|\.{1,2}/|[A-Za-z]:\\)\S")
 FILES = {
     "artifact.json": "the record: what made it, from what, and the SHA-256 of each file",
     TRUSTED: "a mark: its maker trusts the Python code in the repository of its weights",
+    "completions.jsonl": "what it said while it trained: a rollout a line, now and then a group",
     "curves.png": "the curves of its training",
     "decision.json": "every rule of the gate, and what was found",
     "episodes.jsonl": "the data: an episode a line",
@@ -29,6 +30,7 @@ FILES = {
     "questions.jsonl": "the data: a question a line",
     "rollouts.jsonl": "the data: an episode a line",
     "samples.md": "three of the episodes, for reading",
+    "signals.json": "what its training warned of or stopped at, by which rules, and which step's weights these are",
     "source.json": "where its weights are: a model of the Hub, and its revision",
     "verdict.json": "rates, differences, slices, failures, contamination, the reading of GRPO's curves",
 }

@@ -35,8 +35,8 @@ class Asked:
         self._questions: dict[int, str] = dict(map(json.loads, whole))
         path.write_bytes(b"".join(line + b"\n" for line in whole))  # without the line at which it was killed
 
-    def note(self, seeds: Iterable[int], questions: Iterable[str]) -> None:
-        new = {seed: text for seed, text in zip(seeds, questions, strict=True) if seed not in self._questions}
+    def note(self, asked: Iterable[tuple[int, str]]) -> None:
+        new = {seed: text for seed, text in asked if seed not in self._questions}
         self._questions |= new
         with self._path.open("a") as file:
             file.writelines(f"{json.dumps(pair, ensure_ascii=False)}\n" for pair in new.items())

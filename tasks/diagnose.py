@@ -1,6 +1,7 @@
 """Reads a GRPO run's curves for what they are, and says in a sentence what to do.
 
-In: the trainer's log history. Out: the reward delta as the walkthrough defines it, with its interval, and a diagnosis.
+In: the trainer's log history, and the rules by which it was watched. Out: the reward delta as the walkthrough defines
+it, with its interval, and a diagnosis.
 The rules: with beta = 0 there is no reference model, so no KL term explains a fall. Saturation is the share of groups
 whose rewards are all equal (`frac_reward_zero_std`), not `reward_std`, which is taken over the batch: groups [1, 1] and
 [0, 0] show 0.58 there and teach nothing. The delta compares different questions and is noisy; held-out evaluation
@@ -10,8 +11,12 @@ decides.
 from statistics import mean
 from typing import Any, NamedTuple
 
+from apprentice.tasks.signal_specs import GrpoSignals
+from apprentice.tasks.signals import ADVICE, are_dead, have_no_signal
 from apprentice.tasks.statistics import Interval, welch_interval
 
+RULES = GrpoSignals()
+"""Those of a training whose recipe says nothing of them."""
 ENDS = 5
 """Logged rewards at either end that are averaged (walkthrough, section 10)."""
 
@@ -30,7 +35,7 @@ class Reading(NamedTuple):
     advice: str
 
 
-def read_curves(log: list[dict[str, Any]], beta: float) -> Reading:
+def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Reading:
     """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without one."""
     rewards = [entry["reward"] for entry in log if entry.get("reward") is not None]
     if not rewards:
@@ -39,7 +44,8 @@ def read_curves(log: list[dict[str, Any]], beta: float) -> Reading:
     dead = [entry["frac_reward_zero_std"] for entry in log if entry.get("frac_reward_zero_std") is not None]
     delta = mean(last) - mean(first)
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
-    diagnosis, advice = _judge(mean(first), mean(last), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta)
+    ends = mean(first), mean(last), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:])
+    diagnosis, advice = _judge(*ends, beta, rules)
     return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), diagnosis, advice)
 
 
@@ -51,20 +57,17 @@ def _judge(
     dead_first: float,
     dead_last: float,
     beta: float,
+    rules: GrpoSignals,
 ) -> tuple[str, str]:
     if ci is None and logs < 2 * ENDS:
         return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."
-    if first >= 0.9:
+    if first >= rules.high:
         return (
             "too easy",
-            "The reward was at 90% before GRPO began; make the task harder (environment.settings).",
+            f"The reward was at {first:.0%} before GRPO began; make the task harder (environment.settings).",
         )
-    if first <= 0.2 and dead_first >= 0.8:
-        return (
-            "no signal",
-            "Nearly every group scored the same, near zero: check format compliance, train SFT longer, "
-            "make the task easier, or raise grpo.num_generations.",
-        )
+    if have_no_signal(dead_first, first, rules):
+        return "no signal", ADVICE["no_signal"]
     if ci is not None and ci[1] < 0:
         cause = (
             "With beta = 0 no KL term pulls the policy back; look at the learning rate and the number of steps."
@@ -72,11 +75,8 @@ def _judge(
             else "Look at the learning rate, at beta, and stop earlier."
         )
         return "fell", f"The reward fell during training. {cause}"
-    if dead_last >= 0.8:
-        return (
-            "saturated",
-            "Most groups score the same and teach nothing more: stop earlier or make the task harder.",
-        )
+    if are_dead(dead_last, rules):
+        return "saturated", ADVICE["saturated"]
     if ci is None or ci[0] <= 0:
         return (
             "flat",

@@ -1,14 +1,15 @@
 """GRPO in the environment that the teacher played: the student learns from the reward of its own attempts.
 
-In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png.
+In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png,
+signals.json, completions.jsonl.
 TRL's GRPOTrainer, by one of the ways in ways.py. The seed stands in the dataset's row, so the completions of one group
 answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -19,14 +20,17 @@ from apprentice.tasks import announce
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.contamination import Asked
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.held_out import evaluation, held_out_rows, split
 from apprentice.tasks.processes import on_processes
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
+from apprentice.tasks.said import keep_said
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model
 from apprentice.tasks.training import Learned, arguments, finish, train
 from apprentice.tasks.training_specs import GrpoSpec
+from apprentice.tasks.watcher import settle, watch
 from apprentice.tasks.ways import WAYS, row_of
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
@@ -45,7 +49,7 @@ def grpo(
     is away for longer than its patience: then the last finished step is kept."""
     if spec.processes > 1:  # all of them together; then each takes its own
         server = bench.work.servers.environment(environment.name)
-        with EnvironmentPool(environment, server, spec.rollouts_a_step, announce.warn) as pool, _words():
+        with EnvironmentPool(environment, server, spec.sessions() * spec.processes, announce.warn) as pool, _words():
             _take_places(pool, environment)
     return on_processes(spec, train_grpo, bench, spec, checkpoint, environment, questions, seed)
 
@@ -64,30 +68,38 @@ def train_grpo(
     set_seed(seed)
     asked = Asked(bench.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl")  # each process knows all of them
     server = bench.work.servers.environment(environment.name)
-    own = spec.rollouts_a_step // spec.processes
+    own = spec.sessions()
     with EnvironmentPool(environment, server, own, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
         config = _config(bench, spec, seed)  # before the model: it says how that is sharded
         folder = bench.fetch(checkpoint)
+        used = [row for row in read_questions(bench.fetch(questions), "grpo") if row["used"]]
+        used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
         tokenizer = load_tokenizer(folder)
         trainer = trainer_class(
             model=load_model(folder),
             processing_class=tokenizer,
-            train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
+            train_dataset=_rows(environment, used, spec, seed),
+            eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
             args=config,
             **way,
         )
+        watch(trainer, spec.signals)
+        said = keep_said(bench, trainer, rollouts, spec)
         train(bench, "GRPO steps", trainer, spec.max_steps)
+        settle(bench, trainer, spec.signals)
+    if trainer.is_world_process_zero():
+        said.publish(bench.out)
     return finish(bench, trainer, SHOWN, Learned("grpo", asked.items(), before=folder))
 
 
 class _Heard(NamedTuple):
     """What one process's rollouts came to in a step."""
 
-    seeds: list[int]
-    questions: list[str]
+    asked: list[tuple[int, str]]
+    """Seeds and questions; none of an evaluation."""
     played: int
     lost: int
     why: str
@@ -114,13 +126,21 @@ class EnvironmentReward:
         self.played = 0
         self.lost = 0
 
-    def __call__(self, seed: Sequence[int], question: Sequence[str], **_: Any) -> list[float | None]:
+    def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
         self._rollouts.settle()
         environments = self._rollouts.environments
         lost = [environment for environment in environments if environment.reward is None]
+        trained_on = not any(row.get("held_out", ()))
         count("episodes", len(environments))
         why = next((environment.failure for environment in lost if environment.failure), "")
-        self._agree(_Heard(list(seed), list(question), len(environments), len(lost), why, self._rollouts.gave_up or ""))
+        asked = list(zip(seed, question, strict=True)) if trained_on else []
+        self._agree(_Heard(asked, len(environments), len(lost), why, self._rollouts.gave_up or ""))
+        for place, environment in enumerate(environments):
+            if environment.reward is not None and not math.isfinite(environment.reward):
+                raise Stop(
+                    f"The environment scored a rollout of seed {seed[place]} with {environment.reward}.",
+                    "Correct its reward, then run again: training goes on from the last checkpoint.",
+                )
         return [self._shaped(environment.reward) for environment in environments]
 
     def _agree(self, heard: "_Heard") -> None:
@@ -131,7 +151,7 @@ class EnvironmentReward:
         if gave_up := next((each.gave_up for each in everyone if each.gave_up), None):
             raise SessionLost(gave_up)
         for each in everyone:
-            self._asked.note(each.seeds, each.questions)
+            self._asked.note(each.asked)
             self.played += each.played
             self.lost += each.lost
         if self.lost > self._spec.max_failed * max(self.played, 100):
@@ -147,7 +167,7 @@ class EnvironmentReward:
         return float(reward == 1.0)
 
 
-def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: int) -> Any:
+def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
     """A row a question: the prompt whose user turn `reset` completes, and the seed that names the question.
 
     In the order of TRL's own sampler, for as many passes as the steps need: the sampler itself forgets in which pass it
@@ -156,7 +176,6 @@ def _rows(environment: EnvironmentSpec, questions: Path, spec: GrpoSpec, seed: i
     import torch
     from datasets import Dataset
 
-    used = [row for row in read_questions(questions, "grpo") if row["used"]]
     needed = spec.max_steps * spec.rollouts_a_step // spec.num_generations
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
@@ -196,6 +215,7 @@ def _config(bench: Bench, spec: GrpoSpec, seed: int) -> Any:
 
     return GRPOConfig(
         **arguments(bench, spec, seed, "grpo"),
+        **evaluation(spec),
         max_steps=spec.max_steps,
         shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,

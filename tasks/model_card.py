@@ -23,6 +23,7 @@ from apprentice.tasks.card_parts import acted_in, block, called, licence_section
 from apprentice.tasks.markdown import code
 from apprentice.tasks.model_making import began, begun_as, examination, given_model, trainings, verdict_on
 from apprentice.tasks.rendering import is_trusted
+from apprentice.tasks.signals import as_lines, read_signals
 from apprentice.tasks.snippets import model_snippet, where_it_runs
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def sections(ancestry: Ancestry, out: Path) -> list[str]:
     if (out / "curves.png").exists():
         which = "SFT" if ancestry.is_a(SftCheckpoint) else "GRPO"
         lines += ["## Curves", "", f"![The curves of {which}](curves.png)", ""]
+    if warned := as_lines(read_signals(out)):
+        lines += ["## What its training warned of", "", *(f"- {line}" for line in warned), ""]
     return [*lines, *_use(ancestry, out), *_limits(ancestry, out), *trainings(ancestry)]
 
 

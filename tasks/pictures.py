@@ -15,15 +15,23 @@ def histogram(values: list[int], line: int, to: Path) -> Path:
 
 
 def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
-    """One panel for each metric of `shown` (name to label) over the steps of a trainer's log history."""
+    """One panel for each metric of `shown` (name to label) over the steps of a trainer's log history; with what was
+    measured on held-out questions, where that was."""
     figure, axes = _figure(len(shown))
     for axis, (metric, label) in zip(axes, shown.items(), strict=True):
-        points = [(entry["step"], entry[metric]) for entry in log if entry.get(metric) is not None]
-        axis.plot(*zip(*points, strict=True), color="#4878a8") if points else axis.text(
+        points, held_out = _points(log, metric), _points(log, f"eval_{metric}")
+        axis.plot(*zip(*points, strict=True), color="#4878a8", label="training") if points else axis.text(
             0.5, 0.5, "not logged", ha="center"
         )
+        if held_out:
+            axis.plot(*zip(*held_out, strict=True), color="#b04030", marker="o", label="held out")
+            axis.legend()
         axis.set(xlabel="step", title=label)
     return _save(figure, to)
+
+
+def _points(log: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
+    return [(entry["step"], entry[metric]) for entry in log if entry.get(metric) is not None]
 
 
 def _figure(panels: int) -> Any:

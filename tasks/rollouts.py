@@ -32,6 +32,7 @@ class Rollouts:
     def __init__(self, pool: EnvironmentPool):
         self._pool = pool
         self._questions: list[str] = []
+        self._seeds: list[int] = []
         self._begun: list[Future[Episode | None]] = []
         self._running: list[Future[Any]] = []
         self.environments: list[ToolEnvironment] = []
@@ -55,6 +56,7 @@ class Rollouts:
         self.environments = self._pool.environments[: len(rows)]
         assert len(self.environments) == len(rows)
         self._questions = [row["question"] for row in rows]
+        self._seeds = [row["seed"] for row in rows]
         self._begun = [
             start(self._begin(environment, row["seed"]))
             for environment, row in zip(self.environments, rows, strict=True)
@@ -89,6 +91,20 @@ class Rollouts:
             return None
         last = max(n for n, message in enumerate(episode.messages) if message["role"] == "assistant")
         return episode.messages[last + 1 :]
+
+    def first_group(self, size: int) -> list[dict[str, Any]]:
+        """What was said to the first question, by at most `size` rollouts, for a person to read. After `settle`."""
+        group = [place for place, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
+        return [self._told(place) for place in group]
+
+    def _told(self, place: int) -> dict[str, Any]:
+        episode = self._begun[place].result()
+        return {
+            "seed": self._seeds[place],
+            "question": self._questions[place],
+            "messages": episode.messages[2:] if episode else [],
+            "reward": self.environments[place].reward,
+        }
 
     async def _begin(self, environment: ToolEnvironment, seed: int) -> Episode | None:
         try:

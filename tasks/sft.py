@@ -17,6 +17,7 @@ from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.student import load_model
 from apprentice.tasks.training import Learned, arguments, finish, train
 from apprentice.tasks.training_specs import SftSpec
+from apprentice.tasks.watcher import settle, watch
 
 SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"}
 
@@ -57,10 +58,12 @@ def train_sft(
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
+    watch(trainer, spec.signals)
     steps = math.ceil(
         math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation * spec.epochs
     )
     train(bench, "SFT steps", trainer, steps)
+    settle(bench, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     return finish(bench, trainer, SHOWN, Learned("sft", asked, before=folder))
 

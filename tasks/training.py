@@ -4,6 +4,7 @@ In: a trainer. Out: a trained model, the same one whether or not the training wa
 """
 
 import json
+import math
 import os
 import random
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,8 @@ from apprentice.tasks.student import save
 from apprentice.tasks.training_specs import TrainerSpec
 
 STATE = "trainer_state.json"
-UNSTEADY = ("step_time", "num_tokens")
-"""Not kept of a log: the one tells of the machine, the other TRL's SFTTrainer counts anew when it is resumed."""
+UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
+"""Not kept of a log: `num_tokens` TRL's SFTTrainer counts anew when it is resumed, the others tell of the machine."""
 
 
 class Learned(NamedTuple):
@@ -53,6 +54,7 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
         "logging_steps": spec.logging_steps,
+        "logging_nan_inf_filter": False,  # a log tells what was, see signals.py
         "save_strategy": "steps",
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
@@ -85,7 +87,8 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
         except SessionLost:
             step = trainer.state.global_step
             logged = step % trainer.args.logging_steps == 0  # in between, the log's next mean would lack some steps
-            if logged and step > step_of(newest_checkpoint(bench.scratch)):
+            asked = not trainer.control.should_evaluate  # lost while it evaluated: a checkpoint would skip that
+            if asked and logged and step > step_of(newest_checkpoint(bench.scratch)):
                 randomness.restore()
                 # the step that failed changed no weight; transformers has no public way to save between intervals
                 trainer._save_checkpoint(trainer.model, trial=None)
@@ -93,14 +96,18 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint: the trainer writes its state last, so a torn one has none that can be read."""
+    """The newest whole checkpoint."""
+    return next(whole_checkpoints(folder), None)
+
+
+def whole_checkpoints(folder: Path) -> Iterator[Path]:
+    """The newest one first: the trainer writes its state last, so a torn one has none that can be read."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         try:
             json.loads((checkpoint / STATE).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             continue
-        return checkpoint
-    return None
+        yield checkpoint
 
 
 def _was_the_last(checkpoint: Path) -> bool:
@@ -169,13 +176,18 @@ def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
     """Writes log.json and curves.png beside the weights: nothing that tells of the machine, so that the same training
     leaves the same artifact."""
     log = [
-        {name: value for name, value in entry.items() if name not in UNSTEADY}
+        {name: _or_none(value) for name, value in entry.items() if name.removeprefix("eval_") not in UNSTEADY}
         for entry in trainer.state.log_history
         if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
     ]
     (bench.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
     picture = curves(log, shown, bench.out / "curves.png")
     announce.picture(f"{bench.scratch.name.split('-')[0]}-curves", picture, "Training curves")
+
+
+def _or_none(value: Any) -> Any:
+    """JSON knows no NaN; what was none stands in signals.json."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_log(checkpoint: Path) -> list[dict[str, Any]]:

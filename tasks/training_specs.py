@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from apprentice.tasks.signal_specs import GrpoSignals, HeldOut, Signals
 from apprentice.tasks.specs import HOW, Spec
 
 
@@ -71,6 +72,8 @@ class SftSpec(TrainerSpec):
     net learns a skill all at once, after a number of steps that differs from seed to seed; this does not."""
     max_rows: int | None = None
     """Train on the first rows only: where SFT stops is part of the recipe."""
+    signals: Signals = Signals()
+    """What to stop at, or to warn of, while it trains."""
 
 
 class GrpoSpec(TrainerSpec):
@@ -104,6 +107,13 @@ class GrpoSpec(TrainerSpec):
     """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
+    signals: GrpoSignals = GrpoSignals()
+    """What to stop at, or to warn of, while it trains; the report reads the curves by the same rules."""
+    held_out: HeldOut = HeldOut()
+    """Questions that decide which step's weights are published."""
+    said_every: int = Field(default=10, ge=1)
+    """Logs after which one group is kept as it was said (completions.jsonl), to be read by a person; of the first log
+    and of the last one it is kept, too."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":
@@ -118,3 +128,25 @@ class GrpoSpec(TrainerSpec):
     def rollouts_a_step(self) -> int:
         """Completions, and sessions, of all processes together."""
         return self.batch_size * self.gradient_accumulation * self.processes
+
+    @model_validator(mode="after")
+    def _evaluations_fit(self) -> "GrpoSpec":
+        if not self.held_out.questions:
+            return self
+        at_once = self.held_out.at_once(self.batch_size)
+        if self.held_out.questions % at_once:
+            raise ValueError(
+                f"held_out.questions ({self.held_out.questions}) must be a multiple of the {at_once} that are asked at "
+                "once (held_out.batch_size, or batch_size): their mean is taken over whole batches"
+            )
+        if self.held_out.every % self.logging_steps:
+            raise ValueError(
+                f"held_out.every ({self.held_out.every}) must be a multiple of logging_steps ({self.logging_steps}): "
+                "a log's means would lack the steps before a checkpoint"
+            )
+        return self
+
+    def sessions(self) -> int:
+        """Rollouts that one process plays at once, at most."""
+        evaluation = self.held_out.at_once(self.batch_size) if self.held_out.questions else 0
+        return max(self.rollouts_a_step // self.processes, evaluation)

@@ -17,6 +17,8 @@ from apprentice.tasks.contamination import contamination
 from apprentice.tasks.diagnose import read_curves
 from apprentice.tasks.evaluate import read_episodes
 from apprentice.tasks.record import Examined
+from apprentice.tasks.signal_specs import GrpoSignals
+from apprentice.tasks.signals import read_signals
 from apprentice.tasks.slices import side_by_side, slices, worst
 from apprentice.tasks.specs import GateSpec
 from apprentice.tasks.stage import Bench, stage
@@ -24,7 +26,7 @@ from apprentice.tasks.statistics import holm, mean_interval, paired_difference, 
 from apprentice.tasks.training import read_log
 
 
-@stage(gives=Verdict, version=2, title="Comparison and diagnosis")
+@stage(gives=Verdict, version=3, title="Comparison and diagnosis")
 def verdict(
     bench: Bench,
     gate: GateSpec,
@@ -46,7 +48,8 @@ def verdict(
     bought = bench.fetch(rollouts)
     shared = contamination(episodes["grpo"], bench.fetch(trained), bought, gate.max_overlap)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
-    reading = read_curves(read_log(bench.fetch(trained)), beta)._asdict()
+    rules = GrpoSignals.model_validate(read_signals(bench.fetch(trained))["rules"])
+    reading = read_curves(read_log(bench.fetch(trained)), beta, rules)._asdict()
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         **compared,

@@ -85,6 +85,11 @@ def report(folder: Path) -> dict[str, Any]:
             "completion_tokens": 200,
             "cost_usd": 0.5,
         },
+        "signals": {"SFT": [], "GRPO": ["Step 20: 93% of the groups scored all the same. Stop earlier."]},
+        "completions": [
+            {"step": 20, "seed": 1, "question": NASTY, "said": NASTY, "calls": [], "replies": [], "reward": 0.0},
+            {"step": 20, "seed": 1, "question": "1 + 1 =", "said": "", "calls": [], "replies": [], "reward": None},
+        ],
         "lengths": {"p50": 1, "p95": 2, "p99": 3, "longest": 4, "max_length": 8, "truncated": 0},
         "teacher": calibration(folder, chain_sum),
         "stages": [
@@ -117,6 +122,7 @@ def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, wi
         "The same questions, model by model",
         "The worst failures",
         "What GRPO's curves say",
+        "What the model said while GRPO trained",
         "What was learned from",
         "The teacher against the environment",
         "Costs",

@@ -1,0 +1,113 @@
+"""A GRPO training of seconds, without an environment: the reward is a function of what was written, and of the step."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.held_out import evaluation
+from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.signals import read_signals
+from apprentice.tasks.stage import Bench, Work
+from apprentice.tasks.store import digest
+from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.training import arguments, keep_log, train
+from apprentice.tasks.training_specs import GrpoSpec
+from apprentice.tasks.watcher import settle, watch
+from tests.tasks.test_one_prompt import tiny_model
+
+SMALL: dict[str, Any] = {
+    "batch_size": 8,
+    "gradient_accumulation": 1,
+    "num_generations": 4,
+    "learning_rate": 1e-2,
+    "warmup_steps": 0,
+    "checkpoint_steps": 2,
+    "max_steps": 8,
+    "max_completion_length": 8,
+}
+
+
+def variety(text: str, step: int) -> float:
+    """A reward that differs within a group: how many letters a text has."""
+    return len(set(text)) / 10
+
+
+class Toy:
+    """TRL's reward function: `score` of a text at a step.
+
+    Attributes:
+        calls: Batches that were scored, evaluations included.
+    """
+
+    __name__ = "toy"
+
+    def __init__(self, score: Callable[[str, int], float] = variety):
+        self._score = score
+        self._fails_at = 0
+        self._error: BaseException | None = None
+        self.calls = 0
+
+    def failing(self, at: int, error: BaseException) -> "Toy":
+        """The same, but that a call of that number fails."""
+        self._fails_at, self._error = at, error
+        return self
+
+    def __call__(self, completions: list[Any], trainer_state: Any, **_: Any) -> list[float]:
+        self.calls += 1
+        if self.calls == self._fails_at and self._error is not None:
+            raise self._error
+        step = trainer_state.global_step + 1
+        return [self._score(completion[0]["content"], step) for completion in completions]
+
+
+class Left(NamedTuple):
+    """What a training leaves."""
+
+    weights: str
+    log: list[dict[str, Any]]
+    signals: dict[str, Any]
+
+
+def left_by(bench: Bench) -> Left:
+    log = json.loads((bench.out / "log.json").read_text())
+    return Left(digest(bench.out, "*.safetensors"), log, read_signals(bench.out))
+
+
+def run(work: Work, folder: Path, task: EnvironmentSpec, spec: GrpoSpec, reward: Toy, *callbacks: Any) -> Bench:
+    """Trains in `folder` until it ends or fails, from where an earlier call was interrupted."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    bench = Bench(work, "0" * 20, folder.with_name(f"{folder.name}-out"), folder)
+    bench.out.mkdir(exist_ok=True)
+    bench.scratch.mkdir(exist_ok=True)
+    set_seed(0)
+    tokenizer = build_tokenizer(task, ["1 + 1 =", "2 + 2 ="])
+    rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(60)]
+    held = spec.held_out.questions
+    trainer = GRPOTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows[held:]),
+        eval_dataset=Dataset.from_list(rows[:held]) if held else None,
+        reward_funcs=reward,  # type: ignore[arg-type]
+        callbacks=list(callbacks),
+        args=GRPOConfig(
+            **{**arguments(bench, spec, 0, "grpo"), "report_to": "none"},
+            **evaluation(spec),
+            max_steps=spec.max_steps,
+            num_generations=spec.num_generations,
+            max_completion_length=spec.max_completion_length,
+            chat_template_kwargs=TEMPLATE_ARGUMENTS,
+        ),
+    )
+    watch(trainer, spec.signals)
+    train(bench, "GRPO steps", trainer, spec.max_steps)
+    settle(bench, trainer, spec.signals)
+    keep_log(bench, trainer, {"reward": "reward"})
+    trainer.save_model(str(bench.out))
+    return bench
