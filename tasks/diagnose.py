@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 from apprentice.tasks.statistics import Interval, welch_interval
 
+TOO_EASY = 0.9
+"""At this reward, or above, most groups score all the same before anything was learned."""
+TOO_HARD = 0.2
+"""At this reward, or below, most groups have no rollout that shows the way."""
 ENDS = 5
 """Logged rewards at either end that are averaged (walkthrough, section 10)."""
 
@@ -54,12 +58,12 @@ def _judge(
 ) -> tuple[str, str]:
     if ci is None and logs < 2 * ENDS:
         return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."
-    if first >= 0.9:
+    if first >= TOO_EASY:
         return (
             "too easy",
             "The reward was at 90% before GRPO began; make the task harder (environment.settings).",
         )
-    if first <= 0.2 and dead_first >= 0.8:
+    if first <= TOO_HARD and dead_first >= 0.8:
         return (
             "no signal",
             "Nearly every group scored the same, near zero: check format compliance, train SFT longer, "

@@ -3,11 +3,11 @@
 In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not here keeps TRL's defaults.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from apprentice.tasks.specs import HOW, Spec
+from apprentice.tasks.specs import CHOOSES, HOW, Spec
 
 
 class TrainerSpec(Spec):
@@ -97,6 +97,9 @@ class GrpoSpec(TrainerSpec):
     """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
+    auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=CHOOSES)
+    """A ladder: settings of the environment, each whole as in environment.settings, the easiest first. GRPO trains on
+    those under which the SFT model is right nearest to half of the time. Costs a probe, and the questions, of each."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":
