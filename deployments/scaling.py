@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.specs import CollectSpec, EvaluateSpec, Prices, TeacherSpec
+from apprentice.tasks.specs import CollectSpec, EvaluateSpec, Prices, ProbeSpec, TeacherSpec
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 # --- measured on two cores --------------------------------------------------------------------------------------------
@@ -159,6 +159,7 @@ class Size(NamedTuple):
     sft: SftSpec = SftSpec()
     grpo: GrpoSpec = GrpoSpec()
     evaluate: EvaluateSpec = EvaluateSpec()
+    probe: ProbeSpec = ProbeSpec()
     world: World = World()
 
 
@@ -327,18 +328,20 @@ def estimate(size: Size, together: bool = False) -> Estimate:
     rows = min(size.episodes * world.kept, size.sft.max_rows or math.inf)
     seeds = size.episodes + size.grpo.max_steps * completions // size.grpo.num_generations + 2 * size.evaluate.questions
     models = 3 + 2 * world.guards
-    artifacts = 10 + size.collect.shards + 3 + 3 * world.guards  # one task run makes each
+    rungs = len(size.grpo.auto_difficulty)
+    probes = (rungs or 1) if size.probe.questions else 0
+    artifacts = 10 + rungs + 2 * probes + size.collect.shards + 3 + 3 * world.guards  # one task run makes each
     lines = LINE_BYTES + TURN_BYTES * (world.turns - 1)
     # rollouts stand in the store as shards, as a whole, and as what was kept
     stored = seeds * QUESTION_LINE_BYTES + size.episodes * lines * (2 + world.kept) + 4 * 4 * world.parameters
-    on_gpus = [_sft(size, rows, gpus), _grpo(size, completions, gpus), _evaluate(size, models, gpus)]
+    on_gpus = [_sft(size, rows, gpus), _grpo(size, completions, gpus), _evaluate(size, models, probes, gpus)]
     parts = [
         Part("questions", seeds * RESET_S / world.servers, SERVER),
         Part("collect", play_seconds(size) + size.episodes * WRITE_S, slowest(size)[1]),
         Part("filter", size.episodes * FILTER_S, CORE),
         Part("lengths", size.episodes * world.kept * LENGTHS_S, CORE),
         *on_gpus,
-        Part("Prefect", artifacts * TASK_RUN_S + (2 + models) * (DISPATCH_S + FLOW_RUN_S), PREFECT),
+        Part("Prefect", artifacts * TASK_RUN_S + (2 + models + probes) * (DISPATCH_S + FLOW_RUN_S), PREFECT),
     ]
     held = {name: BASE_BYTES[name] + size.episodes * each for name, each in EPISODE_BYTES.items()}
     held["sft"] = BASE_BYTES["sft"] + rows * ROW_BYTES + 4 * world.parameters  # weights pass through on their way
@@ -400,11 +403,13 @@ def _saving(size: Size, checkpoint_steps: int) -> float:
     return CHECKPOINT_BYTES * size.world.parameters / DISK_BYTES_S / checkpoint_steps
 
 
-def _evaluate(size: Size, models: int, gpus: int) -> Part:
+def _evaluate(size: Size, models: int, probes: int, gpus: int) -> Part:
     spec = size.evaluate
-    waves = math.ceil(spec.questions * spec.samples / (min(spec.batch_size, GENERATION_BATCH) * gpus))
-    seconds = waves * size.world.turns * spec.max_new_tokens * DECODE_S
-    return Part("evaluate", models * (LOAD_S + seconds), GPU)
+    at_once = min(spec.batch_size, GENERATION_BATCH) * gpus
+    a_wave = size.world.turns * DECODE_S
+    seconds = math.ceil(spec.questions * spec.samples / at_once) * a_wave * spec.max_new_tokens
+    probing = math.ceil(size.probe.questions / at_once) * a_wave * size.grpo.max_completion_length
+    return Part("evaluate", models * (LOAD_S + seconds) + probes * (LOAD_S + probing), GPU)
 
 
 def _hub(size: Size, artifacts: int, stored: float) -> Part:

@@ -35,13 +35,22 @@ def held_out(work: Work, recipe: Recipe, asked: Questions, models: dict[str, Che
 def guard_rails(work: Work, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
     """Every model on every guard rail, by `<guard>.<model>`."""
     evaluations = {}
-    for place, guard in enumerate(recipe.guards):
+    asked = guard_questions(work, recipe)
+    for guard in recipe.guards:
         tokens = guard.max_new_tokens or recipe.evaluate.max_new_tokens
         spec = recipe.evaluate.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
-        asked = exam(work, guard.environment, recipe.guard_window(place), guard.questions)
         for name, model in models.items():
-            evaluations[f"{guard.name}.{name}"] = evaluate(work, spec, model, guard.environment, asked, recipe.seed)
+            questions = asked[guard.name]
+            evaluations[f"{guard.name}.{name}"] = evaluate(work, spec, model, guard.environment, questions, recipe.seed)
     return evaluations
+
+
+def guard_questions(work: Work, recipe: Recipe) -> dict[str, Questions]:
+    """What every guard rail asks, by its name."""
+    return {
+        guard.name: exam(work, guard.environment, recipe.guard_window(place), guard.questions)
+        for place, guard in enumerate(recipe.guards)
+    }
 
 
 def promotion(

@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from apprentice.tasks.difficulty import rows_of
 from apprentice.tasks.gate import as_markdown
 from apprentice.tasks.markdown import code, comparison_rows, difference_cells, fenced, markdown_table, points
 from apprentice.tasks.record import Examined
@@ -30,6 +31,7 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
         *_slices(report["slices"]),
         *_side_by_side(report["side_by_side"]),
         *_failures(report["failures"]),
+        *_probe(report["probe"]),
         *_curves(report["grpo"], report["signals"]),
         *_said(report["completions"]),
         *_learned_from(report, samples),
@@ -170,6 +172,16 @@ def _failures(failures: list[dict[str, Any]]) -> list[str]:
 def _turn(message: dict[str, Any]) -> str:
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
     return f"[{message['role']}] " + "\n".join(part for part in [message.get("content") or "", *calls] if part)
+
+
+def _probe(probe: dict[str, Any] | None) -> list[str]:
+    if probe is None:
+        return []
+    return [
+        f"## How hard GRPO's task was\n\n{probe['says']}\n",
+        markdown_table(rows_of(probe)),
+        "The SFT model on questions that GRPO trains on, one sample each, drawn as in GRPO; 95% intervals.\n",
+    ]
 
 
 def _curves(grpo: dict[str, Any], signals: dict[str, list[str]]) -> list[str]:

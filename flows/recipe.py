@@ -19,6 +19,7 @@ from apprentice.tasks.specs import (
     EvaluateSpec,
     GateSpec,
     LengthsSpec,
+    ProbeSpec,
     SeedWindows,
     Spec,
     StudentSpec,
@@ -110,6 +111,7 @@ class Recipe(BaseModel):
     collect: CollectSpec = CollectSpec()
     lengths: LengthsSpec = LengthsSpec()
     sft: SftSpec = SftSpec()
+    probe: ProbeSpec = ProbeSpec()
     grpo: GrpoSpec = GrpoSpec()
     evaluate: EvaluateSpec = EvaluateSpec()
     guards: list[GuardSpec] = []
@@ -141,16 +143,22 @@ class Recipe(BaseModel):
         )
 
     def for_record(self) -> dict[str, Any]:
-        """The recipe as it is written beside what it made: what enters keys, and not where servers and store were."""
+        """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
+        servers and store were."""
         without: Any = {"server": True, "store": True, "guards": {"__all__": {"server"}}}
         whole = self.model_dump(mode="json", exclude=without)
-        return whole | {name: value.in_key() for name, value in self if name in whole and isinstance(value, Spec)}
+        return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 
     def server_of(self, environment: str) -> EnvironmentServer:
         """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
         if environment == self.environment.name:
             return self.server
         return next(guard.server for guard in self.guards if guard.environment.name == environment)
+
+    def rungs(self) -> list[EnvironmentSpec]:
+        """The environment under the settings of each rung that GRPO may train on; none without a ladder."""
+        own = self.environment.model_dump()
+        return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in self.grpo.auto_difficulty]
 
     def guard_window(self, place: int) -> Window:
         """The seeds of the guard rail at `place`: twice its questions, as repeated ones are skipped."""
@@ -167,6 +175,20 @@ class Recipe(BaseModel):
         names = [guard.name for guard in self.guards]
         if len(names) != len(set(names)):
             raise ValueError(f"two guards bear one name: {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _rungs_can_be_chosen_from(self) -> "Recipe":
+        ladder = self.grpo.auto_difficulty
+        for place, settings in enumerate(ladder):
+            try:
+                EnvironmentSpec(name=self.environment.name, settings=settings)
+            except ValidationError as error:
+                raise ValueError(f"grpo.auto_difficulty.{place}: {error.errors()[0]['msg']}") from None
+            if settings in ladder[:place]:
+                raise ValueError(f"grpo.auto_difficulty.{place} is the same as one before it")
+        if ladder and not self.probe.questions:
+            raise ValueError("grpo.auto_difficulty is chosen from by a probe: set probe.questions, such as 48")
         return self
 
     @model_validator(mode="after")

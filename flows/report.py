@@ -14,6 +14,7 @@ import yaml
 
 from apprentice.flows.examination import Outcome
 from apprentice.flows.page import as_html_page, as_markdown_page
+from apprentice.flows.probe import Probed
 from apprentice.flows.recipe import Recipe
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import (
@@ -44,6 +45,7 @@ class Made(NamedTuple):
     base: BaseStudent
     measured: LengthStats
     warm: SftCheckpoint
+    probed: Probed
     trained: GrpoCheckpoint
     examined: dict[str, Evaluation]
     guards: dict[str, Evaluation]
@@ -52,7 +54,8 @@ class Made(NamedTuple):
 
     def artifacts(self) -> list[Artifact]:
         single = [self.asked, self.rollouts, self.kept, self.base, self.measured, self.warm, self.trained]
-        return [*single, *self.examined.values(), *self.guards.values(), self.judged, self.outcome.release]
+        probed = [each for each in self.probed.artifacts() if each != self.asked]
+        return [*single, *probed, *self.examined.values(), *self.guards.values(), self.judged, self.outcome.release]
 
 
 def new_run_folder(runs: Path, recipe: Recipe) -> Path:
@@ -99,6 +102,7 @@ def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
             "completion_tokens": made.rollouts.completion_tokens,
             "cost_usd": made.rollouts.cost_usd,
         },
+        "probe": made.probed.as_json(),
         "signals": {
             "SFT": as_lines(read_signals(fetch(made.warm))),
             "GRPO": as_lines(read_signals(fetch(made.trained))),

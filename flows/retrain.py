@@ -12,6 +12,7 @@ from prefect.states import Completed
 from apprentice.flows.dispatch import Pool
 from apprentice.flows.examination import guard_rails, held_out, promotion
 from apprentice.flows.place import here
+from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import Made, link_up, new_run_folder, write_report
 from apprentice.flows.servers import RunServers
@@ -49,19 +50,21 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)
+        rungs = ladder(work, recipe, asked)
         rollouts = collect(work, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
         kept = filter_rollouts(work, rollouts, asked)
         base = student(work, recipe.student, task, asked, seed)
         measured = lengths(work, recipe.lengths, kept, base)
         warm = sft(work, recipe.sft, base, kept, measured, seed)
-        trained = grpo(work, recipe.grpo, warm, task, asked, seed)
+        probed = probe(work, recipe, rungs, warm)
+        trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, seed)
 
         examined = held_out(work, recipe, asked, {"base": base, "sft": warm, "grpo": trained})
         guards = guard_rails(work, recipe, {"base": base, "grpo": trained})
         judged = verdict(work, recipe.gate, examined, guards, task, rollouts, trained, recipe.grpo.beta)
         outcome = promotion(work, recipe, asked, base, trained, examined, guards, judged)
 
-    made = Made(asked, rollouts, kept, base, measured, warm, trained, examined, guards, judged, outcome)
+    made = Made(asked, rollouts, kept, base, measured, warm, probed, trained, examined, guards, judged, outcome)
     write_report(folder, recipe, work, made)
     if all(stage.state == "cached" for stage in work.log):
         return Completed(name="Cached", message="Every artifact was there already.", data=folder)  # type: ignore[return-value]

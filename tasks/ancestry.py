@@ -72,8 +72,13 @@ class Ancestry:
         return next((each for each in [self, *self.ancestors()] if each.is_a(*kinds)), None)
 
     def environment(self) -> dict[str, Any] | None:
-        """The environment in which it was made, or its nearest ancestor that names one: an EnvironmentSpec as JSON."""
-        return next((env for each in [self, *self.ancestors()] if (env := each.settings.get("environment"))), None)
+        """The environment in which it was made, judged, or its nearest ancestor was made: an EnvironmentSpec as JSON.
+
+        Judged first: GRPO may have trained in another one than that on which the model is judged.
+        """
+        judged = [each for name, each in self.inputs.items() if name == "judged"]
+        looked_at = [self, *judged, *self.ancestors()]
+        return next((env for each in looked_at if (env := each.settings.get("environment"))), None)
 
     def fetch(self) -> Path | None:
         """Its files, or None when they are gone."""

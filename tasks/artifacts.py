@@ -36,7 +36,7 @@ class Artifact(BaseModel):
 
 
 class Questions(Artifact):
-    """Every question of the three seed windows, as text."""
+    """Questions of seed windows, as text."""
 
     suffix = "questions"
     collect: int

@@ -16,7 +16,7 @@ def made_how(ancestry: Ancestry) -> list[str]:
         played = played_by(ancestry)
         return _by_teacher(played) + (_spent(ancestry) if ancestry.is_a(KeptRollouts) else []) if played else []
     if ancestry.is_a(Questions):
-        return _by_windows(ancestry.settings)
+        return _by_windows(ancestry)
     return _by_examination(ancestry) if ancestry.is_a(Evaluation) else []
 
 
@@ -56,7 +56,13 @@ def _spent(ancestry: Ancestry) -> list[str]:
     ]
 
 
-def _by_windows(settings: dict[str, Any]) -> list[str]:
+def _by_windows(ancestry: Ancestry) -> list[str]:
+    settings, source = ancestry.settings, ancestry.inputs.get("questions")
+    if source:  # a probe's
+        return [f"The first {settings['examined']} distinct questions for `grpo` in {named(source)}."]
+    if "window" in settings and "examined" not in settings:  # a rung's
+        kept_out = ", ".join(map(named, ancestry.inputs.values()))
+        return [f"`grpo`: seeds {_seeds(settings['window'])}.", f"Kept out by their text: what is asked in {kept_out}."]
     windows = settings.get("windows") or ({"evaluate": settings["window"]} if "window" in settings else {})
     lines = [f"{code(purpose)}: seeds {_seeds(window)}." for purpose, window in windows.items()]
     return [*lines, f"The first {settings['examined']} distinct questions of `evaluate` are examined."] if lines else []

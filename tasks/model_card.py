@@ -15,13 +15,12 @@ from apprentice.tasks.artifacts import (
     Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
-    Questions,
     Release,
     SftCheckpoint,
 )
 from apprentice.tasks.card_parts import acted_in, block, called, licence_section, shown, sources_section, tags
 from apprentice.tasks.markdown import code
-from apprentice.tasks.model_making import began, begun_as, examination, given_model, trainings, verdict_on
+from apprentice.tasks.model_making import began, begun_as, examination, examined_on, given_model, trainings, verdict_on
 from apprentice.tasks.rendering import is_trusted
 from apprentice.tasks.signals import as_lines, read_signals
 from apprentice.tasks.snippets import model_snippet, where_it_runs
@@ -101,7 +100,7 @@ def _results(ancestry: Ancestry) -> list["EvalResult"]:
     """The examination of the released model; none where training had seen more of it than was allowed."""
     from huggingface_hub import EvalResult
 
-    verdict, asked, environment = verdict_on(ancestry), ancestry.nearest(Questions), ancestry.environment()
+    verdict, asked, environment = verdict_on(ancestry), examined_on(ancestry), ancestry.environment()
     if verdict is None or asked is None or environment is None or not verdict["contamination"]["clean"]:
         return []
     return [

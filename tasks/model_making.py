@@ -63,9 +63,19 @@ def verdict_on(ancestry: Ancestry) -> dict[str, Any] | None:
     return json.loads((folder / "verdict.json").read_text()) if folder else None
 
 
+def examined_on(ancestry: Ancestry) -> Ancestry | None:
+    """The questions on which a release was examined; None where they are gone, or there was no examination.
+
+    Not simply the nearest: GRPO may have trained on questions of another difficulty.
+    """
+    judged = ancestry.nearest(Verdict)
+    examined = judged.inputs.get("evaluations.grpo") if judged else None
+    return examined.nearest(Questions) if examined else None
+
+
 def examination(ancestry: Ancestry) -> list[str]:
     """What a release was examined on, and what training had seen of it."""
-    verdict, asked = verdict_on(ancestry), ancestry.nearest(Questions)
+    verdict, asked = verdict_on(ancestry), examined_on(ancestry)
     if verdict is None:
         return []
     shared = verdict["contamination"]
@@ -109,7 +119,22 @@ def _trained_on(trained: Ancestry) -> list[str]:
     kept, asked = trained.nearest(KeptRollouts), trained.nearest(Questions)
     if trained.is_a(SftCheckpoint):
         return [f"On {named(kept)}, of {kept.counts.get('kept', 'an unknown number of')} episodes.", ""] if kept else []
-    return [f"On the questions for `grpo` in {named(asked)}; the reward is the environment's.", ""] if asked else []
+    if asked is None:
+        return []
+    return [f"On the questions for `grpo` in {named(asked)}; the reward is the environment's. {_rung(trained)}", ""]
+
+
+def _rung(trained: Ancestry) -> str:
+    """The settings of GRPO's task, where they are others than those under which the student was made."""
+    base, own = trained.nearest(BaseStudent), trained.settings.get("environment") or {}
+    taught = (base.settings.get("environment") if base else None) or own
+    if own.get("settings") == taught.get("settings"):
+        return ""
+    settings = code(json.dumps(shown(own["settings"]), ensure_ascii=False))
+    return (
+        f"The environment's settings were {settings} here: of those that the recipe gives to choose from, the ones "
+        "under which the model was right nearest to half of the time."
+    )
 
 
 def _meaning(spec: type[Spec], setting: str) -> str:

@@ -7,7 +7,7 @@ before anything was bought or trained.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, 
 
     Raises Stop when the environment refuses the configuration, cannot be reached, or has too few questions.
     """
-    texts = _ask(bench, environment, [seed for _, window in windows for seed in window.seeds()])
+    texts = ask(bench, environment, [seed for _, window in windows for seed in window.seeds()])
     examination: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
         if len(examination) < examined:
@@ -43,8 +43,7 @@ def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, 
             used = _is_used(purpose, seed, examination.get(same_text(text)))
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, examination, rows, examined)
-    with (bench.out / "questions.jsonl").open("w") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_questions(bench.out, rows)
     used_by = {purpose: sum(row["used"] for row in rows if row["purpose"] == purpose) for purpose, _ in windows}
     return {
         "collect": windows.collect.size,
@@ -58,17 +57,22 @@ def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, 
 def exam(bench: Bench, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or as many as there are. Raises Stop as `questions`."""
     chosen: dict[str, dict[str, Any]] = {}
-    for seed, text in sorted(_ask(bench, environment, window.seeds()).items()):
+    for seed, text in sorted(ask(bench, environment, window.seeds()).items()):
         if len(chosen) < examined:
             chosen.setdefault(same_text(text), {"purpose": "evaluate", "seed": seed, "question": text, "used": True})
-    with (bench.out / "questions.jsonl").open("w") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen.values())
+    write_questions(bench.out, chosen.values())
     return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
 
 
 def same_text(question: str) -> str:
     """Equal for questions that differ only in case and in white space: who has seen one has seen the other."""
     return " ".join(question.casefold().split())
+
+
+def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """A line a row: purpose, seed, question, used."""
+    with (out / "questions.jsonl").open("w") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
@@ -82,7 +86,14 @@ def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
     return examined == seed if purpose == "evaluate" else examined is None
 
 
-def _ask(bench: Bench, environment: EnvironmentSpec, seeds: Sequence[int]) -> dict[int, str]:
+def ask(
+    bench: Bench, environment: EnvironmentSpec, seeds: Sequence[int], named: str = "environment.settings"
+) -> dict[int, str]:
+    """The question of each seed. Raises Stop when the environment refuses the task, or cannot be reached.
+
+    `named`: where the recipe has the task's settings.
+    """
+
     def reset(instance: ToolEnvironment, seed: int) -> str:
         return instance.reset(seed=seed)
 
@@ -97,9 +108,7 @@ def _ask(bench: Bench, environment: EnvironmentSpec, seeds: Sequence[int]) -> di
                 texts[seed] = text
                 advance(1)
     except Refused as refused:
-        raise Stop(
-            f"The environment refused the task: {refused}", "Correct environment.settings in the recipe."
-        ) from refused
+        raise Stop(f"The environment refused the task: {refused}", f"Correct {named} in the recipe.") from refused
     except SessionLost as lost:
         raise Stop(f"The environment's server cannot be reached: {lost}", "See that it runs, then run again.") from lost
     return texts

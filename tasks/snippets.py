@@ -132,10 +132,11 @@ def _instance(environment: dict[str, Any] | None) -> ToolEnvironment | None:
 
 
 def _question(ancestry: Ancestry) -> str:
-    """A question of the evaluation."""
+    """A question of the evaluation, or of GRPO where there is none among the nearest."""
     asked = ancestry.nearest(Questions)
     if (folder := asked.fetch() if asked else None) is None:
         return NO_QUESTION
     with (folder / "questions.jsonl").open() as file:
-        rows = map(json.loads, file)
-        return next((row["question"] for row in rows if row["purpose"] == "evaluate" and row["used"]), NO_QUESTION)
+        used = [row for row in map(json.loads, file) if row["used"]]
+    by_purpose = {row["purpose"]: row["question"] for row in reversed(used)}  # the first of each
+    return by_purpose.get("evaluate") or by_purpose.get("grpo", NO_QUESTION)

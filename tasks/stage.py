@@ -208,6 +208,10 @@ class Stage(Generic[P, A]):
         announce.stage_ended(title, ended, told=not work.holds_device)
         return artifact
 
+    def titled(self, title: str) -> "Stage[P, A]":
+        """The same stage under another title, where a run has it do two things that a person tells apart."""
+        return Stage(self.body, self.gives, self.version, title, self.gpu)
+
     def map(self, work: Work, given: list[tuple[Any, ...]]) -> list[A]:
         """The stage for every tuple of arguments, as tasks on the flow's task runner; results in order.
 

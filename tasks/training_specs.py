@@ -4,12 +4,12 @@ In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not her
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from apprentice.tasks.signal_specs import GrpoSignals, HeldOut, Signals
-from apprentice.tasks.specs import HOW, Spec
+from apprentice.tasks.specs import CHOOSES, HOW, Spec
 
 
 class TrainerSpec(Spec):
@@ -114,6 +114,9 @@ class GrpoSpec(TrainerSpec):
     said_every: int = Field(default=10, ge=1)
     """Logs after which one group is kept as it was said (completions.jsonl), to be read by a person; of the first log
     and of the last one it is kept, too."""
+    auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=CHOOSES)
+    """A ladder: settings of the environment, each whole as in environment.settings, the easiest first. GRPO trains on
+    those under which the SFT model is right nearest to half of the time. Costs a probe, and the questions, of each."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":

@@ -34,7 +34,7 @@ def main() -> None:
         report = json.loads(newest_report(cluster).read_text())
         stages = [{name: stage[name] for name in ("name", "pool", "worker")} for stage in report["stages"]]
         gpu = [stage for stage in stages if stage["name"] in ("sft", "grpo", "evaluate")]
-        assert len(gpu) == 7, stages
+        assert len(gpu) == 8, stages
         assert all((stage["pool"], stage["worker"]) == ("a100", "a100-worker") for stage in gpu), stages
         cpu = [stage for stage in stages if stage not in gpu]
         assert all((stage["pool"], stage["worker"]) == ("cpu", "cpu-worker") for stage in cpu), stages

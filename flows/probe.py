@@ -1,0 +1,125 @@
+"""Before GRPO: how hard its task is for the SFT model, and, from a ladder of tasks, the one that teaches most.
+
+In: the recipe, its questions, the SFT model. Out: the task and the questions that GRPO trains on, with the rates behind
+the choice. Nothing of it enters the gate: the examinations stay those of the recipe's own environment.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.examination import guard_questions
+from apprentice.flows.recipe import Recipe
+from apprentice.tasks import announce
+from apprentice.tasks.artifacts import Artifact, Evaluation, Questions, SftCheckpoint
+from apprentice.tasks.difficulty import Difficulty, difficulty, judgement, nearest_to_half, rows_of, told_apart
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.markdown import markdown_table
+from apprentice.tasks.rungs import probe_questions, rung_questions
+from apprentice.tasks.signal_specs import GrpoSignals
+from apprentice.tasks.specs import EvaluateSpec
+from apprentice.tasks.stage import Work
+
+
+class Rung(NamedTuple):
+    """A task that GRPO can train on."""
+
+    environment: EnvironmentSpec
+    questions: Questions
+
+
+class Probed(NamedTuple):
+    """What GRPO trains on, and why."""
+
+    rungs: list[Rung]
+    asked: list[Questions]
+    """What the probe played of each rung; nothing where there was no probe."""
+    played: list[Evaluation]
+    chosen: int
+    rules: GrpoSignals
+    """What counts as too easy and too hard."""
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        return self.rungs[self.chosen].environment
+
+    @property
+    def questions(self) -> Questions:
+        return self.rungs[self.chosen].questions
+
+    def artifacts(self) -> Iterator[Artifact]:
+        """What was made for it."""
+        yield from (rung.questions for rung in self.rungs)
+        yield from (*self.asked, *self.played)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """For the report; None where there was no probe."""
+        if not self.played:
+            return None
+        found = [difficulty(each, self.rules) for each in self.played]
+        words = told_apart([rung.environment.settings for rung in self.rungs])
+        rungs = [
+            {"called": called, "settings": rung.environment.settings} | each._asdict()
+            for rung, called, each in zip(self.rungs, words, found, strict=True)
+        ]
+        return {"rungs": rungs, "chosen": self.chosen, "says": self._says(found[self.chosen], words[self.chosen])}
+
+    def _says(self, found: Difficulty, called: str) -> str:
+        if len(self.rungs) == 1:
+            return judgement(found)
+        which = f"GRPO trains on rung {self.chosen + 1} of {len(self.rungs)} ({called}), whose rate is nearest to half."
+        return f"{which} {judgement(found)}"
+
+
+def ladder(work: Work, recipe: Recipe, asked: Questions) -> list[Rung]:
+    """The tasks that GRPO can train on, with their questions: the recipe's own where it gives no others.
+
+    What any examination of the recipe asks is in none of them. Raises Stop for a rung that is too small, or wrong:
+    before anything is bought or trained.
+    """
+    rungs = recipe.rungs()
+    if not rungs:
+        return [Rung(recipe.environment, asked)]
+    kept_out = {"held_out": asked, **guard_questions(work, recipe)}
+    window = recipe.seed_windows().grpo
+    return [
+        Rung(
+            rung,
+            asked
+            if rung == recipe.environment
+            else rung_questions.titled(f"Questions of rung {place}")(work, rung, window, kept_out),
+        )
+        for place, rung in enumerate(rungs, 1)
+    ]
+
+
+def probe(work: Work, recipe: Recipe, rungs: list[Rung], warm: SftCheckpoint) -> Probed:
+    """Plays every rung with the SFT model, and says how hard GRPO's task is."""
+    if not recipe.probe.questions:
+        return Probed(rungs, [], [], 0, recipe.grpo.signals)
+    asked = [probe_questions(work, rung.questions, recipe.probe.questions) for rung in rungs]
+    played = []
+    for place, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
+        title = "Probe of sft" + (f" on rung {place}" if len(rungs) > 1 else "")
+        stage = evaluate.titled(f"{title} in {{environment}}")
+        played.append(stage(work, _as_grpo_plays(recipe), warm, rung.environment, questions, recipe.seed))
+    found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), recipe.grpo.signals)
+    _show(found.as_json() or {})
+    return found
+
+
+def _as_grpo_plays(recipe: Recipe) -> EvaluateSpec:
+    return EvaluateSpec(
+        questions=recipe.probe.questions,
+        decoding="sampled",
+        temperature=recipe.grpo.temperature,
+        max_new_tokens=recipe.grpo.max_completion_length,
+        batch_size=recipe.evaluate.batch_size,
+    )
+
+
+def _show(report: dict[str, Any]) -> None:
+    announce.table("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
+    announce.say(report["says"])
+    text = f"{report['says']}\n\n{markdown_table(rows_of(report))}"
+    announce.markdown("difficulty", text, "How hard GRPO's task is for the SFT model")

@@ -1,0 +1,269 @@
+"""Before GRPO the SFT model plays each rung, and GRPO trains on the one where it is right nearest to half of the time.
+
+The student says True whatever it is asked, and the rungs differ in how often that is so: real stages, known rates.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prefect import flow
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.reasoning_gym import datasets
+from apprentice.envs.server import EnvironmentServer
+from apprentice.flows.probe import Probed, ladder, probe
+from apprentice.flows.recipe import Recipe, load_recipe
+from apprentice.flows.reproduce import reproduce
+from apprentice.flows.servers import RunServers
+from apprentice.tasks.artifacts import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
+from apprentice.tasks.contamination import read_learned
+from apprentice.tasks.difficulty import nearest_to_half
+from apprentice.tasks.episode import prompt
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.evaluate import read_episodes
+from apprentice.tasks.grpo import grpo
+from apprentice.tasks.lineage import lineage_of
+from apprentice.tasks.provenance import Provenance, parent
+from apprentice.tasks.questions import questions, read_questions, same_text
+from apprentice.tasks.rendering import load_tokenizer, row_ids, training_row
+from apprentice.tasks.stage import StageRun, Work
+from apprentice.tasks.store import LocalStore
+from apprentice.tasks.student import load_model, save, student
+from tests.flows.test_retrain import TOY
+
+PROBED = 32
+
+
+def settings(true: float) -> dict[str, Any]:
+    """Pairs of strings of which that share is isomorphic, True being the right answer."""
+    return {"dataset": "isomorphic_strings", "config": {"max_string_length": 4, "p_solvable": true}}
+
+
+RECIPE = [
+    f"environment.settings={json.dumps(settings(0.9))}",
+    "teacher={model: nobody}",
+    "student.build={hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, max_positions: 256}",
+    "grpo.max_steps=2",
+    f"probe.questions={PROBED}",
+]
+LADDER = [settings(1.0), settings(0.5), settings(0.0)]
+
+
+class Climbed(NamedTuple):
+    """What a flow left that has probed a ladder, twice, and trained on what it chose."""
+
+    recipe: Recipe
+    work: Work
+    asked: Questions
+    warm: SftCheckpoint
+    probed: Probed
+    trained: GrpoCheckpoint
+    second: list[StageRun]
+    """What the second time ran."""
+
+    def episodes(self, place: int) -> Any:
+        return read_episodes(self.work.store.fetch(self.probed.played[place]))
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer, prefect_server: None) -> Climbed:
+    recipe = with_ladder(server, LADDER)
+    store = LocalStore(tmp_path_factory.mktemp("ladder"), "toy")
+
+    @flow
+    def climb() -> Climbed:
+        with RunServers(recipe) as servers:
+            work = Work(store, servers, recipe=recipe.for_record())
+            asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
+            base = student(work, recipe.student, recipe.environment, asked, 0)
+            warm = who_says_true(work, recipe, base)
+            probed = probe(work, recipe, ladder(work, recipe, asked), warm)
+            trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, 0)
+            again = Work(store, servers, recipe=recipe.for_record())
+            assert probe(again, recipe, ladder(again, recipe, asked), warm) == probed
+        return Climbed(recipe, work, asked, warm, probed, trained, again.log)
+
+    return climb()
+
+
+def with_ladder(server: EnvironmentServer, rungs: list[dict[str, Any]], *more: str) -> Recipe:
+    return load_recipe(TOY, [*RECIPE, f"server.url={server.url}", f"grpo.auto_difficulty={json.dumps(rungs)}", *more])
+
+
+def who_says_true(work: Work, recipe: Recipe, base: BaseStudent) -> SftCheckpoint:
+    """The student after a short training on episodes whose answer is True."""
+    import torch
+
+    tokenizer, model = load_tokenizer(work.store.fetch(base)), load_model(work.store.fetch(base))
+    episodes = [row_ids(tokenizer, episode) for episode in episodes_of_true(recipe)]
+    batch = tokenizer.pad({"input_ids": episodes}, padding_side="right", return_tensors="pt")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with work.store.staging() as folder:
+        counts = save(model, tokenizer, folder) | {"stage": "sft"}
+        made = Provenance(inputs={"student": parent(base)})
+        return work.store.publish(SftCheckpoint, "t" * 20, folder, counts, {"stage": "by hand"}, made)
+
+
+def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    instance = recipe.environment.make()
+    call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "True"}}}
+    for seed in recipe.seed_windows().collect.seeds():
+        _, entry = datasets.entry(*recipe.environment.settings.values(), seed)
+        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        heard = {"role": "tool", "content": "OK."}
+        yield training_row([*prompt(instance, entry["question"]), said, heard], tool_schemas(instance))
+
+
+def test_grpo_gets_the_rung_whose_recorded_rate_is_nearest_to_half(climbed: Climbed):
+    report = climbed.probed.as_json()
+    assert report is not None
+    rates = [rung["accuracy"] for rung in report["rungs"]]
+    assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
+    assert report["chosen"] == nearest_to_half(rates) == 1
+    assert [rung["reading"] for rung in report["rungs"]] == ["too easy", "right", "too hard"]
+    assert climbed.probed.environment.settings == settings(0.5)
+    assert (
+        "GRPO trains on rung 2 of 3 (p_solvable 0.5), whose rate is nearest to half. **The task is right**"
+        in (report["says"])
+    )
+    for place, rung in enumerate(report["rungs"]):
+        assert rung["n"] == PROBED == len(climbed.episodes(place))
+        assert rung["accuracy"] == sum(record.is_right for record in climbed.episodes(place)) / PROBED
+        assert rung["ci"][0] <= rung["accuracy"] <= rung["ci"][1]
+
+
+def test_each_rung_is_played_as_grpo_would_play_it_on_its_own_seeds(climbed: Climbed):
+    window = climbed.recipe.seed_windows().grpo
+    for place, rung in enumerate(LADDER):
+        made_by = record_of(climbed, place)["made_by"]
+        assert made_by["settings"]["environment"]["settings"] == rung
+        spec = made_by["settings"]["spec"]
+        grpos = climbed.recipe.grpo
+        assert (spec["decoding"], spec["temperature"], spec["samples"]) == ("sampled", grpos.temperature, 1)
+        assert spec["max_new_tokens"] == grpos.max_completion_length
+        assert {episode.seed for episode in climbed.episodes(place)} <= set(window.seeds())
+
+
+def test_no_examined_question_is_trained_on_or_probed_on_any_rung(climbed: Climbed):
+    store = climbed.work.store
+    held_out = read_questions(store.fetch(climbed.asked), "evaluate")
+    examined = {same_text(row["question"]) for row in held_out if row["used"]}
+    assert len(examined) == climbed.recipe.evaluate.questions
+    for place, rung in enumerate(climbed.probed.rungs):
+        rows = read_questions(store.fetch(rung.questions), "grpo")
+        assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
+        assert not examined & {same_text(episode.question) for episode in climbed.episodes(place)}
+    learned = [row for row in read_learned(store.fetch(climbed.trained)) if row["stage"] == "grpo"]
+    trained_on = read_questions(store.fetch(climbed.probed.questions), "grpo")
+    assert {(row["seed"], row["question"]) for row in learned} <= {
+        (row["seed"], row["question"]) for row in trained_on if row["used"]
+    }
+
+
+def test_what_was_chosen_is_what_grpos_key_is_made_from_and_the_ladder_is_not(climbed: Climbed):
+    node = lineage_of(climbed.trained.key, climbed.work.store.root).root
+    assert node.record is not None
+    made_by = node.record.made_by
+    assert made_by["settings"]["environment"]["settings"] == settings(0.5)
+    assert made_by["inputs"]["questions"] == climbed.probed.questions.revision
+    assert "auto_difficulty" not in made_by["settings"]["spec"]
+    assert node.record.provenance.recipe["grpo"]["auto_difficulty"] == LADDER
+
+
+def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
+    assert {run.state for run in climbed.second} == {"cached"}
+    titles = [run.title for run in climbed.second]
+    assert titles == [
+        "Questions of an examination",
+        *(f"Questions of rung {place}" for place in (1, 2, 3)),
+        *["Questions of the probe"] * 3,
+        *(f"Probe of sft on rung {place} in reasoning_gym isomorphic_strings" for place in (1, 2, 3)),
+    ]
+
+
+def test_what_a_probe_made_can_be_made_again(climbed: Climbed, server: EnvironmentServer):
+    for artifact in (climbed.probed.questions, climbed.probed.asked[1], climbed.probed.played[1]):
+        [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"server.url={server.url}"])
+        assert (outcome.same, outcome.differences) == (True, []), outcome
+
+
+def test_their_cards_say_what_they_are(climbed: Climbed):
+    def card(artifact: Artifact) -> str:
+        return (climbed.work.store.fetch(artifact) / "README.md").read_text()
+
+    def named(artifact: Artifact) -> str:
+        return f"`{artifact.repository}` at tag `{artifact.key}`"
+
+    rung, asked = climbed.probed.questions, climbed.probed.asked[1]
+    window = climbed.recipe.seed_windows().grpo
+    assert f"`grpo`: seeds {window.start:,} to {window.start + window.size - 1:,} (60)." in card(rung)
+    assert f"Kept out by their text: what is asked in {named(climbed.asked)}" in card(rung)
+    assert f"The first {PROBED} distinct questions for `grpo` in {named(rung)}" in card(asked)
+    assert f"The questions: {named(asked)}" in card(climbed.probed.played[1])
+    trained = card(climbed.trained)
+    assert f"On the questions for `grpo` in {named(rung)}" in trained
+    assert '"p_solvable": 0.5' in trained.split("### GRPO")[1].split("|")[0]
+
+
+def test_a_rung_that_is_the_recipes_own_task_is_not_asked_for_twice(climbed: Climbed, server: EnvironmentServer):
+    recipe = with_ladder(server, [settings(0.9)])
+
+    @flow
+    def climb() -> None:
+        with RunServers(recipe) as servers:
+            work = Work(climbed.work.store, servers, recipe=recipe.for_record())
+            [rung] = ladder(work, recipe, climbed.asked)
+            assert (rung.environment, rung.questions) == (recipe.environment, climbed.asked)
+            assert not [run for run in work.log if run.name == "rung_questions"]
+
+    climb()
+
+
+def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Climbed, server: EnvironmentServer):
+    with_probe, without = with_ladder(server, []), with_ladder(server, [], "probe.questions=0")
+
+    @flow
+    def look() -> None:
+        for recipe in (with_probe, without):
+            with RunServers(recipe) as servers:
+                work = Work(climbed.work.store, servers, recipe=recipe.for_record())
+                probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+                assert (probed.environment, probed.questions) == (recipe.environment, climbed.asked)
+                report = probed.as_json()
+                assert (report is None) == (recipe is without)
+                assert [run.title for run in work.log] == (
+                    []
+                    if report is None
+                    else ["Questions of the probe", "Probe of sft in reasoning_gym isomorphic_strings"]
+                )
+                assert report is None or len(report["rungs"]) == 1
+
+    look()
+
+
+@pytest.mark.parametrize(
+    ("rungs", "more", "says"),
+    [
+        ([settings(0.5), {"dataset": "chain_sun"}], "", r"grpo\.auto_difficulty\.1: .*did you mean 'chain_sum'"),
+        ([settings(0.5), settings(0.5)], "", r"grpo\.auto_difficulty\.1 is the same as one before it"),
+        ([settings(0.5)], "probe.questions=0", r"set probe\.questions"),
+    ],
+)
+def test_a_ladder_that_cannot_be_climbed_is_refused(
+    server: EnvironmentServer, rungs: list[dict[str, Any]], more: str, says: str
+):
+    with pytest.raises(Stop, match=says):
+        with_ladder(server, rungs, *filter(None, [more]))
+
+
+def record_of(climbed: Climbed, place: int) -> dict[str, Any]:
+    folder: Path = climbed.work.store.fetch(climbed.probed.played[place])
+    return json.loads((folder / "artifact.json").read_text())

@@ -1,0 +1,102 @@
+"""Law 3 on every rung: what an examination asks is trained on under no other settings either."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reasoning_gym import datasets
+from apprentice.tasks.artifacts import Questions
+from apprentice.tasks.episode import prompt
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.questions import read_questions, same_text
+from apprentice.tasks.rendering import prompt_ids
+from apprentice.tasks.rungs import probe_questions, rung_questions
+from apprentice.tasks.specs import Window
+from apprentice.tasks.stage import Bench
+from apprentice.tasks.student import build_tokenizer
+
+WINDOW = Window(start=10_000, size=60)
+
+
+def words(shortest: int, longest: int) -> EnvironmentSpec:
+    config = {"min_word_len": shortest, "max_word_len": longest}
+    return EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": config})
+
+
+def asked(task: EnvironmentSpec, seeds: range) -> list[str]:
+    return [datasets.entry(task.settings["dataset"], task.settings["config"], seed)[1]["question"] for seed in seeds]
+
+
+def published(bench: Bench, key: str, rows: list[tuple[str, str, bool]]) -> Questions:
+    """Questions of these purposes and texts; used or not."""
+    lines = [
+        json.dumps({"purpose": purpose, "seed": seed, "question": text, "used": used})
+        for seed, (purpose, text, used) in enumerate(rows)
+    ]
+    with bench.work.store.staging() as folder:
+        (folder / "questions.jsonl").write_text("\n".join([*lines, ""]))
+        counts = dict(collect=0, grpo=0, evaluate=len(rows), dropped_from_grpo=0)
+        return bench.work.store.publish(Questions, key, folder, counts, {"stage": "questions"})
+
+
+def used(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["question"] for row in rows if row["used"]]
+
+
+def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(bench: Bench):
+    """By its text: under other settings, another seed, in another case."""
+    own = asked(words(3, 4), WINDOW.seeds())
+    held_out = published(bench, "k1", [("evaluate", own[0].upper(), True), ("evaluate", own[1], False)])
+    guard = published(bench, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
+    counts = rung_questions.body(bench, words(3, 4), WINDOW, {"held_out": held_out, "guard": guard})
+    rows = read_questions(bench.out, "grpo")
+    kept_out = {same_text(text) for text in (own[0], own[2])}
+    assert [row["seed"] for row in rows] == list(WINDOW.seeds())
+    assert [row["used"] for row in rows] == [same_text(text) not in kept_out for text in own]
+    assert {own[1], own[3]} <= set(used(rows))
+    assert counts["dropped_from_grpo"] == 60 - counts["grpo"] >= 2
+
+
+def test_a_rung_of_which_the_examinations_ask_most_is_refused(bench: Bench):
+    own = asked(words(3, 3), WINDOW.seeds())
+    held_out = published(bench, "k1", [("evaluate", text, True) for text in own[:40]])
+    with pytest.raises(Stop, match=r"A rung of grpo\.auto_difficulty is too small(?s:.)*'max_word_len': 3"):
+        rung_questions.body(bench, words(3, 3), WINDOW, {"held_out": held_out})
+
+
+def test_settings_that_the_environment_refuses_are_named_as_the_ladders(bench: Bench):
+    with pytest.raises(Stop, match=r"refused the task(?s:.)*Correct grpo\.auto_difficulty"):
+        rung_questions.body(bench, words(5, 3), WINDOW, {"held_out": published(bench, "k1", [])})
+
+
+def test_a_probe_plays_the_first_questions_that_grpo_would_train_on_each_once(bench: Bench):
+    rows = [("evaluate", "no", True), ("grpo", "no", False), ("grpo", "a", True), ("grpo", "A ", True)]
+    rows += [("collect", "no", True), ("grpo", "b", True), ("grpo", "c", True)]
+    counts = probe_questions.body(bench, published(bench, "k1", rows), 2)
+    assert used(read_questions(bench.out, "evaluate")) == ["a", "b"]
+    assert not read_questions(bench.out, "grpo")
+    assert counts["evaluate"] == 2
+
+
+def test_a_student_that_was_built_for_short_words_reads_longer_ones_in_the_same_frame():
+    """Law 1 on every rung: no token of the frame is another one, and each letter is still one token."""
+    recipe, rung = words(3, 5), words(6, 9)
+    tokenizer = build_tokenizer(recipe, asked(recipe, range(60)))
+
+    def ids(task: EnvironmentSpec, question: str) -> list[int]:
+        instance = task.make()
+        return prompt_ids(tokenizer, prompt(instance, question), tool_schemas(instance))
+
+    frames = set()
+    for task in (recipe, rung):
+        for question in asked(task, range(30)):
+            word = question.split()[-1]
+            rendered = ids(task, question)
+            letters = tokenizer.convert_tokens_to_ids(list(word))
+            place = next(at for at in range(len(rendered)) if rendered[at : at + len(word)] == letters)
+            frames.add((*rendered[:place], None, *rendered[place + len(word) :]))
+            assert question in tokenizer.decode(rendered)
+    assert len(frames) == 1
