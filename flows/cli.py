@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | evaluate | publish | champion RECIPE`, `apprentice status`."""
+"""The command line: `apprentice run | evaluate | dashboard | publish | champion RECIPE`, `apprentice status`."""
 
 import json
 import os
@@ -189,6 +189,26 @@ def status(
                 table(key, title, found[key])
             else:
                 print(f"{title}: none")
+
+
+@app.command()
+def dashboard(
+    recipe: Annotated[Path | None, typer.Argument(help="Whose curves are shown; those of all when left out.")] = None,
+    store: Annotated[Path | None, typer.Option(help="The folder of artifacts; the recipe's, or artifacts.")] = None,
+    port: Annotated[int | None, typer.Option(help="The first free one from 7860 on when left out.")] = None,
+    browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
+    set_: SET = None,
+) -> None:
+    """Show the curves of trainings as they grow, on 127.0.0.1, until Ctrl-C."""
+    with told_in_words():
+        ready()
+        chosen = prepared(recipe, set_) if recipe else None
+        from apprentice.flows.dashboard import show_dashboard
+
+        if chosen and chosen.trackio.space_id:
+            print(f"What could be sent to the Space is at https://huggingface.co/spaces/{chosen.trackio.space_id}.")
+        folder = store or (chosen.store.path if chosen else Path("artifacts"))
+        show_dashboard(folder, chosen.name if chosen else None, port, browser)
 
 
 @app.command()

@@ -24,6 +24,7 @@ from apprentice.tasks.specs import (
     Spec,
     StudentSpec,
     TeacherSpec,
+    TrackioSpec,
     Window,
 )
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
@@ -52,8 +53,6 @@ class StoreSpec(Spec):
     """A folder; on several machines one that all of them see under this name."""
     hub: HubSpec | None = None
     """The Hub, where machines that share no folder meet; `path` is then a cache in front of it, on each of them."""
-    trackio: str = ""
-    """Where Trackio shows the store's curves as they grow, such as http://127.0.0.1:7860: a link on the run's page."""
     license: str = Field(default="unknown", pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """SPDX identifier as the Hub knows it, in lower case such as apache-2.0, written on every card; the teacher's and
     the base model's terms are yours to check."""
@@ -105,6 +104,7 @@ class Recipe(BaseModel):
     environment: EnvironmentSpec
     server: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
+    trackio: TrackioSpec = TrackioSpec()
     windows: WindowSpecs
     teacher: TeacherSpec
     student: StudentSpec
@@ -145,7 +145,7 @@ class Recipe(BaseModel):
     def for_record(self) -> dict[str, Any]:
         """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
         servers and store were."""
-        without: Any = {"server": True, "store": True, "guards": {"__all__": {"server"}}}
+        without: Any = {"server": True, "store": True, "trackio": True, "guards": {"__all__": {"server"}}}
         whole = self.model_dump(mode="json", exclude=without)
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 

@@ -72,8 +72,9 @@ def link_up(recipe: Recipe) -> None:
     from huggingface_hub import constants
 
     hub = constants.ENDPOINT
-    if recipe.store.trackio:
-        announce.link("trackio", f"{recipe.store.trackio}/?project={recipe.name}", "Curves as they grow, in Trackio")
+    curves = f"{hub}/spaces/{recipe.trackio.space_id}" if recipe.trackio.space_id else recipe.trackio.url
+    if curves:
+        announce.link("trackio", f"{curves}/?project={recipe.name}", "Curves as they grow, in Trackio")
     if recipe.store.hub:
         announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
     if recipe.server.space:

@@ -26,6 +26,7 @@ from apprentice.tasks.questions import questions
 from apprentice.tasks.sft import sft
 from apprentice.tasks.stage import Work
 from apprentice.tasks.student import student
+from apprentice.tasks.trackio_log import check_space
 from apprentice.tasks.verdict import verdict
 
 
@@ -43,10 +44,12 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     recipe = recipe.at_revision(environment_revision or seen(recipe.server.space))
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
+    check_space(recipe.trackio, recipe.name)
     with RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
-        work = Work(store, servers, here(), Pool(recipe, gpu) if gpu else None, recipe=recipe.for_record())
+        pool = Pool(recipe, gpu) if gpu else None
+        work = Work(store, servers, here(), pool, recipe=recipe.for_record(), trackio=recipe.trackio)
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

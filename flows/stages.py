@@ -92,7 +92,8 @@ def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     """The stage, with no more patience for its environment than a device is worth."""
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
-        work = Work(store, servers, here(), holds_device=True, recipe=recipe.for_record())
+        written = recipe.for_record()
+        work = Work(store, servers, here(), holds_device=True, recipe=written, trackio=recipe.trackio)
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

@@ -26,6 +26,7 @@ from apprentice.envs.metrics import Counted, count
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import ProcessDied, Stop
+from apprentice.tasks.specs import TrackioSpec
 from apprentice.tasks.stage import Bench, StandingServers
 from apprentice.tasks.training_specs import TrainerSpec
 
@@ -43,6 +44,7 @@ class Job(NamedTuple):
     root: Path
     project: str
     servers: StandingServers
+    trackio: TrackioSpec
     address: str
     secret: bytes
 
@@ -84,7 +86,7 @@ def _job(body: Callable[..., Any], bench: Bench, given: tuple[Any, ...], address
     names = [each.name for each in given if isinstance(each, EnvironmentSpec)]
     servers = StandingServers({name: work.servers.environment(name) for name in names}, None)
     store = work.store.root, work.store.project
-    return Job(body, given, bench.key, bench.out, bench.scratch, *store, servers, address, secret)
+    return Job(body, given, bench.key, bench.out, bench.scratch, *store, servers, work.trackio, address, secret)
 
 
 def _configured(spec: TrainerSpec, default: Path) -> Path:

@@ -109,6 +109,18 @@ class StudentSpec(Spec):
         return self
 
 
+class TrackioSpec(Spec):
+    """Where the curves of trainings grow; changes nothing of what is made, and enters no key."""
+
+    space_id: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
+    """A Space of the Hub, such as owner/curves, which Trackio makes where there is none; HF_TOKEN must be allowed to
+    write to it. Left out, the curves lie in the store's folder, where `apprentice dashboard` shows them."""
+    private: bool = True
+    """Whether a Space that is made is private."""
+    url: str = ""
+    """Where a dashboard of the store runs, such as http://127.0.0.1:7860: a link on the run's page."""
+
+
 class Prices(Spec):
     """What a teacher costs, in USD for a million tokens."""
 

@@ -31,7 +31,7 @@ from apprentice.tasks.cards import write_card
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.log import keep_in, of_stage
 from apprentice.tasks.provenance import Provenance, code_version, parent
-from apprentice.tasks.specs import Spec
+from apprentice.tasks.specs import Spec, TrackioSpec
 from apprentice.tasks.store import LocalStore
 
 A = TypeVar("A", bound=Artifact)
@@ -117,6 +117,7 @@ class Work:
         dispatch: Runs the GPU stages; they run here when left out.
         holds_device: A device waits with this process, and whoever dispatched it tells of it.
         recipe: What is written beside every artifact of how the whole run was meant.
+        trackio: Where the curves of trainings grow; in the store's folder when left out.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Work:
         dispatch: Dispatch | None = None,
         holds_device: bool = False,
         recipe: dict[str, Any] | None = None,
+        trackio: TrackioSpec | None = None,
     ):
         self.store = store
         self.servers = servers
@@ -134,6 +136,7 @@ class Work:
         self.dispatch = dispatch
         self.holds_device = holds_device
         self.recipe = recipe or {}
+        self.trackio = trackio or TrackioSpec()
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
 

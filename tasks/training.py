@@ -5,7 +5,6 @@ In: a trainer. Out: a trained model, the same one whether or not the training wa
 
 import json
 import math
-import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -19,6 +18,7 @@ from apprentice.tasks.contamination import write_learned
 from apprentice.tasks.pictures import curves
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.student import save
+from apprentice.tasks.trackio_log import go_on_without_the_space, trackio_arguments
 from apprentice.tasks.training_specs import TrainerSpec
 
 STATE = "trainer_state.json"
@@ -35,10 +35,8 @@ class Learned(NamedTuple):
 
 
 def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
-    """The arguments that SFTConfig and GRPOConfig have in common. Trackio reads its folder when it is imported."""
+    """The arguments that SFTConfig and GRPOConfig have in common."""
     import torch
-
-    os.environ["TRACKIO_DIR"] = str(bench.work.store.root / "trackio")
 
     return {
         "output_dir": str(bench.scratch),
@@ -59,8 +57,7 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
         "disable_tqdm": True,
-        "report_to": "trackio",
-        "project": bench.work.store.project,
+        **trackio_arguments(bench.work),
         "run_name": f"{name}-{bench.key}",
     }
 
@@ -77,6 +74,7 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
         announce.warn(f"{title.split()[0]} goes on after step {done}.")
     randomness = _keeper()
     trainer.add_callback(randomness)
+    go_on_without_the_space(trainer)
     if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
         trainer._load_from_checkpoint(str(begun))
         trainer.state = trainer.state.load_from_json(str(begun / STATE))

@@ -34,7 +34,7 @@ def links(*settings: str) -> dict[str, str]:
 @pytest.mark.usefixtures("prefect_server")
 def test_a_run_s_page_leads_to_its_curves_and_to_the_hub():
     found = links(
-        "store.trackio=http://127.0.0.1:7860",
+        "trackio.url=http://127.0.0.1:7860",
         "store.hub.namespace=team",
         "server.space=owner/words",
         "server.url=https://owner-words.hf.space",

@@ -1,0 +1,87 @@
+"""`apprentice dashboard` shows the curves of a store in a browser, to this machine only."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from apprentice.flows.dashboard import show_dashboard
+from apprentice.tasks.errors import Stop
+
+ROOT = Path(__file__).parent.parent.parent
+TOY = ROOT / "deployments" / "recipes" / "toy.yaml"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store in which a small training left its curves."""
+    folder = tmp_path_factory.mktemp("trained")
+    command = [sys.executable, "-m", "tests.tasks.logging_training", str(folder)]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def dashboard(trained: Path, port: int, request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[str]"]:
+    """The command at work on that store; at the end it is told to end, and must."""
+    command = [str(Path(sys.executable).parent / "apprentice"), "dashboard", str(TOY), "--no-browser"]
+    process = subprocess.Popen(
+        [*command, "--port", str(port)],
+        cwd=trained,
+        env=os.environ | {"PREFECT_HOME": str(trained / "prefect")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    yield process
+    process.send_signal(request.param)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "The dashboard is closed." in out
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # nobody listens there any more
+
+
+def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subprocess.Popen[str]", port: int):
+    url = f"http://127.0.0.1:{port}"
+    until_served(dashboard, f"{url}/?project=toy")
+    assert "Trackio" in httpx.get(f"{url}/?project=toy").text
+    assert httpx.post(f"{url}/api/get_all_projects", json={}).json()["data"] == ["toy"]
+    (run,) = httpx.post(f"{url}/api/get_runs_for_project", json={"project": "toy"}).json()["data"]
+    assert run["name"].startswith("sft-")
+    listening = [each for each in psutil.Process(dashboard.pid).net_connections() if each.status == "LISTEN"]
+    assert {each.laddr.ip for each in listening} == {"127.0.0.1"}
+
+
+def test_where_there_are_no_curves_it_says_so(trained: Path, tmp_path: Path):
+    with pytest.raises(Stop, match=r"no curves in .* yet"):
+        show_dashboard(tmp_path, None, None, browser=False)
+    with pytest.raises(Stop, match=r"no curves of laptop .* some of toy"):
+        show_dashboard(trained / "artifacts", "laptop", None, browser=False)
+
+
+def until_served(process: "subprocess.Popen[str]", url: str) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            httpx.get(url).raise_for_status()
+            return
+        except httpx.TransportError:
+            assert process.poll() is None, "it ended before it served"
+            assert time.monotonic() < deadline, "nothing is served"
+            time.sleep(0.1)

@@ -1,0 +1,44 @@
+"""A small training as a process of its own: `python -m tests.tasks.logging_training FOLDER [SPACE]`.
+
+In: HF_ENDPOINT, which is read when the client is imported; a Space that the training is to log to. Out:
+FOLDER/artifacts/trackio; a last line with the number of steps that were done.
+"""
+
+import sys
+from pathlib import Path
+
+import huggingface_hub.constants  # before the tests' own settings, which are offline
+
+from apprentice.tasks.specs import TrackioSpec
+from apprentice.tasks.stage import Bench, StandingServers, Work
+from apprentice.tasks.store import LocalStore
+from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.training import arguments, train
+from apprentice.tasks.training_specs import SftSpec
+from tests.conftest import TASKS
+from tests.tasks.test_one_prompt import tiny_model
+
+
+def main(folder: Path, space: str | None = None) -> None:
+    assert not (space and huggingface_hub.constants.HF_HUB_OFFLINE)
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    store = LocalStore(folder / "artifacts", project="toy")
+    work = Work(store, StandingServers({}, None), trackio=TrackioSpec(space_id=space))
+    bench = Bench(work, "0" * 20, folder / "out", folder / "scratch")
+    tokenizer = build_tokenizer(TASKS["chain_sum"], ["1 + 1 =", "2 + 2 ="])
+    rows = [{"messages": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(8)]
+    spec = SftSpec(batch_size=4, gradient_accumulation=1, logging_steps=1)
+    trainer = SFTTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        args=SFTConfig(**arguments(bench, spec, 0, "sft"), num_train_epochs=2, max_length=64),
+    )
+    train(bench, "SFT steps", trainer, 4)
+    print(trainer.state.global_step)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
