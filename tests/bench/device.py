@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 PEAKS = {
     "A100": 312e12,
-    "A10G": 70e12,
     "A10": 125e12,
     "A30": 165e12,
     "A40": 149.7e12,
@@ -29,7 +28,7 @@ PEAKS = {
 }
 """bf16 FLOPs a second on the matrix units, dense: half of what NVIDIA's data sheets print "with sparsity".
 
-https://www.nvidia.com/en-us/data-center/ a100, a10, l40s, l4, h100, h200, dgx-b200; A10G: AWS' g5 instances.
+https://www.nvidia.com/en-us/data-center/ a100, a10, l40s, l4, h100, h200, dgx-b200
 """
 
 
