@@ -46,7 +46,8 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     """What an evaluation with one sample a question says of its task."""
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
-    others: dict[Reading, None] = dict.fromkeys(end for end in (_reading(each, rules) for each in ci) if end != reading)
+    ends = [_reading(end, rules) for end in ci]
+    others: dict[Reading, None] = dict.fromkeys(end for end in ends if end != reading)
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
     return Difficulty(played.n, *rates, reading, list(others))
 

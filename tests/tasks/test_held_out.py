@@ -101,8 +101,8 @@ def test_too_few_questions_to_hold_some_out_are_told(tmp_path: Path):
 
 def test_an_evaluation_must_come_out_even_and_fall_on_a_log():
     with pytest.raises(ValidationError, match="must be a multiple of the 8"):
-        GrpoSpec(**SMALL | {"held_out": HeldOut(questions=12)})
+        GrpoSpec.model_validate(SMALL | {"held_out": HeldOut(questions=12)})
     with pytest.raises(ValidationError, match="must be a multiple of logging_steps"):
-        GrpoSpec(**SMALL | {"held_out": HeldOut(questions=16, every=3), "logging_steps": 2})
-    assert GrpoSpec(**SMALL | {"held_out": HeldOut(questions=16, batch_size=16)}).sessions() == 16
+        GrpoSpec.model_validate(SMALL | {"held_out": HeldOut(questions=16, every=3), "logging_steps": 2})
+    assert GrpoSpec.model_validate(SMALL | {"held_out": HeldOut(questions=16, batch_size=16)}).sessions() == 16
     assert GrpoSpec(**SMALL).sessions() == 8
