@@ -39,6 +39,10 @@ class Signal(NamedTuple):
     stopped: bool
     """The training ended there."""
 
+    def told(self) -> str:
+        """For a person: what was seen, what became of it, what to do."""
+        return " ".join([self.found, *(["The training ends there."] if self.stopped else []), self.advice])
+
 
 def signals_in(log: Iterable[Entry], rules: Signals) -> dict[str, Signal]:
     """Every signal of a log history, by its kind."""
@@ -95,7 +99,7 @@ def read_signals(checkpoint: Path) -> dict[str, Any]:
 
 def as_lines(kept: dict[str, Any]) -> list[str]:
     """What a checkpoint keeps of its training, as sentences: each signal, and which step's weights these are."""
-    lines = [f"{signal['found']} {signal['advice']}" for signal in kept["signals"]]
+    lines = [Signal(**signal).told() for signal in kept["signals"]]
     if kept.get("published_step") != kept.get("trained_steps"):
         score = kept["held_out_reward"]
         why = f", whose held-out reward was the best: {score:.3g}" if score is not None else ", the last good ones"

@@ -63,7 +63,7 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
             self.seen |= new
             for signal in new.values():
                 if state.is_world_process_zero:
-                    announce.warn(f"{signal.found} {signal.advice}")
+                    announce.warn(signal.told())
                 if signal.stopped:
                     _stop(args, control, spoilt)
 

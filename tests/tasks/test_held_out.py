@@ -14,10 +14,9 @@ from apprentice.tasks.signal_specs import HeldOut
 from apprentice.tasks.stage import Work
 from apprentice.tasks.store import digest
 from apprentice.tasks.training import newest_checkpoint, step_of
-from apprentice.tasks.training_specs import GrpoSpec
-from tests.tasks.toy_training import SMALL, Toy, left_by, run
+from tests.tasks.toy_training import Toy, left_by, run, small
 
-HELD = SMALL | {"held_out": HeldOut(questions=16, every=2), "max_steps": 8, "checkpoint_steps": 4}
+HELD = small(held_out=HeldOut(questions=16, every=2), checkpoint_steps=4)
 
 
 def spoiler(after: int) -> Any:
@@ -36,7 +35,7 @@ def spoiler(after: int) -> Any:
 @pytest.fixture
 def toy(work: Work, tmp_path: Path, chain_sum):
     def make(name: str, reward: Toy) -> Any:
-        return run(work, tmp_path / name, chain_sum, GrpoSpec(**HELD), reward, spoiler(after=4))
+        return run(work, tmp_path / name, chain_sum, HELD, reward, spoiler(after=4))
 
     return make
 
@@ -101,8 +100,8 @@ def test_too_few_questions_to_hold_some_out_are_told(tmp_path: Path):
 
 def test_an_evaluation_must_come_out_even_and_fall_on_a_log():
     with pytest.raises(ValidationError, match="must be a multiple of the 8"):
-        GrpoSpec.model_validate(SMALL | {"held_out": HeldOut(questions=12)})
+        small(held_out=HeldOut(questions=12))
     with pytest.raises(ValidationError, match="must be a multiple of logging_steps"):
-        GrpoSpec.model_validate(SMALL | {"held_out": HeldOut(questions=16, every=3), "logging_steps": 2})
-    assert GrpoSpec.model_validate(SMALL | {"held_out": HeldOut(questions=16, batch_size=16)}).sessions() == 16
-    assert GrpoSpec(**SMALL).sessions() == 8
+        small(held_out=HeldOut(questions=16, every=3), logging_steps=2)
+    assert small(held_out=HeldOut(questions=16, batch_size=16)).sessions() == 16
+    assert small().sessions() == 8

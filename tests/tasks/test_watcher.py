@@ -13,14 +13,13 @@ from apprentice.tasks.signal_specs import GrpoSignals
 from apprentice.tasks.stage import Bench, Work
 from apprentice.tasks.store import digest
 from apprentice.tasks.training import newest_checkpoint, step_of
-from apprentice.tasks.training_specs import GrpoSpec
-from tests.tasks.toy_training import SMALL, Toy, left_by, run, variety
+from tests.tasks.toy_training import SMALL, Toy, left_by, run, small, variety
 
 
 @pytest.fixture
 def toy(work: Work, tmp_path: Path, chain_sum) -> Callable[..., Bench]:
     def make(name: str, reward: Toy, *callbacks: Any, **settings: Any) -> Bench:
-        return run(work, tmp_path / name, chain_sum, GrpoSpec(**SMALL | settings), reward, *callbacks)
+        return run(work, tmp_path / name, chain_sum, small(**settings), reward, *callbacks)
 
     return make
 

@@ -29,6 +29,10 @@ SMALL: dict[str, Any] = {
 }
 
 
+def small(**settings: Any) -> GrpoSpec:
+    return GrpoSpec(**{**SMALL, **settings})
+
+
 def variety(text: str, step: int) -> float:
     """A reward that differs within a group: how many letters a text has."""
     return len(set(text)) / 10
