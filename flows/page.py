@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from apprentice.tasks.difficulty import rows_of
+from apprentice.tasks import difficulty
 from apprentice.tasks.gate import as_markdown
 from apprentice.tasks.markdown import code, comparison_rows, difference_cells, fenced, markdown_table, points
 from apprentice.tasks.record import Examined
@@ -178,8 +178,7 @@ def _probe(probe: dict[str, Any] | None) -> list[str]:
     if probe is None:
         return []
     return [
-        f"## How hard GRPO's task was\n\n{probe['says']}\n",
-        markdown_table(rows_of(probe)),
+        f"## How hard GRPO's task was\n\n{difficulty.as_markdown(probe)}",
         "The SFT model on questions that GRPO trains on, one sample each, drawn as in GRPO; 95% intervals.\n",
     ]
 

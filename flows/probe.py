@@ -12,9 +12,17 @@ from apprentice.flows.examination import guard_questions
 from apprentice.flows.recipe import Recipe
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact, Evaluation, Questions, SftCheckpoint
-from apprentice.tasks.difficulty import Difficulty, difficulty, judgement, nearest_to_half, rows_of, told_apart
+from apprentice.tasks.difficulty import (
+    Difficulty,
+    as_markdown,
+    difficulty,
+    judgement,
+    nearest_to_half,
+    rows_of,
+    told_apart,
+)
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.markdown import markdown_table
+from apprentice.tasks.markdown import code
 from apprentice.tasks.rungs import probe_questions, rung_questions
 from apprentice.tasks.signal_specs import GrpoSignals
 from apprentice.tasks.specs import EvaluateSpec
@@ -67,8 +75,8 @@ class Probed(NamedTuple):
     def _says(self, found: Difficulty, called: str) -> str:
         if len(self.rungs) == 1:
             return judgement(found)
-        which = f"GRPO trains on rung {self.chosen + 1} of {len(self.rungs)} ({called}), whose rate is nearest to half."
-        return f"{which} {judgement(found)}"
+        which = f"rung {self.chosen + 1} of {len(self.rungs)} ({code(called)}), whose rate is nearest to half"
+        return f"GRPO trains on {which}. {judgement(found)}"
 
 
 def ladder(work: Work, recipe: Recipe, asked: Questions) -> list[Rung]:
@@ -121,5 +129,4 @@ def _as_grpo_plays(recipe: Recipe) -> EvaluateSpec:
 def _show(report: dict[str, Any]) -> None:
     announce.table("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
     announce.say(report["says"])
-    text = f"{report['says']}\n\n{markdown_table(rows_of(report))}"
-    announce.markdown("difficulty", text, "How hard GRPO's task is for the SFT model")
+    announce.markdown("difficulty", as_markdown(report), "How hard GRPO's task is for the SFT model")

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from apprentice.tasks.artifacts import Evaluation
 from apprentice.tasks.diagnose import RULES
+from apprentice.tasks.markdown import code, markdown_table
 from apprentice.tasks.signal_specs import GrpoSignals
 from apprentice.tasks.statistics import Interval, wilson
 from apprentice.tasks.verdict import percent
@@ -89,18 +90,25 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
     Args:
         report: The report's `probe`: rungs, each a `Difficulty` with what it is called, and which was chosen.
     """
-    is_ladder = len(report["rungs"]) > 1
-    return [
-        ({"": "→" if place == report["chosen"] else "", "rung": f"{place + 1}: {each['called']}"} if is_ladder else {})
-        | {
+    rows = []
+    for place, each in enumerate(report["rungs"]):
+        mark = "→ " if place == report["chosen"] else ""
+        rung = {"rung": f"{mark}{place + 1}", "settings": each["called"]} if len(report["rungs"]) > 1 else {}
+        rates = {
             "n": str(each["n"]),
             "accuracy": percent(each["accuracy"], each["ci"]),
             "format compliance": f"{each['format_compliance']:.1%}",
             "mean score": f"{each['mean_score']:.1%}",
-            "GRPO's task is": each["reading"],
+            "the task is": each["reading"],
         }
-        for place, each in enumerate(report["rungs"])
-    ]
+        rows.append(rung | rates)
+    return rows
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """What the probe says, and the rows as a table."""
+    rows = [row | ({"settings": code(row["settings"])} if "settings" in row else {}) for row in rows_of(report)]
+    return f"{report['says']}\n\n{markdown_table(rows)}"
 
 
 def _reading(accuracy: float, rules: GrpoSignals) -> Reading:

@@ -69,6 +69,7 @@ def report(folder: Path) -> dict[str, Any]:
         "slices": slices(held_out),
         "side_by_side": side_by_side(held_out),
         "failures": [record.model_dump() for record in worst(held_out)],
+        "probe": probed(),
         "grpo": {
             "diagnosis": "flat",
             "advice": "More steps.",
@@ -106,6 +107,12 @@ def report(folder: Path) -> dict[str, Any]:
     }
 
 
+def probed() -> dict[str, Any]:
+    rung = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
+    rungs = [rung | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]
+    return {"rungs": rungs, "chosen": 1, "says": "GRPO trains on rung 2 of 3. **The task is right**."}
+
+
 @pytest.mark.parametrize(("width", "media"), [(DESK, "screen"), (PHONE, "screen"), (A4, "print")])
 def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, width: int, media: str):
     look = Look(browser, page, width, media)
@@ -121,6 +128,7 @@ def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, wi
         "Where it is right",
         "The same questions, model by model",
         "The worst failures",
+        "How hard GRPO's task was",
         "What GRPO's curves say",
         "What the model said while GRPO trained",
         "What was learned from",

@@ -113,10 +113,10 @@ def who_says_true(work: Work, recipe: Recipe, base: BaseStudent) -> SftCheckpoin
 
 
 def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    instance = recipe.environment.make()
+    instance, task = recipe.environment.make(), recipe.environment.settings
     call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "True"}}}
     for seed in recipe.seed_windows().collect.seeds():
-        _, entry = datasets.entry(*recipe.environment.settings.values(), seed)
+        _, entry = datasets.entry(task["dataset"], task["config"], seed)
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         heard = {"role": "tool", "content": "OK."}
         yield training_row([*prompt(instance, entry["question"]), said, heard], tool_schemas(instance))
@@ -131,7 +131,7 @@ def test_grpo_gets_the_rung_whose_recorded_rate_is_nearest_to_half(climbed: Clim
     assert [rung["reading"] for rung in report["rungs"]] == ["too easy", "right", "too hard"]
     assert climbed.probed.environment.settings == settings(0.5)
     assert (
-        "GRPO trains on rung 2 of 3 (p_solvable 0.5), whose rate is nearest to half. **The task is right**"
+        "GRPO trains on rung 2 of 3 (`p_solvable 0.5`), whose rate is nearest to half. **The task is right**"
         in (report["says"])
     )
     for place, rung in enumerate(report["rungs"]):

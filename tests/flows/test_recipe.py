@@ -1,5 +1,6 @@
 """A recipe is checked before anything runs; a mistake is named with its path and what was probably meant."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,18 @@ def test_another_seed_trains_on_other_questions_and_is_examined_on_the_same():
     assert one.evaluate == other.evaluate
     assert one.collect.start != other.collect.start
     assert one.grpo.start != other.grpo.start
+
+
+def test_a_ladder_is_written_down_with_the_recipe_and_makes_nothing_anew_by_itself():
+    rungs = [{"dataset": "spell_backward", "config": {"max_word_len": longest}} for longest in (4, 9)]
+    plain = load_recipe(TOY, ["environment.revision=abc"])
+    ladder = load_recipe(TOY, ["environment.revision=abc", f"grpo.auto_difficulty={json.dumps(rungs)}"])
+    assert [(rung.settings, rung.revision) for rung in ladder.rungs()] == [(rung, "abc") for rung in rungs]
+    assert plain.rungs() == []
+    assert ladder.grpo.in_key() == plain.grpo.in_key()
+    assert ladder.for_record()["grpo"]["auto_difficulty"] == rungs
+    assert "rollouts" not in ladder.for_record()["grpo"]
+    assert Recipe.model_validate(ladder.as_parameters()) == ladder
 
 
 def test_a_guard_rails_seeds_are_nobody_elses():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.specs import Window
 from tests.browser import Look, browser
 
 assert browser  # a fixture
@@ -91,6 +92,8 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(first: Ran):
         ("sft", "grpo"),
     ]
     assert set(report["comparisons"][0]) >= {"delta_accuracy", "ci", "p_value"}
+    assert [(rung["n"], rung["accuracy"] <= 1.0) for rung in report["probe"]["rungs"]] == [(16, True)]
+    assert report["probe"]["says"].startswith("**The task is ")
     assert set(report["grpo"]) >= {"reward_initial", "reward_final", "delta", "diagnosis"}
     assert report["collect"]["episodes"] == 60 == report["collect"]["kept"] + sum(report["collect"]["causes"].values())
     assert report["collect"]["causes"]["wrong answer"] > 0
@@ -150,7 +153,9 @@ def test_every_episode_records_what_was_sent_and_what_it_cost(first: Ran, home: 
 
 def test_no_held_out_question_was_learned_from(first: Ran, home: Path):
     store = home / "artifacts/datasets/local"
-    examined = questions(store / "toy-evaluation", "episodes.jsonl")
+    grpos = Window(**first.report["seeds"]["grpo"]).seeds()
+    episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
+    examined = {episode["question"] for episode in episodes if episode["seed"] not in grpos}  # the probe's are GRPO's
     kept = {json.loads(line)["messages"][1]["content"] for line in read(store / "toy-kept-rollouts", "kept.jsonl")}
     assert len(examined) == 40 + 20  # the guard rail's are among them
     assert not kept & examined
@@ -160,7 +165,7 @@ def test_datasets_loads_what_was_published(first: Ran, home: Path):
     from datasets import load_dataset
 
     snapshots = (home / "artifacts/datasets/local/toy-questions/snapshots").iterdir()
-    snapshot = max(snapshots, key=lambda each: lines(each / "questions.jsonl"))  # the other one is the guard rail's
+    snapshot = max(snapshots, key=lambda each: lines(each / "questions.jsonl"))  # not the guard rail's or the probe's
     assert load_dataset(str(snapshot), "questions", split="train", cache_dir=str(home / "hf")).num_rows == 180
 
 
@@ -178,8 +183,57 @@ def test_a_changed_grpo_setting_reruns_grpo_and_what_follows_and_nothing_before(
     changed = apprentice(home, "grpo.learning_rate=2.0e-4")
     ran = [name for name, state in changed.states if state == "ran"]
     assert ran == ["grpo", "evaluate", "evaluate", "verdict", "gate", "release"]
-    held_out, guards = ["cached", "cached", "ran"], ["cached", "ran"]
-    assert [state for name, state in changed.states if name == "evaluate"] == held_out + guards
+    probe, held_out, guards = ["cached"], ["cached", "cached", "ran"], ["cached", "ran"]
+    assert [state for name, state in changed.states if name == "evaluate"] == probe + held_out + guards
+
+
+LADDER = [
+    {"dataset": "spell_backward", "config": {"min_word_len": shortest, "max_word_len": longest}}
+    for shortest, longest in ((3, 4), (3, 5), (6, 7))
+]
+
+
+@pytest.fixture(scope="module")
+def climbed(first: Ran, home: Path) -> Ran:
+    ran = apprentice(home, f"grpo.auto_difficulty={json.dumps(LADDER)}")
+    assert ran.code == 0, ran.out
+    return ran
+
+
+def test_with_a_ladder_grpo_trains_on_the_rung_nearest_to_half_and_is_judged_as_before(climbed: Ran, first: Ran):
+    probe = climbed.report["probe"]
+    rates = [rung["accuracy"] for rung in probe["rungs"]]
+    assert [rung["settings"] for rung in probe["rungs"]] == LADDER
+    assert abs(rates[probe["chosen"]] - 0.5) == min(abs(rate - 0.5) for rate in rates)
+    assert probe["chosen"] == 0, "nothing is right anywhere: the easiest"
+    assert [stage["title"] for stage in climbed.report["stages"] if "rung" in stage["title"]] == [
+        *("Questions of rung 1", "Questions of rung 3"),
+        *(f"Probe of sft on rung {place} in reasoning_gym spell_backward" for place in (1, 2, 3)),
+    ]
+    for text in (climbed.out, (climbed.folder / "report.md").read_text().replace("`", "")):
+        assert "GRPO trains on rung 1 of 3 (min_word_len 3, max_word_len 4)" in " ".join(text.split())
+    assert climbed.report["models"]["sft"] == first.report["models"]["sft"]
+    assert climbed.report["gate"]["questions"] == 40
+    assert climbed.report["contamination"]["clean"]
+
+
+def test_a_rung_asks_nothing_that_the_evaluation_or_the_guard_rail_asks(climbed: Ran, home: Path):
+    store = home / "artifacts/datasets/local"
+    grpos = Window(**climbed.report["seeds"]["grpo"]).seeds()
+    episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
+    examined = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
+    made = [row for row in climbed.report["lineage"] if row["stage"] == "rung_questions"]
+    assert len(made) == 2
+    for row in made:
+        rows = map(json.loads, (store / "toy-questions/snapshots" / row["revision"] / "questions.jsonl").open())
+        assert all(asked["used"] == (asked["question"] not in examined) for asked in rows)
+        assert set(row["inputs"]) == {"kept_out.held_out", "kept_out.longer-words"}
+
+
+def test_a_second_run_with_a_ladder_runs_no_stage_again(climbed: Ran, home: Path):
+    second = apprentice(home, f"grpo.auto_difficulty={json.dumps(LADDER)}")
+    assert {state for _, state in second.states} == {"cached"}
+    assert second.report["probe"] == climbed.report["probe"]
 
 
 def test_a_filter_that_keeps_nothing_stops_with_what_to_do(first: Ran, home: Path):

@@ -83,6 +83,29 @@ def test_a_model_s_card_tells_settings_sources_curves_and_limits(family: Family)
     assert "![" not in card(family.store, family.base).text
 
 
+def test_a_model_that_was_trained_on_a_rung_says_so_and_is_judged_by_the_recipes_own_task(
+    tmp_path: Path, chain_sum: EnvironmentSpec
+):
+    config = chain_sum.settings["config"] | {"max_terms": 7}
+    harder = chain_sum.model_copy(update={"settings": chain_sum.settings | {"config": config}})
+    family = other(tmp_path, chain_sum, rung=harder)
+    for model in (family.grpo, family.release):
+        how = card(family.store, model).text.split("### GRPO")[1].split("| setting |")[0]
+        assert f"`{family.trained_on.repository}` at tag `{family.trained_on.key}`" in how
+        assert '"max_terms": 7' in how
+    found = card(family.store, family.release)
+    examined = found.data.eval_results[0]
+    assert examined.dataset_revision == family.questions.key
+    assert examined.dataset_args["environment"]["settings"] == chain_sum.settings
+    assert f"those used for `evaluate` in `{family.questions.repository}` at tag `{family.questions.key}`" in found.text
+    assert "30 + 40 + 50 =" in card(family.store, family.grpo).text.split("## Use it")[1]
+
+
+def test_a_model_that_was_trained_on_the_recipes_own_task_names_no_other_settings(family: Family):
+    how = card(family.store, family.release).text.split("### GRPO")[1].split("| setting |")[0]
+    assert "max_terms" not in how
+
+
 def test_a_student_of_the_hub_is_the_base_model_with_its_revision(tmp_path: Path, chain_sum: EnvironmentSpec):
     family = other(tmp_path, chain_sum, began=QWEN)
     for model in (family.sft, family.grpo, family.release):

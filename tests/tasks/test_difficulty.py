@@ -1,5 +1,7 @@
 """A task is too easy, too hard or right by the limits of GRPO's curves, and of several the one nearest to half wins."""
 
+from typing import Any
+
 import pytest
 
 from apprentice.tasks.artifacts import Evaluation
@@ -9,9 +11,13 @@ from apprentice.tasks.statistics import wilson
 
 
 def played(right: int, n: int = 48, valid: float = 1.0, score: float | None = None) -> Evaluation:
-    rates = {"accuracy": right / n, "format_compliance": valid, "mean_score": right / n if score is None else score}
-    where = {"repository": "local/toy-evaluation", "revision": "a" * 40, "key": "k" * 20}
-    return Evaluation(**where, model="sft", protocol="parity", n=n, cost_usd=0.0, **rates)
+    rates: dict[str, Any] = {
+        "accuracy": right / n,
+        "format_compliance": valid,
+        "mean_score": right / n if score is None else score,
+    }
+    about: dict[str, Any] = {"repository": "local/toy-evaluation", "revision": "a" * 40, "key": "k" * 20}
+    return Evaluation(**about, model="sft", protocol="parity", n=n, cost_usd=0.0, **rates)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +91,4 @@ def test_only_of_several_tasks_a_table_marks_the_chosen_one():
     one = {"called": "most 4", **difficulty(played(24))._asdict()}
     assert "rung" not in rows_of({"rungs": [one], "chosen": 0})[0]
     first, second = rows_of({"rungs": [one, one | {"called": "most 5"}], "chosen": 1})
-    assert (first[""], second[""], second["rung"]) == ("", "→", "2: most 5")
+    assert (first["rung"], second["rung"], second["settings"]) == ("1", "→ 2", "most 5")

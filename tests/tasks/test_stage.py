@@ -47,6 +47,20 @@ def test_the_same_work_is_done_once_and_its_state_is_cached(work: Work):
     assert [entry.state for entry in work.log] == ["ran", "cached"]
 
 
+def test_under_another_title_it_is_the_same_work(work: Work):
+    @flow
+    def twice() -> list[Questions]:
+        given = work, LengthsSpec(margin=1), input_artifact(), 0
+        return [toy_stage()(*given), toy_stage().titled("toy with {seed}")(*given)]
+
+    first, second = twice()
+    assert first == second
+    assert [(entry.name, entry.state, entry.title) for entry in work.log] == [
+        ("toy", "ran", "toy"),
+        ("toy", "cached", "toy with 0"),
+    ]
+
+
 @pytest.mark.parametrize("change", [{"margin": 2}, {"revision": "b" * 40}, {"version": 2}, {"seed": 1}])
 def test_a_changed_setting_input_or_version_misses_the_cache(work: Work, change: dict[str, Any]):
     first = run(work)
