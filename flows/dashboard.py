@@ -3,12 +3,11 @@
 In: the store's folder, a project or all of them, a port. Out: a server on 127.0.0.1 until it is interrupted.
 """
 
-import os
 from pathlib import Path
 from threading import Event
 
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.trackio_log import FOLDER
+from apprentice.tasks.trackio_log import FOLDER, keep_curves_in
 
 SUFFIX = ".db"
 """Of a project's metrics."""
@@ -23,7 +22,7 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
     """
     folder = store.absolute() / FOLDER
     _check(folder, project)
-    os.environ["TRACKIO_DIR"] = str(folder)  # read when it is imported
+    keep_curves_in(store.absolute())
     import trackio
 
     here = {"host": "127.0.0.1", "server_port": port, "share": False, "open_browser": browser, "block_thread": False}

@@ -33,6 +33,7 @@ from apprentice.tasks.log import keep_in, of_stage
 from apprentice.tasks.provenance import Provenance, code_version, parent
 from apprentice.tasks.specs import Spec, TrackioSpec
 from apprentice.tasks.store import LocalStore
+from apprentice.tasks.trackio_log import keep_curves_in
 
 A = TypeVar("A", bound=Artifact)
 P = ParamSpec("P")
@@ -139,6 +140,7 @@ class Work:
         self.trackio = trackio or TrackioSpec()
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
+        keep_curves_in(store.root)
 
 
 @dataclass(frozen=True)

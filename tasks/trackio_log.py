@@ -6,13 +6,16 @@ curves. What it cannot send after that it keeps in the folder by itself, and sen
 """
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from apprentice.tasks import announce
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.hub_client import TIMEOUT, ask, is_away
 from apprentice.tasks.specs import TrackioSpec
-from apprentice.tasks.stage import Work
+
+if TYPE_CHECKING:
+    from apprentice.tasks.stage import Work
 
 PATIENCE = 20.0
 """Seconds that the Hub may take to answer, at a run's beginning."""
@@ -20,9 +23,13 @@ FOLDER = "trackio"
 """Beside the artifacts."""
 
 
-def trackio_arguments(work: Work) -> dict[str, Any]:
-    """What TrainingArguments say of Trackio, which reads its folder when it is imported."""
-    os.environ["TRACKIO_DIR"] = str(work.store.root / FOLDER)
+def keep_curves_in(store: Path) -> None:
+    """Names Trackio's folder: it reads that when it is imported, which is when TRL's GRPO is."""
+    os.environ["TRACKIO_DIR"] = str(store / FOLDER)
+
+
+def trackio_arguments(work: "Work") -> dict[str, Any]:
+    """What TrainingArguments say of Trackio."""
     return {
         "report_to": "trackio",
         "project": work.store.project,

@@ -21,11 +21,12 @@ from tests.tasks.test_one_prompt import tiny_model
 
 def main(folder: Path, space: str | None = None) -> None:
     assert not (space and huggingface_hub.constants.HF_HUB_OFFLINE)
-    from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
-
     store = LocalStore(folder / "artifacts", project="toy")
     work = Work(store, StandingServers({}, None), trackio=TrackioSpec(space_id=space))
+    from datasets import Dataset
+    from trl import GRPOTrainer, SFTConfig, SFTTrainer
+
+    assert GRPOTrainer  # imports Trackio, as it does where GRPO is the only stage that is left
     bench = Bench(work, "0" * 20, folder / "out", folder / "scratch")
     tokenizer = build_tokenizer(TASKS["chain_sum"], ["1 + 1 =", "2 + 2 ="])
     rows = [{"messages": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(8)]

@@ -1,0 +1,38 @@
+"""The teacher plays an episode for each seed, through the OpenAI client."""
+
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tools_text
+from apprentice.envs.waiting import wait_for
+from apprentice.tasks.episode import Episode
+from tests.bench.scripts.given import Given, Row
+
+
+def main(given: Given) -> None:
+    from openai import AsyncOpenAI, DefaultAioHttpClient
+
+    client = AsyncOpenAI(api_key="none", base_url=given.teacher_url, http_client=DefaultAioHttpClient())
+    teacher = given.recipe.teacher
+
+    def ask(episode: Episode) -> Any:
+        tools: Any = [without_return(tool) for tool in episode.tools]
+        messages: Any = episode.messages
+        settings: Any = {"model": teacher.model, "tool_choice": "required", "parallel_tool_calls": False}
+        return wait_for(client.chat.completions.create(messages=messages, tools=tools, **settings))
+
+    def play(environment: ToolEnvironment, seed: int) -> Row:
+        episode = Episode(environment, seed)
+        while not episode.done:
+            said = ask(episode).choices[0].message
+            calls = [call.model_dump(include={"id", "type", "function"}) for call in said.tool_calls or []]
+            episode.hear({"role": "assistant", "content": said.content or "", "tool_calls": calls})
+        return {"seed": seed, "messages": episode.messages, "tools": tools_text(environment), "reward": episode.reward}
+
+    with given.pool() as pool:
+        played = dict(pool.map(play, given.recipe.seed_windows().collect.seeds()))
+    wait_for(client.close())
+    given.write("rollouts.jsonl", [played[seed] for seed in sorted(played)])
+
+
+def without_return(tool: Row) -> Row:
+    return tool | {"function": {name: part for name, part in tool["function"].items() if name != "return"}}

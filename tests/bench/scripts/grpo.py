@@ -1,0 +1,55 @@
+"""TRL's GRPOTrainer in the environment."""
+
+from apprentice.tasks.contamination import Asked
+from apprentice.tasks.grpo import EnvironmentReward
+from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rollouts import Rollouts
+from apprentice.tasks.ways import WAYS, row_of
+from tests.bench.scripts.given import Given, Row
+
+
+def main(given: Given) -> None:
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, set_seed
+    from trl import GRPOConfig
+
+    spec, instance = given.recipe.grpo, given.recipe.environment.make()
+    set_seed(given.recipe.seed)
+    with given.pool(spec.batch_size * spec.gradient_accumulation) as pool, Rollouts(pool) as rollouts:
+        pool.open_all()
+        trainer_class, way = WAYS[spec.rollouts](instance, rollouts)
+        trainer = trainer_class(
+            model=AutoModelForCausalLM.from_pretrained(given.folder / "sft", dtype=torch.float32),
+            processing_class=AutoTokenizer.from_pretrained(given.folder / "sft"),
+            train_dataset=Dataset.from_list(
+                [row_of(spec.rollouts, instance, row["seed"], row["question"]) for row in shuffled(given)]
+            ),
+            reward_funcs=EnvironmentReward(spec, Asked(given.folder / "asked.jsonl"), rollouts),
+            args=GRPOConfig(
+                **given.trainer_arguments("grpo"),
+                max_steps=spec.max_steps,
+                shuffle_dataset=False,
+                num_generations=spec.num_generations,
+                max_completion_length=spec.max_completion_length,
+                max_grad_norm=spec.max_grad_norm,
+                temperature=spec.temperature,
+                beta=spec.beta,
+                chat_template_kwargs=TEMPLATE_ARGUMENTS,
+            ),
+            **way,
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    trainer.save_model(str(given.folder / "grpo"))
+
+
+def shuffled(given: Given) -> list[Row]:
+    """The questions in a new order for each pass."""
+    import torch
+
+    spec, rows, order = given.recipe.grpo, given.read("grpo.jsonl"), []
+    generator = torch.Generator().manual_seed(given.recipe.seed)
+    while len(order) < spec.max_steps * spec.batch_size * spec.gradient_accumulation // spec.num_generations:
+        order += torch.randperm(len(rows), generator=generator).tolist()
+    return [rows[place] for place in order]

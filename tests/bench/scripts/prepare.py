@@ -1,0 +1,51 @@
+"""Filters by reward, builds the student, measures the texts."""
+
+import json
+
+from apprentice.tasks.lengths import summarise
+from apprentice.tasks.rendering import row_ids, training_row
+from apprentice.tasks.student import build_tokenizer
+from tests.bench.scripts.given import Given, Row
+
+
+def main(given: Given) -> None:
+    examined = {row["question"].casefold() for row in given.read("evaluate.jsonl")}
+    kept = [row for row in given.read("rollouts.jsonl") if is_kept(row, examined)]
+    given.write("kept.jsonl", kept)
+    tokenizer = build(given)
+    rows = (training_row(row["messages"], json.loads(row["tools"])) for row in kept)
+    measured = [len(row_ids(tokenizer, row)) for row in rows]
+    positions = given.recipe.student.build
+    assert positions is not None
+    given.write("lengths.jsonl", [summarise(measured, given.recipe.lengths, positions.max_positions)])
+
+
+def is_kept(row: Row, examined: set[str]) -> bool:
+    return row["reward"] == 1.0 and row["messages"][1]["content"].casefold() not in examined
+
+
+def build(given: Given) -> object:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    spec = given.recipe.student.build
+    assert spec is not None
+    texts = [row["question"] for row in given.read("collect.jsonl")]
+    tokenizer = build_tokenizer(given.recipe.environment, texts)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.heads,
+        head_dim=spec.hidden_size // spec.heads,
+        max_position_embeddings=spec.max_positions,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(given.recipe.seed)
+    Qwen3ForCausalLM(config).save_pretrained(given.folder / "base")
+    tokenizer.save_pretrained(given.folder / "base")
+    return tokenizer
