@@ -15,14 +15,18 @@ from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
+from apprentice.tasks.adapters import adapter_arguments, merged, model_to_train
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.contamination import Asked, write_learned
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.generation import check_generation, generation_arguments, with_engine
+from apprentice.tasks.hardware import check_training, this_machine
+from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model, save
+from apprentice.tasks.student import save
 from apprentice.tasks.training import arguments, keep_log, train
 from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.ways import WAYS, row_of
@@ -31,6 +35,7 @@ SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "e
 
 
 @stage(gives=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
+@told_when_full("grpo")
 def grpo(
     bench: Bench,
     spec: GrpoSpec,
@@ -41,6 +46,8 @@ def grpo(
 ) -> dict[str, Any]:
     """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost, or the server
     is away for longer than its patience: then the last finished step is kept."""
+    check_training("grpo", spec, this_machine())
+    check_generation(spec.generation, this_machine())
     from transformers import set_seed
 
     set_seed(seed)
@@ -52,18 +59,19 @@ def grpo(
         folder = bench.fetch(checkpoint)
         trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
         tokenizer = load_tokenizer(folder)
-        trainer = trainer_class(
-            model=load_model(folder),
+        trainer = with_engine(trainer_class, spec.generation)(
+            model=model_to_train(folder, spec),
             processing_class=tokenizer,
             train_dataset=_rows(environment, bench.fetch(questions), spec, seed),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
             args=_config(bench, spec, seed),
+            **adapter_arguments(spec.lora),
             **way,
         )
         train(bench, "GRPO steps", trainer, spec.max_steps)
     keep_log(bench, trainer, SHOWN)
     write_learned(bench.out, "grpo", asked.items(), before=folder)
-    return save(trainer.model, tokenizer, bench.out) | {"stage": "grpo"}
+    return save(merged(trainer.model, folder, spec.lora), tokenizer, bench.out) | {"stage": "grpo"}
 
 
 class EnvironmentReward:
@@ -158,6 +166,7 @@ def _config(bench: Bench, spec: GrpoSpec, seed: int) -> Any:
 
     return GRPOConfig(
         **arguments(bench, spec, seed, "grpo"),
+        **generation_arguments(spec.generation),
         max_steps=spec.max_steps,
         shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,

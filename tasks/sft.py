@@ -10,20 +10,25 @@ import json
 import math
 from typing import Any
 
+from apprentice.tasks.adapters import adapter_arguments, merged, model_to_train
 from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
 from apprentice.tasks.contamination import write_learned
+from apprentice.tasks.hardware import check_training, this_machine
+from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model, save
+from apprentice.tasks.student import save
 from apprentice.tasks.training import arguments, keep_log, train
 from apprentice.tasks.training_specs import SftSpec
 
 
 @stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)
+@told_when_full("sft")
 def sft(
     bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """Trains for `spec.epochs` over the kept rollouts, or until it is right often enough."""
+    check_training("sft", spec, this_machine())
     from datasets import Dataset
     from transformers import set_seed
     from trl import SFTConfig, SFTTrainer
@@ -35,7 +40,7 @@ def sft(
         played = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
         rows = [training_row(episode["messages"], json.loads(episode["tools"])) for episode in played]
     trainer = SFTTrainer(
-        model=load_model(folder),
+        model=model_to_train(folder, spec),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         args=SFTConfig(
@@ -44,6 +49,7 @@ def sft(
             max_length=lengths.max_length,
             assistant_only_loss=True,
         ),
+        **adapter_arguments(spec.lora),
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
@@ -56,7 +62,7 @@ def sft(
         trainer,
         {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"},
     )
-    return save(trainer.model, tokenizer, bench.out) | {"stage": "sft"}
+    return save(merged(trainer.model, folder, spec.lora), tokenizer, bench.out) | {"stage": "sft"}
 
 
 def _stopper(enough: float) -> Any:

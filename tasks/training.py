@@ -15,6 +15,7 @@ from typing import Any
 from apprentice.envs.breaker import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.pictures import curves
+from apprentice.tasks.precision import to_master_weights
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.training_specs import TrainerSpec
 
@@ -40,6 +41,7 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "adam_beta2": spec.adam_beta2,
         "activation_checkpointing": spec.gradient_checkpointing,
         "bf16": spec.bf16,
+        "use_liger_kernel": spec.liger,
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
         "logging_steps": spec.logging_steps,
@@ -63,6 +65,7 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
     done = step_of(begun)
     if begun:
         announce.warn(f"{title.split()[0]} goes on after step {done}.")
+    to_master_weights(trainer.model)
     randomness = _keeper()
     trainer.add_callback(randomness)
     if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
