@@ -48,9 +48,9 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
     ends = [_reading(end, rules) for end in ci]
-    others: dict[Reading, None] = dict.fromkeys(end for end in ends if end != reading)
+    others = [end for place, end in enumerate(ends) if end != reading and end not in ends[:place]]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
-    return Difficulty(played.n, *rates, reading, list(others))
+    return Difficulty(played.n, *rates, reading, others)
 
 
 def nearest_to_half(accuracies: Sequence[float]) -> int:

@@ -20,6 +20,7 @@ from apprentice.tasks.budget import Budget, BudgetReached
 from apprentice.tasks.collect import leases
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.journal import Journal, journal
+from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.players import Endpoint, LocalModel, Play, play_alone, play_batched, plays_of
 from apprentice.tasks.protocols import PROTOCOLS, Parity
 from apprentice.tasks.questions import read_questions
@@ -30,6 +31,7 @@ from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
 
 
 @stage(gives=Evaluation, version=3, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
+@told_when_full("evaluate")
 def evaluate(
     bench: Bench,
     spec: EvaluateSpec,

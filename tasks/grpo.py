@@ -17,17 +17,20 @@ from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
+from apprentice.tasks.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.contamination import Asked
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.generation import check_generation, generation_arguments, with_engine
+from apprentice.tasks.hardware import check_training, this_machine
 from apprentice.tasks.held_out import evaluation, held_out_rows, split
+from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.processes import on_processes
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.said import keep_said
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model
 from apprentice.tasks.training import Learned, arguments, finish, train
 from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.watcher import settle, watch
@@ -37,6 +40,7 @@ SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "e
 
 
 @stage(gives=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
+@told_when_full("grpo")
 def grpo(
     bench: Bench,
     spec: GrpoSpec,
@@ -47,6 +51,9 @@ def grpo(
 ) -> dict[str, Any]:
     """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost, or the server
     is away for longer than its patience: then the last finished step is kept."""
+    machine = this_machine()._replace(processes=spec.processes)
+    check_training("grpo", spec, machine)
+    check_generation(spec.generation, machine)
     if spec.processes > 1:  # all of them together; then each takes its own
         server = bench.work.servers.environment(environment.name)
         with EnvironmentPool(environment, server, spec.sessions() * spec.processes, announce.warn) as pool, _words():
@@ -77,13 +84,14 @@ def train_grpo(
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
         tokenizer = load_tokenizer(folder)
-        trainer = trainer_class(
-            model=load_model(folder),
+        trainer = with_engine(trainer_class, spec.generation)(
+            model=model_to_train(folder, spec),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
             args=config,
+            **adapter_arguments(spec.lora),
             **way,
         )
         watch(trainer, spec.signals)
@@ -92,7 +100,7 @@ def train_grpo(
         settle(bench, trainer, spec.signals)
     if trainer.is_world_process_zero():
         said.publish(bench.out)
-    return finish(bench, trainer, SHOWN, Learned("grpo", asked.items(), before=folder))
+    return finish(bench, trainer, SHOWN, Learned("grpo", asked.items(), before=folder), spec.lora)
 
 
 class _Heard(NamedTuple):
@@ -216,6 +224,7 @@ def _config(bench: Bench, spec: GrpoSpec, seed: int) -> Any:
     return GRPOConfig(
         **arguments(bench, spec, seed, "grpo"),
         **evaluation(spec),
+        **generation_arguments(spec.generation),
         max_steps=spec.max_steps,
         shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,

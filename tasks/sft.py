@@ -10,11 +10,13 @@ import json
 import math
 from typing import Any
 
+from apprentice.tasks.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
+from apprentice.tasks.hardware import check_training, this_machine
+from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.processes import on_processes
 from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.student import load_model
 from apprentice.tasks.training import Learned, arguments, finish, train
 from apprentice.tasks.training_specs import SftSpec
 from apprentice.tasks.watcher import settle, watch
@@ -23,10 +25,12 @@ SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "
 
 
 @stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)
+@told_when_full("sft")
 def sft(
     bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """Trains for `spec.epochs` over the kept rollouts, or until it is right often enough."""
+    check_training("sft", spec, this_machine())
     return on_processes(spec, train_sft, bench, spec, student, kept, lengths, seed)
 
 
@@ -51,10 +55,11 @@ def train_sft(
         assistant_only_loss=True,
     )
     trainer = SFTTrainer(
-        model=load_model(folder),
+        model=model_to_train(folder, spec),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         args=config,
+        **adapter_arguments(spec.lora),
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
@@ -65,7 +70,7 @@ def train_sft(
     train(bench, "SFT steps", trainer, steps)
     settle(bench, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
-    return finish(bench, trainer, SHOWN, Learned("sft", asked, before=folder))
+    return finish(bench, trainer, SHOWN, Learned("sft", asked, before=folder), spec.lora)
 
 
 def _stopper(enough: float) -> Any:

@@ -44,8 +44,11 @@ def student(
     return {"parameters": parameters, "stage": "base"}
 
 
-def load_model(checkpoint: Path) -> Any:
-    """The weights of a checkpoint of ours in fp32: where the optimizer steps, bf16 weights at lr 2e-5 do not move."""
+def load_model(checkpoint: Path, **how: Any) -> Any:
+    """The weights of a checkpoint of ours in fp32: where the optimizer steps, bf16 weights at lr 2e-5 do not move.
+
+    `how` is passed on to transformers.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -60,6 +63,7 @@ def load_model(checkpoint: Path) -> Any:
         trust_remote_code=is_trusted(checkpoint),
         use_safetensors=named["safetensors_only"] or None,
         dtype=torch.float32,
+        **how,
     )
 
 

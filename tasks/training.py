@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.tasks import announce
+from apprentice.tasks.adapters import merged
 from apprentice.tasks.contamination import write_learned
+from apprentice.tasks.hardware_specs import LoraSpec
 from apprentice.tasks.pictures import curves
+from apprentice.tasks.precision import to_master_weights
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.student import save
 from apprentice.tasks.trackio_log import go_on_without_the_space, trackio_arguments
@@ -49,6 +52,7 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "adam_beta2": spec.adam_beta2,
         "activation_checkpointing": spec.gradient_checkpointing,
         "bf16": spec.bf16,
+        "use_liger_kernel": spec.liger,
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
         "logging_steps": spec.logging_steps,
@@ -72,6 +76,7 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
     done = step_of(begun)
     if begun:
         announce.warn(f"{title.split()[0]} goes on after step {done}.")
+    to_master_weights(trainer.model)
     randomness = _keeper()
     trainer.add_callback(randomness)
     go_on_without_the_space(trainer)
@@ -156,7 +161,9 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
         yield
 
 
-def finish(bench: Bench, trainer: Any, shown: dict[str, str], learned: Learned) -> dict[str, Any]:
+def finish(
+    bench: Bench, trainer: Any, shown: dict[str, str], learned: Learned, lora: LoraSpec | None
+) -> dict[str, Any]:
     """Leaves weights, tokenizer, log and what was learned from, in the first process; returns what is counted.
 
     `shown`: the curves, from a metric's name to what it is called.
@@ -167,7 +174,12 @@ def finish(bench: Bench, trainer: Any, shown: dict[str, str], learned: Learned) 
         return {}
     keep_log(bench, trainer, shown)
     write_learned(bench.out, learned.stage, learned.asked, before=learned.before)
-    return save(trainer.model, trainer.processing_class, bench.out, weights) | {"stage": learned.stage}
+    if lora is None:
+        counts = save(trainer.model, trainer.processing_class, bench.out, weights)
+    else:
+        whole = merged(trainer.model, learned.before, lora, weights)
+        counts = save(whole, trainer.processing_class, bench.out)
+    return counts | {"stage": learned.stage}
 
 
 def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:

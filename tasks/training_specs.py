@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from apprentice.tasks.hardware_specs import GenerationSpec, LoraSpec
 from apprentice.tasks.signal_specs import GrpoSignals, HeldOut, Signals
 from apprentice.tasks.specs import CHOOSES, HOW, Spec
 
@@ -37,6 +38,10 @@ class TrainerSpec(Spec):
     """Less memory for about a third more time."""
     bf16: bool = False
     """bf16 compute over fp32 master weights; needs a GPU that has it."""
+    lora: LoraSpec | None = None
+    """Train low-rank adapters in place of all weights; left out, all weights are trained."""
+    liger: bool = Field(default=False, json_schema_extra=HOW)
+    """Liger's Triton kernels in the layers: less memory, faster steps; needs a GPU and `apprentice[liger]`."""
     logging_steps: int = Field(default=1, ge=1)
     """Steps between two points of the curves."""
     checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=HOW)
@@ -105,6 +110,8 @@ class GrpoSpec(TrainerSpec):
         default="environment_factory", json_schema_extra=HOW
     )
     """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
+    generation: GenerationSpec = Field(default=GenerationSpec(), json_schema_extra=HOW)
+    """Who generates the completions, and with how much of the device; the policy that is sampled is the same."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
@@ -153,3 +160,15 @@ class GrpoSpec(TrainerSpec):
         """Rollouts that one process plays at once, at most."""
         evaluation = self.held_out.at_once(self.batch_size) if self.held_out.questions else 0
         return max(self.rollouts_a_step // self.processes, evaluation)
+
+    @model_validator(mode="after")
+    def _generation_fits(self) -> "GrpoSpec":
+        if self.generation.engine == "vllm" and self.lora is not None and self.lora.quantized:
+            raise ValueError("vLLM would be sent weights of 4 bits as if they were whole; leave out lora.quantized")
+        longest = self.generation.max_model_length
+        if longest is not None and longest <= self.max_completion_length:
+            raise ValueError(
+                f"generation.max_model_length ({longest}) must hold a prompt besides max_completion_length "
+                f"({self.max_completion_length})"
+            )
+        return self

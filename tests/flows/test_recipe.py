@@ -11,11 +11,31 @@ from apprentice.tasks.errors import Stop
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
 TOY = RECIPES / "toy.yaml"
+QWEN3 = sorted(RECIPES.glob("chain-sum-qwen3-*.yaml"))
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_checked_in_recipe_is_valid_and_named_by_its_file(path: Path):
-    assert load_recipe(path, []).name == path.stem
+    assert load_recipe(path, ["student.revision=c0ffee"] if path in QWEN3 else []).name == path.stem
+
+
+@pytest.mark.parametrize("path", QWEN3, ids=lambda path: path.stem)
+def test_a_recipe_for_a_model_of_the_hub_leaves_the_commit_to_who_runs_it(path: Path):
+    with pytest.raises(Stop, match=r"name the revision of Qwen/Qwen3-(1\.7|0\.6)B, best a commit"):
+        load_recipe(path, [])
+
+
+@pytest.mark.parametrize("path", QWEN3, ids=lambda path: path.stem)
+def test_the_recipes_for_qwen3_train_as_the_tutorials_do(path: Path):
+    recipe = load_recipe(path, ["student.revision=c0ffee"])
+    sft, grpo = recipe.sft, recipe.grpo
+    assert (recipe.windows.collect.size, recipe.teacher.max_tokens, recipe.evaluate.max_new_tokens) == (300, 1024, 64)
+    assert (sft.epochs, sft.batch_size, sft.gradient_accumulation, sft.scheduler) == (3, 4, 2, "cosine")
+    assert (sft.learning_rate, sft.warmup_steps, sft.logging_steps) == (2e-5, 10, 5)
+    assert (grpo.max_steps, grpo.batch_size, grpo.gradient_accumulation, grpo.num_generations) == (150, 1, 4, 2)
+    assert (grpo.learning_rate, grpo.warmup_steps, grpo.scheduler, grpo.max_grad_norm) == (1e-6, 10, "linear", 1.0)
+    assert (grpo.max_completion_length, grpo.logging_steps, grpo.beta, grpo.temperature) == (256, 10, 0.0, 1.0)
+    assert all(each.gradient_checkpointing and each.bf16 and each.lora is None for each in (sft, grpo))
 
 
 def test_the_recipe_that_a_run_leaves_behind_can_be_run_again(tmp_path: Path):
