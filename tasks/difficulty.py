@@ -47,7 +47,7 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     """What an evaluation with one sample a question says of its task."""
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
-    ends = [_reading(end, rules) for end in ci]
+    ends: list[Reading] = [_reading(end, rules) for end in ci]
     others = [end for place, end in enumerate(ends) if end != reading and end not in ends[:place]]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
     return Difficulty(played.n, *rates, reading, others)
