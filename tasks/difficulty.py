@@ -18,6 +18,7 @@ from apprentice.tasks.statistics import Interval, wilson
 from apprentice.tasks.verdict import percent
 
 Reading = Literal["too easy", "too hard", "right"]
+READINGS: tuple[Reading, ...] = "too hard", "right", "too easy"
 FORM = 0.5
 """Share of valid episodes below which it is the form of an answer that is missing, and not the skill."""
 MEANS: dict[Reading, str] = {
@@ -47,8 +48,11 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     """What an evaluation with one sample a question says of its task."""
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
-    ends: list[Reading] = [_reading(end, rules) for end in ci]
-    others = [end for place, end in enumerate(ends) if end != reading and end not in ends[:place]]
+    ends = [_reading(end, rules) for end in ci]
+    others: list[Reading] = []
+    for each in READINGS:
+        if each != reading and each in ends:
+            others.append(each)
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
     return Difficulty(played.n, *rates, reading, others)
 
