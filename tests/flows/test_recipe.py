@@ -113,6 +113,11 @@ def test_what_the_readme_says_about_guard_rails_and_the_gate_fits_a_recipe(tmp_p
     assert (loaded.guards[0].may_fall, loaded.gate.margin, loaded.evaluate.samples) == (0.05, 0.02, 4)
 
 
+def test_what_the_readme_says_about_when_to_stop_fits_a_recipe(tmp_path: Path):
+    loaded = load_recipe(with_the_readmes(tmp_path, block=3), [])
+    assert (len(loaded.rungs()), loaded.grpo.signals.saturated, loaded.grpo.held_out.every) == (3, "stop", 10)
+
+
 def with_the_readmes(folder: Path, block: int) -> Path:
     """The laptop's recipe with what a block of YAML in the README says."""
     told = (RECIPES.parent.parent / "README.md").read_text().split("```yaml\n")[block].split("```")[0]
