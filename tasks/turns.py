@@ -56,10 +56,11 @@ def play_turns(
         heard = {n: replies for n in said if (replies := rollouts.replies(n))}
         suffixes = {n: trainer._get_tool_suffix_ids(replies) for n, replies in heard.items()}
         going_on = [n for n, suffix in suffixes.items() if _fits(trainer, prompt_ids[n], written[n] + suffix)]
-        if not any(gather_object([bool(going_on)])):
+        everyone: list[int] = gather_object([len(going_on)])
+        if not any(everyone):
             break
         contexts = [prompt_ids[n] + written[n] + suffixes[n] for n in going_on]
-        contexts = contexts or [prompt_ids[0]]  # a sharded model generates in all processes, or in none
+        contexts += [prompt_ids[0]] * (max(everyone) - len(contexts))  # all processes generate as many, or none does
         new_ids, new_logprobs = trainer._generate_single_turn(contexts, None, {}, 1)
         said = {}
         for place, n in enumerate(going_on):
