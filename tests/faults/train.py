@@ -32,17 +32,20 @@ ROOT = Path(__file__).parent.parent.parent
 SETTINGS = {
     "windows.grpo.size": 240,
     "evaluate.questions": 20,
+    "student.build.hidden_size": 64,
+    "student.build.intermediate_size": 128,
     "sft.epochs": 6,
     "sft.batch_size": 4,
     "sft.gradient_accumulation": 2,
+    "sft.learning_rate": 2e-2,
     "sft.logging_steps": 1,
     "sft.checkpoint_steps": 5,
     "grpo.max_steps": 40,
     "grpo.gradient_accumulation": 2,
-    "grpo.learning_rate": 1e-3,
     "grpo.checkpoint_steps": 5,
 }
-"""Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch."""
+"""Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch, and
+an SFT that learns enough of the form for GRPO to have rewards to learn from."""
 KILLS = 10
 AT_CHECKPOINTS = 3
 LEAVES = 15.0
@@ -115,10 +118,13 @@ class Run:
         """Digests of what the two trainings left."""
         found = {}
         for stage in ("sft", "grpo"):
-            (snapshot,) = (self.folder / "artifacts" / "models" / "local" / f"toy-{stage}" / "snapshots").iterdir()
             for pattern in ("*.safetensors", "log.json", "learned.jsonl"):
-                found[f"{stage} {pattern}"] = digest(snapshot, pattern)
+                found[f"{stage} {pattern}"] = digest(self.snapshot(stage), pattern)
         return found
+
+    def snapshot(self, stage: str) -> Path:
+        (only,) = (self.folder / "artifacts" / "models" / "local" / f"toy-{stage}" / "snapshots").iterdir()
+        return only
 
 
 def history(seen: list[Line]) -> list[Line]:
@@ -198,14 +204,21 @@ def until(condition: Callable[[], Any], process: "subprocess.Popen[bytes]", seco
         time.sleep(0.001)
 
 
-def check_whole(whole: list[Line]) -> None:
-    """The undisturbed run is one from which something can be told: raises SystemExit where it is not."""
+def check_whole(run: Run, whole: list[Line]) -> None:
+    """The undisturbed run is one from which something can be told: raises SystemExit where it is not.
+
+    Most of GRPO's steps must have a gradient: without one any two trainings end alike.
+    """
     trained = [line for line in whole if line["did"] == "trained"]
     if any(line["run"] != whole[0]["run"] for line in whole):
         raise SystemExit("the undisturbed run was begun twice")
     times = {count for (stage, _), count in rows_of(trained).items() if stage == "sft"}
     if any(count % SETTINGS["sft.epochs"] for count in times):  # two episodes may be the same text
         raise SystemExit(f"SFT saw its rows {sorted(times)} times in {SETTINGS['sft.epochs']} epochs")
+    log = json.loads((run.snapshot("grpo") / "log.json").read_text())
+    taught = sum(entry["grad_norm"] > 0 for entry in log) / len(log)
+    if taught < 0.75:
+        raise SystemExit(f"only {taught:.0%} of GRPO's steps had a gradient")
 
 
 def main() -> int:
@@ -219,7 +232,7 @@ def main() -> int:
         calm, killed = Run(folder / "calm"), Run(folder / "killed")
         calm.finish()
         whole = calm.seen()
-        check_whole(whole)
+        check_whole(calm, whole)
         kills = disturbed(killed, whole, random.Random(given.seed))
         stands_on = history(killed.seen())
         rows, wanted = rows_of(stands_on), rows_of(whole)
