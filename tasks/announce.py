@@ -249,6 +249,8 @@ class _Bars:
 
 
 _bars = _Bars()
+SILENCE = 30.0
+"""Seconds for which a slow bar's progress stands still in Prefect, at most, while its units end."""
 
 
 @contextmanager
@@ -262,13 +264,14 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
     percent = 100.0 * done / total if total else 100.0
     artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
     shown, began = done, monotonic()
+    told = began
     with _bars.bar(title, total, done) as bar:
 
         def advance(units: int) -> None:
-            nonlocal shown, artifact
+            nonlocal shown, told, artifact
             now = bar(units)
-            if artifact is not None and (now - shown >= total / 10 or now == total):
-                shown = now
+            if artifact is not None and (now - shown >= total / 10 or now == total or monotonic() - told >= SILENCE):
+                shown, told = now, monotonic()
                 try:
                     left = (monotonic() - began) / (now - done) * (total - now)
                     update_progress_artifact(

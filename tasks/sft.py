@@ -64,9 +64,8 @@ def train_sft(
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     watch(trainer, spec.signals)
-    steps = math.ceil(
-        math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation * spec.epochs
-    )
+    batches = math.ceil(len(rows) / spec.batch_size / spec.processes)
+    steps = math.ceil(spec.epochs * math.ceil(batches / spec.gradient_accumulation))
     train(bench, "SFT steps", trainer, steps)
     settle(bench, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
