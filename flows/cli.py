@@ -363,7 +363,8 @@ def interrupted_once_more(ignored: Any) -> None:
     https://docs.python.org/3/library/sys.html#sys.unraisablehook
     """
     if issubclass(ignored.exc_type, KeyboardInterrupt):
-        again = signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+        # SIGTERM, which is heard as Ctrl-C is: a shell may have had this process ignore SIGINT
+        again = signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
         threading.Timer(0.05, *again).start()  # once this hook, too, has returned
     else:
         sys.__unraisablehook__(ignored)

@@ -11,6 +11,7 @@ from prefect.states import Completed
 
 from apprentice.flows.dispatch import Pool
 from apprentice.flows.examination import guard_rails, held_out, promotion
+from apprentice.flows.hardware import warn_of_hardware
 from apprentice.flows.place import here
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe import Recipe
@@ -45,6 +46,8 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
     check_space(recipe.trackio, recipe.name)
+    if not gpu:
+        warn_of_hardware(recipe)
     with RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach

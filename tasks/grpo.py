@@ -31,7 +31,7 @@ from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.said import keep_said
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.training import Learned, arguments, finish, train
+from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training_specs import GrpoSpec
 from apprentice.tasks.watcher import settle, watch
 from apprentice.tasks.ways import WAYS, row_of
@@ -90,7 +90,7 @@ def train_grpo(
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
-            args=config,
+            args=on_one_gpu(config),
             **adapter_arguments(spec.lora),
             **way,
         )

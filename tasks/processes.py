@@ -28,9 +28,11 @@ from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import ProcessDied, Stop
 from apprentice.tasks.specs import TrackioSpec
 from apprentice.tasks.stage import Bench, StandingServers
-from apprentice.tasks.training_specs import TrainerSpec
+from apprentice.tasks.training_specs import GrpoSpec, TrainerSpec
 
 P = ParamSpec("P")
+KILLED = "Signal 9 (SIGKILL)"
+"""How torch's launcher tells of a process that was killed."""
 
 
 class Job(NamedTuple):
@@ -116,6 +118,8 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
         raise Stop(f"{path} wants DeepSpeed, which is not installed.", "pip install 'apprentice[deepspeed]'")
     if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available():
         raise Stop(f"{path} shards the model over GPUs ({kind}), and here is none.", "Run this stage where GPUs are.")
+    if kind in ("DEEPSPEED", "FSDP"):
+        _check_sharded(spec, path, kind)
     here = spec.processes // max(getattr(config, "num_machines", 1), 1)
     if torch.cuda.is_available() and not config.use_cpu and torch.cuda.device_count() < here:
         raise Stop(
@@ -123,6 +127,20 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
             "Lower `processes` and raise gradient_accumulation by as much, or run on a machine with more GPUs.",
         )
     return path
+
+
+def _check_sharded(spec: TrainerSpec, config: Path, kind: str) -> None:
+    """Raises Stop for what would fail at the training's end: whole weights are never loaded into a sharded model."""
+    if isinstance(spec, GrpoSpec) and spec.held_out.questions:
+        raise Stop(
+            f"{config} shards the model ({kind}), and grpo.held_out loads the best step's weights at the end.",
+            "Set grpo.held_out.questions: 0; the evaluation then judges the last step.",
+        )
+    if spec.lora is not None:
+        raise Stop(
+            f"{config} shards the model ({kind}), and adapters are merged into whole weights.",
+            "Leave out accelerate_config: with adapters each GPU can hold the model. Or leave out lora.",
+        )
 
 
 def launch_command(config: Path, processes: int, job: Path, machine: str | None = None) -> list[str]:
@@ -201,13 +219,16 @@ def _judged(outcomes: list[Outcome], log: Path) -> dict[str, Any]:
     for outcome in outcomes:
         for what, by in outcome.counts.items():
             count(what, by)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+    died = ProcessDied(f"the training's processes ended without a result; the end of {log}:\n{tail}")
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if failed:  # a Stop says most; the other processes may have failed because the one did
         first = min(failed, key=lambda outcome: not isinstance(outcome.error, Stop))
         assert first.error is not None
+        if KILLED in tail and not isinstance(first.error, Stop):  # what the others met was the broken connection
+            raise died from first.error
         raise first.error from first.cause
     returned = next((outcome.returned for outcome in outcomes if outcome.returned), None)
     if returned is None:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise ProcessDied(f"the training's processes ended without a result; the end of {log}:\n{tail}")
+        raise died
     return returned

@@ -17,7 +17,7 @@ from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.processes import on_processes
 from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.training import Learned, arguments, finish, train
+from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training_specs import SftSpec
 from apprentice.tasks.watcher import settle, watch
 
@@ -58,7 +58,7 @@ def train_sft(
         model=model_to_train(folder, spec),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
-        args=config,
+        args=on_one_gpu(config),
         **adapter_arguments(spec.lora),
     )
     if spec.stop_at_token_accuracy is not None:

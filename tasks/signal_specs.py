@@ -18,7 +18,8 @@ class Signals(Spec):
 
     nan: Act = "stop"
     """A loss, a gradient or a reward that is no number. Such a step changes no weight. `stop` keeps the checkpoint
-    before; `warn` leaves the step out and goes on. Weights that are no numbers are never published."""
+    before; `warn` leaves the step out and goes on, and publishes what the last one left. Weights that are no numbers
+    are never published."""
 
 
 class GrpoSignals(Signals):

@@ -24,8 +24,11 @@ class Spec(BaseModel):
         return self._without(HOW)
 
     def _without(self, *marks: dict[str, Any]) -> dict[str, Any]:
+        """Of sections within it, too."""
         left_out = {name for name, field in type(self).model_fields.items() if field.json_schema_extra in marks}
-        return self.model_dump(mode="json", exclude=left_out)
+        sections = {name: value for name, value in self if isinstance(value, Spec) and name not in left_out}
+        whole = self.model_dump(mode="json", exclude=left_out)
+        return whole | {name: value._without(*marks) for name, value in sections.items()}
 
 
 HOW: dict[str, Any] = {"operational": True}
@@ -215,7 +218,7 @@ class EvaluateSpec(Spec):
     """Of sampled decoding."""
     max_new_tokens: int = 64
     """Tokens a turn may take."""
-    batch_size: int = 64
+    batch_size: int = Field(default=64, json_schema_extra=HOW)
     """Episodes generated together, and as many sessions."""
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""

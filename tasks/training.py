@@ -16,9 +16,11 @@ from apprentice.envs.breaker import SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.adapters import merged
 from apprentice.tasks.contamination import write_learned
+from apprentice.tasks.errors import Stop
 from apprentice.tasks.hardware_specs import LoraSpec
 from apprentice.tasks.pictures import curves
 from apprentice.tasks.precision import to_master_weights
+from apprentice.tasks.signals import ADVICE
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.student import save
 from apprentice.tasks.trackio_log import go_on_without_the_space, trackio_arguments
@@ -66,6 +68,14 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
     }
 
 
+def on_one_gpu(config: Any) -> Any:
+    """The trainer's arguments for one process: transformers would spread a batch over all GPUs that it sees, which TRL
+    refuses; more than one take `processes`."""
+    if config.world_size == 1 and config.n_gpu > 1:
+        config._n_gpu = 1
+    return config
+
+
 def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
     """Trains to the end, from the newest whole checkpoint in the scratch folder where there is one.
 
@@ -91,10 +101,13 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
             step = trainer.state.global_step
             logged = step % trainer.args.logging_steps == 0  # in between, the log's next mean would lack some steps
             asked = not trainer.control.should_evaluate  # lost while it evaluated: a checkpoint would skip that
-            if asked and logged and step > step_of(newest_checkpoint(bench.scratch)):
+            new = step > step_of(newest_checkpoint(bench.scratch))
+            trainer.accelerator.wait_for_everyone()  # all have looked before one writes
+            if asked and logged and new:
                 randomness.restore()
                 # the step that failed changed no weight; transformers has no public way to save between intervals
                 trainer._save_checkpoint(trainer.model, trial=None)
+                trainer.accelerator.wait_for_everyone()  # the first to leave ends the others
             raise
 
 
@@ -168,10 +181,11 @@ def finish(
 
     `shown`: the curves, from a metric's name to what it is called.
     """
-    sharded = trainer.accelerator.num_processes > 1  # then all processes must ask for the whole weights
-    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if sharded else None
+    wrapped = trainer.model_wrapped is not trainer.model  # then all processes must ask for the whole weights
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if wrapped else None
     if not trainer.is_world_process_zero():
         return {}
+    _check_numbers(weights or {})
     keep_log(bench, trainer, shown)
     write_learned(bench.out, learned.stage, learned.asked, before=learned.before)
     if lora is None:
@@ -180,6 +194,13 @@ def finish(
         whole = merged(trainer.model, learned.before, lora, weights)
         counts = save(whole, trainer.processing_class, bench.out)
     return counts | {"stage": learned.stage}
+
+
+def _check_numbers(weights: dict[str, Any]) -> None:
+    """Raises Stop for weights that are none: of a sharded model nobody has seen all before."""
+    broken = [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]
+    if broken:
+        raise Stop(f"The trained weights are no numbers ({broken[0]} and others).", ADVICE["nan"])
 
 
 def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:

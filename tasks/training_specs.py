@@ -34,7 +34,7 @@ class TrainerSpec(Spec):
     """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
     adam_beta2: float = 0.999
     """Memory of the squared gradients: 0.95 forgets twenty times as fast, for short trainings."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = Field(default=False, json_schema_extra=HOW)
     """Less memory for about a third more time."""
     bf16: bool = False
     """bf16 compute over fp32 master weights; needs a GPU that has it."""
@@ -110,8 +110,9 @@ class GrpoSpec(TrainerSpec):
         default="environment_factory", json_schema_extra=HOW
     )
     """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
-    generation: GenerationSpec = Field(default=GenerationSpec(), json_schema_extra=HOW)
-    """Who generates the completions, and with how much of the device; the policy that is sampled is the same."""
+    generation: GenerationSpec = GenerationSpec()
+    """Who generates the completions, which enters the key (each draws other samples of the same policy, and TRL
+    corrects vLLM's for its rounding), and with how much of the device, which does not."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
@@ -143,11 +144,11 @@ class GrpoSpec(TrainerSpec):
     def _evaluations_fit(self) -> "GrpoSpec":
         if not self.held_out.questions:
             return self
-        at_once = self.held_out.at_once(self.batch_size)
+        at_once = self.held_out.at_once(self.batch_size) * self.processes
         if self.held_out.questions % at_once:
             raise ValueError(
                 f"held_out.questions ({self.held_out.questions}) must be a multiple of the {at_once} that are asked at "
-                "once (held_out.batch_size, or batch_size): their mean is taken over whole batches"
+                "once (held_out.batch_size, or batch_size, × processes): their mean is taken over whole batches"
             )
         if self.held_out.every % self.logging_steps:
             raise ValueError(

@@ -88,7 +88,7 @@ def settle(bench: Bench, trainer: Any, rules: Signals) -> None:
     checkpoint from which a step was made that was one. Raises Stop where there is none.
     """
     state = trainer.state
-    published = _load_good_weights(bench, trainer)
+    published = _load_good_weights(bench, trainer, rules)
     about = {
         "trained_steps": state.global_step,
         "published_step": published,
@@ -101,11 +101,12 @@ def settle(bench: Bench, trainer: Any, rules: Signals) -> None:
             announce.warn(line)
 
 
-def _load_good_weights(bench: Bench, trainer: Any) -> int:
+def _load_good_weights(bench: Bench, trainer: Any, rules: Signals) -> int:
     """Returns the step whose weights the trainer has now."""
     last, best = trainer.state.global_step, trainer.state.best_global_step
     broken = _broke_at(trainer.state.log_history)
-    if broken is None and best in (None, last) and _all_finite(trainer, _weights(trainer)):
+    trusted = broken is None or (rules.nan == "warn" and broken == last)  # one step, which was left out
+    if trusted and best in (None, last) and _all_finite(trainer, _weights(trainer)):
         return last
     for checkpoint in whole_checkpoints(bench.scratch):
         step = step_of(checkpoint)

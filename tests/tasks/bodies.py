@@ -47,6 +47,8 @@ def puppets(bench: Bench, *given: Any) -> dict[str, Any]:
 
 def second_loses_its_server(bench: Bench, *given: Any) -> dict[str, Any]:
     """As `puppets`; at the third step the environment's server is given up, in the second process only, once."""
+    from transformers import Trainer
+
     from apprentice.tasks import grpo
 
     class Losing(Rollouts):
@@ -64,6 +66,12 @@ def second_loses_its_server(bench: Bench, *given: Any) -> dict[str, Any]:
             once.touch()
             return "the server is away"
 
+    def slowly(self: Any, output_dir: str) -> None:
+        time.sleep(3 if rank() == 0 else 0)  # what the first process writes is large
+        save(self, output_dir)
+
+    save = Trainer._save_optimizer_and_scheduler
+    Trainer._save_optimizer_and_scheduler = slowly
     grpo.Rollouts = Losing
     return puppets(bench, *given)
 
@@ -89,9 +97,15 @@ def second_stops(bench: Bench) -> dict[str, Any]:
 
 
 def second_is_killed(bench: Bench) -> dict[str, Any]:
-    if rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(600)
+    """While the first one waits for it, and then finds the connection broken."""
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    PartialState(cpu=True)
+    for times in range(1000):
+        gather_object([times])
+        if rank() == 1 and times == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
     return {}
 
 

@@ -153,8 +153,11 @@ def test_settings_that_would_not_be_heeded_are_refused(settings: dict[str, Any],
         GrpoSpec.model_validate(settings)
 
 
-def test_who_generates_makes_nothing_anew_and_adapters_do():
-    assert GrpoSpec(generation=COLOCATE).in_key() == GrpoSpec().in_key() == GrpoSpec(liger=True).in_key()
+def test_who_generates_enters_the_key_and_where_and_with_how_much_memory_does_not():
+    server = GenerationSpec(engine="vllm", mode="server", group_port=51217)
+    assert GrpoSpec(generation=COLOCATE).in_key() == GrpoSpec(generation=server).in_key()
+    assert GrpoSpec(generation=COLOCATE).in_key() != GrpoSpec().in_key() == GrpoSpec(liger=True).in_key()
+    assert GrpoSpec(generation=COLOCATE).in_record()["generation"] == {"engine": "vllm"}
     assert GrpoSpec(lora=LoraSpec()).in_key() != GrpoSpec().in_key()
 
 

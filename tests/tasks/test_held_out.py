@@ -99,6 +99,8 @@ def test_too_few_questions_to_hold_some_out_are_told(tmp_path: Path):
 
 
 def test_an_evaluation_must_come_out_even_and_fall_on_a_log():
+    with pytest.raises(ValidationError, match="must be a multiple of the 16"):
+        small(held_out=HeldOut(questions=24), processes=2)
     with pytest.raises(ValidationError, match="must be a multiple of the 8"):
         small(held_out=HeldOut(questions=12))
     with pytest.raises(ValidationError, match="must be a multiple of logging_steps"):

@@ -17,15 +17,17 @@ from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.errors import ProcessDied, Stop
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.processes import launch_command, on_processes
+from apprentice.tasks.hardware_specs import LoraSpec
+from apprentice.tasks.processes import _check_sharded, launch_command, on_processes
 from apprentice.tasks.questions import questions
 from apprentice.tasks.sft import train_sft
+from apprentice.tasks.signal_specs import HeldOut
 from apprentice.tasks.specs import BuiltStudent, SeedWindows, StudentSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import digest
 from apprentice.tasks.student import student
 from apprentice.tasks.training import newest_checkpoint, step_of
-from apprentice.tasks.training_specs import GrpoSpec, SftSpec
+from apprentice.tasks.training_specs import GrpoSpec, SftSpec, TrainerSpec
 from tests.tasks.bodies import (
     SPEC,
     puppets,
@@ -240,6 +242,18 @@ def test_a_configuration_that_cannot_be_had_here_is_told_up_front(text: str | No
         config.write_text(text)
     with pytest.raises(Stop, match=says):
         on_processes(SPEC.model_copy(update={"accelerate_config": config}), talkative, bench)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (GrpoSpec(processes=4, held_out=HeldOut(questions=16)), "grpo.held_out loads the best step's weights"),
+        (SftSpec(processes=4, lora=LoraSpec()), "adapters are merged into whole weights"),
+    ],
+)
+def test_what_a_sharded_model_cannot_do_at_its_end_is_told_up_front(spec: TrainerSpec, says: str):
+    with pytest.raises(Stop, match=says):
+        _check_sharded(spec, Path("fsdp2.yaml"), "FSDP")
 
 
 def _until(condition: Any, seconds: float = 120.0) -> None:

@@ -11,7 +11,7 @@ from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.stage import Bench, Work
 from apprentice.tasks.store import digest
 from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.training import arguments, keep_log, newest_checkpoint, step_of, train
+from apprentice.tasks.training import arguments, keep_log, newest_checkpoint, on_one_gpu, step_of, train
 from apprentice.tasks.training_specs import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
 
@@ -106,3 +106,11 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path):
     (tmp_path / "checkpoint-12").mkdir()  # killed before it wrote its state
     assert step_of(newest_checkpoint(tmp_path)) == 4
     assert newest_checkpoint(tmp_path / "checkpoint-12") is None
+
+
+def test_one_process_takes_one_gpu_of_several(tmp_path: Path):
+    from trl.trainer.sft_config import SFTConfig
+
+    config = SFTConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    config._n_gpu = 2  # as transformers counts them
+    assert on_one_gpu(config).n_gpu == 1

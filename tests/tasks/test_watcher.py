@@ -124,6 +124,12 @@ def test_a_gradient_that_is_no_number_is_left_out_where_the_recipe_only_warns(to
     assert [entry["step"] for entry in left.log if entry["loss"] is None] == [5]
 
 
+def test_the_last_step_is_left_out_as_any_other_is(toy):
+    last = SMALL["max_steps"]
+    left = left_by(toy("nan", Toy(), overflow(last), signals=GrpoSignals(nan="warn"), checkpoint_steps=last))
+    assert left.signals["published_step"] == last
+
+
 def test_a_reward_without_end_stops_it_and_costs_no_weights(toy):
     reward = Toy(lambda text, now: math.inf if now == 5 and text[:1] > "a" else variety(text, now))
     left = left_by(toy("infinite", reward))
