@@ -38,6 +38,7 @@ class Given(NamedTuple):
             "warmup_steps": spec.warmup_steps,
             "adam_epsilon": spec.adam_epsilon,
             "adam_beta2": spec.adam_beta2,
+            "activation_checkpointing": spec.gradient_checkpointing,
             "bf16": False,
             "use_cpu": True,
             "seed": recipe.seed,
