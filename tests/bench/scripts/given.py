@@ -43,6 +43,7 @@ class Given(NamedTuple):
             "use_cpu": True,
             "seed": recipe.seed,
             "logging_steps": spec.logging_steps,
+            "logging_nan_inf_filter": False,
             "save_steps": spec.checkpoint_steps,
             "save_total_limit": 2,
             "disable_tqdm": True,
