@@ -68,7 +68,10 @@ build/types/apprentice: .venv/ready  # links through which pyright finds the roo
 	for room in envs tasks flows deployments; do ln -sfn ../../../$$room $@/$$room; done
 
 lock: .venv/ready  ## writes constraints.txt from what is installed
-	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda' > constraints.txt
+	mkdir -p build
+	grep '^bitsandbytes==\|^liger-kernel==' constraints.txt > build/for-a-gpu.txt  # not installed here
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda\|^bitsandbytes=\|^liger.kernel=' > constraints.txt
+	cat build/for-a-gpu.txt >> constraints.txt
 
 clean:
 	rm -rf .venv build *.egg-info

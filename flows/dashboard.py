@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.trackio_log import FOLDER, keep_curves_in
+from apprentice.tasks.trackio_log import FOLDER, keep_curves_in, project_in_trackio
 
 SUFFIX = ".db"
 """Of a project's metrics."""
@@ -21,6 +21,7 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
         port: Left out, the first free one from 7860 on.
     """
     folder = store.absolute() / FOLDER
+    project = None if project is None else project_in_trackio(project)
     _check(folder, project)
     keep_curves_in(store.absolute())
     import trackio

@@ -82,8 +82,8 @@ class Probed(NamedTuple):
 def ladder(work: Work, recipe: Recipe, asked: Questions) -> list[Rung]:
     """The tasks that GRPO can train on, with their questions: the recipe's own where it gives no others.
 
-    What any examination of the recipe asks is in none of them. Raises Stop for a rung that is too small, or wrong:
-    before anything is bought or trained.
+    What any examination of the recipe asks, guard rails included, is on no rung of a ladder. Raises Stop for a rung
+    that is too small, or wrong: before anything is bought or trained.
     """
     rungs = recipe.rungs()
     if not rungs:
@@ -94,7 +94,7 @@ def ladder(work: Work, recipe: Recipe, asked: Questions) -> list[Rung]:
         Rung(
             rung,
             asked
-            if rung == recipe.environment
+            if rung == recipe.environment and not recipe.guards  # `asked` was made without knowing theirs
             else rung_questions.titled(f"Questions of rung {place}")(work, rung, window, kept_out),
         )
         for place, rung in enumerate(rungs, 1)

@@ -33,6 +33,7 @@ from apprentice.tasks.gate import read_decision
 from apprentice.tasks.said import last_groups, read_said
 from apprentice.tasks.signals import as_lines, read_signals
 from apprentice.tasks.stage import PACKAGES, Work, installed
+from apprentice.tasks.trackio_log import project_in_trackio
 from apprentice.tasks.verdict import read_verdict
 
 
@@ -74,7 +75,9 @@ def link_up(recipe: Recipe) -> None:
     hub = constants.ENDPOINT
     curves = f"{hub}/spaces/{recipe.trackio.space_id}" if recipe.trackio.space_id else recipe.trackio.url
     if curves:
-        announce.link("trackio", f"{curves}/?project={recipe.name}", "Curves as they grow, in Trackio")
+        announce.link(
+            "trackio", f"{curves}/?project={project_in_trackio(recipe.name)}", "Curves as they grow, in Trackio"
+        )
     if recipe.store.hub:
         announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
     if recipe.server.space:

@@ -6,8 +6,10 @@ again would only repeat it. Waiting is not trying again: the clients of an envir
 waited for their whole patience before they give up, so a second try at once would find the same outage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.process import ServerFailed
@@ -16,6 +18,8 @@ from apprentice.tasks.errors import MadeElsewhere, ProcessDied, Stop
 from apprentice.tasks.teacher import TeacherAway, TeacherFailed
 
 Remedy = Literal["retry", "wait", "person"]
+TOLD = ("memory: you tried to allocate", "CUBLAS_STATUS_ALLOC_FAILED", "gpu_memory_utilization")
+"""How full memory is told other than by its type: by the processor's allocator, by cuBLAS, and by vLLM at its start."""
 
 
 class Failure(NamedTuple):
@@ -24,6 +28,13 @@ class Failure(NamedTuple):
     boundary: str
     remedy: Remedy
     is_one: Callable[[BaseException], bool]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` first."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _of(*types: type[BaseException]) -> Callable[[BaseException], bool]:
@@ -56,8 +67,17 @@ def _hub_refuses(error: BaseException) -> bool:
     return isinstance(error, HfHubHTTPError) and error.response is not None  # without one its cause tells
 
 
-def _memory_is_full(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError"  # torch's; torch is not imported to look at a failure
+def _memory_ran_out(error: BaseException) -> bool:
+    """The device's, or the machine's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
+        return True
+    refused = isinstance(error, ValidationError)  # settings that name the same words
+    return isinstance(error, RuntimeError | ValueError) and not refused and any(sign in str(error) for sign in TOLD)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether memory ran out in `error` or in one of its causes."""
+    return any(map(_memory_ran_out, _causes(error)))
 
 
 TABLE = (
@@ -70,7 +90,7 @@ TABLE = (
     Failure("hub", "person", _hub_refuses),
     Failure("server of our own", "retry", _of(ServerFailed)),
     Failure("process of a training", "retry", _of(ProcessDied)),
-    Failure("device", "person", _memory_is_full),
+    Failure("device", "person", _memory_ran_out),
 )
 SETTINGS = Failure("settings", "person", _of(Stop))
 CODE = Failure("code", "person", lambda _: True)
@@ -78,10 +98,7 @@ CODE = Failure("code", "person", lambda _: True)
 
 def failure_of(error: BaseException) -> Failure:
     """The row for the first of `error` and its causes that is in the table; a Stop without one is of the settings."""
-    cause: BaseException | None = error
-    while cause is not None:
-        for row in TABLE:
-            if row.is_one(cause):
-                return row
-        cause = cause.__cause__
+    rows = (row for cause in _causes(error) for row in TABLE if row.is_one(cause))
+    if found := next(rows, None):
+        return found
     return SETTINGS if isinstance(error, Stop) else CODE

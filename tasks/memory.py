@@ -7,17 +7,19 @@ what is left to change, from the recipe's own values; what it had taken is free 
 import functools
 import gc
 import inspect
+import json
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
 
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.failures import is_full
 from apprentice.tasks.specs import EvaluateSpec, Spec
 from apprentice.tasks.training_specs import GrpoSpec, TrainerSpec
 
 Body = TypeVar("Body", bound=Callable[..., Any])
-TOLD = ("memory: you tried to allocate", "CUBLAS_STATUS_ALLOC_FAILED", "gpu_memory_utilization")
-"""How it is told other than by its type: by the processor's allocator, by cuBLAS, and by vLLM at its start."""
 SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
 """Generation's share of the memory where it is left out: TRL's defaults."""
 
@@ -42,72 +44,104 @@ def told_when_full(section: str) -> Callable[[Body], Body]:
     return around
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether memory ran out, the device's or the machine's."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
-            return True
-        if isinstance(cause, RuntimeError | ValueError) and any(sign in str(cause) for sign in TOLD):
-            return True
-        cause = cause.__cause__
-    return False
+class Way(NamedTuple):
+    """Settings of a section by their paths, with what they are to be, and what that does."""
+
+    change: dict[str, Any]
+    why: str
+
+    def named(self, section: str) -> str:
+        settings = (f"{section}.{path}={json.dumps(value)}" for path, value in self.change.items())
+        return f"{' and '.join(settings)} ({self.why})"
 
 
-def ways_out(section: str, spec: Spec, gpus: int) -> list[str]:
-    """The settings of `section` that can still be changed; that which changes least of what is learned comes first."""
+def ways_out(section: str, spec: Spec, gpus: int, liger: bool = False) -> list[str]:
+    """The settings of `section` that can still be changed; that which changes least of what is learned comes first.
+
+    Args:
+        liger: Whether its kernels are installed.
+    """
     if isinstance(spec, EvaluateSpec):
-        return _halved(section, "batch_size", spec.batch_size, "the same answers, in smaller batches")
+        ways = _halved("batch_size", spec.batch_size, "the same answers, in smaller batches")
+        return [way.named(section) for way in ways if _is_taken(spec, way)]
     assert isinstance(spec, TrainerSpec)
-    ways = [*_same_training(section, spec), *_adapters(section, spec, gpus)]
-    return ways + (_of_grpo(section, spec) if isinstance(spec, GrpoSpec) else [])
+    grpo = spec if isinstance(spec, GrpoSpec) else None
+    ways = [*(_of_generation(grpo) if grpo else [])]
+    if gpus and liger and not spec.liger:
+        ways.append(Way({"liger": True}, "fused kernels: the same training"))
+    ways += [*_same_training(spec), *_adapters(spec, gpus), *(_smaller_steps(grpo) if grpo else [])]
+    return [way.named(section) for way in ways if _is_taken(spec, way)]
 
 
-def _same_training(section: str, spec: TrainerSpec) -> Iterator[str]:
-    if spec.batch_size > 1:
-        smaller = max(size for size in range(1, spec.batch_size) if spec.batch_size % size == 0)
-        more = spec.gradient_accumulation * spec.batch_size // smaller
-        parts = f"{section}.batch_size={smaller} and {section}.gradient_accumulation={more}"
-        yield f"{parts} (the same step, in smaller parts)"
-    if not spec.gradient_checkpointing:
-        yield f"{section}.gradient_checkpointing=true (a third more time)"
-    if not spec.bf16:
-        yield f"{section}.bf16=true (activations of half the size)"
+def _is_taken(spec: Spec, way: Way) -> bool:
+    """Whether the recipe with the change is one that its own checks let through."""
+    changed = spec.model_dump()
+    for path, value in way.change.items():
+        *parents, last = path.split(".")
+        into = changed
+        for name in parents:
+            into[name] = into[name] or {}
+            into = into[name]
+        into[last] = value
+    try:
+        type(spec).model_validate(changed)
+    except ValidationError:
+        return False
+    return True
 
 
-def _adapters(section: str, spec: TrainerSpec, gpus: int) -> Iterator[str]:
-    """QLoRA needs a GPU, and does not go with vLLM."""
-    if spec.lora is None:
-        yield f"{section}.lora={{}} (gradients and optimizer of adapters only; raise learning_rate tenfold)"
-    by_vllm = isinstance(spec, GrpoSpec) and spec.generation.engine == "vllm"
-    if gpus and not by_vllm and (spec.lora is None or not spec.lora.quantized):
-        yield f"{section}.lora.quantized=true (frozen weights in 4 bits)"
-
-
-def _of_grpo(section: str, spec: GrpoSpec) -> list[str]:
+def _of_generation(spec: GrpoSpec) -> Iterator[Way]:
+    """Where it has a share of the trained model's device."""
     engine = spec.generation
-    ways = _halved(section, "max_completion_length", spec.max_completion_length, "longer completions are cut")
-    half = spec.batch_size * spec.gradient_accumulation // 2
-    if spec.gradient_accumulation % 2 == 0 and half % spec.num_generations == 0:
-        fewer = "fewer rollouts a step, which are all generated at once"
-        ways += _halved(section, "gradient_accumulation", spec.gradient_accumulation, fewer)
-    if engine.engine == "continuous_batching" or (engine.engine == "vllm" and engine.mode == "colocate"):
+    colocated = engine.engine == "vllm" and engine.mode == "colocate"
+    if colocated or engine.engine == "continuous_batching":
         share = engine.gpu_memory_utilization or SHARES[engine.engine]
-        if (less := round(share / 2, 2)) > 0:
-            ways.append(f"{section}.generation.gpu_memory_utilization={less} (generation's share, now {share:g})")
-    if engine.engine == "vllm" and engine.mode == "colocate" and not engine.enable_sleep_mode:
-        ways.append(f"{section}.generation.enable_sleep_mode=true (vLLM makes room for the optimizer's step)")
+        less = round(share / 2, 2)
+        yield Way({"generation.gpu_memory_utilization": less}, f"generation's share, now {share:g}")
+    if colocated and not engine.enable_sleep_mode:
+        yield Way({"generation.enable_sleep_mode": True}, "vLLM makes room for the optimizer's step")
+
+
+def _same_training(spec: TrainerSpec) -> Iterator[Way]:
+    whole = spec.batch_size * spec.gradient_accumulation
+    sizes = (size for size in range(spec.batch_size - 1, 0, -1) if spec.batch_size % size == 0)
+    parts = (
+        Way({"batch_size": size, "gradient_accumulation": whole // size}, "the same step, in smaller parts")
+        for size in sizes
+    )
+    if first := next((way for way in parts if _is_taken(spec, way)), None):
+        yield first
+    if not spec.gradient_checkpointing:
+        yield Way({"gradient_checkpointing": True}, "a third more time")
+    if not spec.bf16:
+        yield Way({"bf16": True}, "activations of half the size")
+
+
+def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Way]:
+    """QLoRA needs a GPU."""
+    if spec.lora is None:
+        yield Way({"lora": {}}, "gradients and optimizer of adapters only; raise learning_rate tenfold")
+    if gpus and (spec.lora is None or not spec.lora.quantized):
+        yield Way({"lora.quantized": True}, "frozen weights in 4 bits")
+
+
+def _smaller_steps(spec: GrpoSpec) -> list[Way]:
+    ways = _halved("max_completion_length", spec.max_completion_length, "longer completions are cut")
+    if spec.gradient_accumulation % 2 == 0:
+        fewer = "fewer rollouts a step, which are all generated at once"
+        ways += _halved("gradient_accumulation", spec.gradient_accumulation, fewer)
     return ways
 
 
-def _halved(section: str, setting: str, value: int, why: str) -> list[str]:
-    return [f"{section}.{setting}={value // 2} ({why})"] if value > 1 else []
+def _halved(setting: str, value: int, why: str) -> list[Way]:
+    return [Way({setting: value // 2}, why)] if value > 1 else []
 
 
 def _do(section: str, spec: Spec) -> str:
     import torch
+    from trl.import_utils import is_liger_kernel_available
 
-    ways = ways_out(section, spec, torch.cuda.device_count())
+    ways = ways_out(section, spec, torch.cuda.device_count(), is_liger_kernel_available())
     ways.append("a smaller student, or a device with more memory")
     return "Change one of these and run again, in this order:\n" + "\n".join(
         f"  {place}. {way}" for place, way in enumerate(ways, start=1)

@@ -28,6 +28,14 @@ def keep_curves_in(store: Path) -> None:
     os.environ["TRACKIO_DIR"] = str(store / FOLDER)
 
 
+def project_in_trackio(project: str) -> str:
+    """What Trackio calls a project, in its files and its addresses: without dots, for one.
+
+    As its `canonical_project_name`, without Trackio's import, which takes seconds and reads the folder's name.
+    """
+    return "".join(sign for sign in project if sign.isalnum() or sign in "-_") or "default"
+
+
 def trackio_arguments(work: "Work") -> dict[str, Any]:
     """What TrainingArguments say of Trackio."""
     return {

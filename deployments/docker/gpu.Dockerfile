@@ -34,7 +34,8 @@ RUN --mount=type=cache,target=/root/.cache \
 # The repository stays in /app, where recipes and pools are found by their paths.
 COPY . .
 RUN --mount=type=cache,target=/root/.cache \
-    uv pip install --system --constraint constraints.txt --override /tmp/overrides.txt "vllm==${VLLM_VERSION}" .
+    uv pip install --system --constraint constraints.txt --override /tmp/overrides.txt "vllm==${VLLM_VERSION}" \
+        ".[lora,qlora,liger]"
 
 # What Prefect keeps of a task lies beside the artifacts that it names, so that any worker finds it.
 ENV APPRENTICE_STORE=/store \

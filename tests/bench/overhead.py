@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.process import local_server
 from apprentice.flows.cli import quiet
 from apprentice.flows.recipe import Recipe, load_recipe
-from apprentice.tasks.store import digest
+from tests.digests import digest_of_some
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPES = ROOT / "deployments" / "recipes"
@@ -64,7 +64,7 @@ def scripts(recipe_file: Path, apart: bool) -> Side:
                 called([*command, *some], folder, {"PYTHONPATH": paths()})
         seconds = time.perf_counter() - began
         stages = json.loads((folder / "seconds.json").read_text())
-        weights = {each: digest(folder / each, "*.safetensors") for each in ("sft", "grpo")}
+        weights = {each: digest_of_some(folder / each, "*.safetensors") for each in ("sft", "grpo")}
     return Side(seconds - stages.pop("not counted"), stages, weights)
 
 
@@ -83,7 +83,7 @@ def flow(recipe_file: Path) -> Side:
         }
         found = folder / "artifacts" / "models" / "local"
         snapshots = {each: next((found / f"{report['recipe']}-{each}/snapshots").iterdir()) for each in ("sft", "grpo")}
-        weights = {each: digest(snapshot, "*.safetensors") for each, snapshot in snapshots.items()}
+        weights = {each: digest_of_some(snapshot, "*.safetensors") for each, snapshot in snapshots.items()}
     return Side(seconds, stages, weights)
 
 

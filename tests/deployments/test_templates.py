@@ -185,9 +185,17 @@ def test_a_job_of_the_cpu_pool_holds_no_gpu():
 @every_dockerfile
 def test_an_image_installs_nothing_but_what_the_lock_allows(path: Path):
     installs = re.findall(r"pip install .*?(?=&&|$)", "\n".join(instructions(path)), re.MULTILINE)
-    assert any(re.search(r"\s\.$", install.strip()) for install in installs)
+    assert any(re.search(r"""\s"?\.(\[[\w,]+\]")?$""", install.strip()) for install in installs)
     for install in installs:
         assert "--constraint constraints.txt" in install or install.strip() == 'pip install "uv==${UV_VERSION}"'
+
+
+def test_the_gpu_image_has_every_extra_that_a_recipe_for_a_gpu_can_ask_for():
+    extras = ["lora", "qlora", "liger"]
+    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert f'".[{",".join(extras)}]"' in last(DEPLOYMENTS / "docker" / "gpu.Dockerfile", "RUN")
+    for package in ("peft", "bitsandbytes", "liger-kernel"):
+        assert locked(package)
 
 
 @every_dockerfile

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from apprentice.tasks.store import digest
+from tests.digests import digest_of_some
 
 ROOT = Path(__file__).parent.parent.parent
 SETTINGS = {
@@ -61,6 +62,8 @@ class Run:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self.left_over: list[str] = []
+        self.kills = 0
+        """Of runs that were at work until then."""
 
     def start(self) -> "subprocess.Popen[bytes]":
         recipe = str(ROOT / "deployments" / "recipes" / "toy.yaml")
@@ -92,7 +95,7 @@ class Run:
         tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         for each in tree:
             each.kill()
-        process.wait()
+        self.kills += process.wait() == -signal.SIGKILL
         deadline = time.monotonic() + LEAVES
         while (there := list(self._alive())) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -109,22 +112,33 @@ class Run:
             except psutil.Error:  # it has just ended, or is someone else's
                 continue
 
-    def begun_checkpoints(self) -> set[str]:
-        """Checkpoints whose last file, the trainer's state, is not there: they are being written, or were torn."""
+    def begun_checkpoints(self) -> set[tuple[str, int]]:
+        """Checkpoints whose last file, the trainer's state, is not there: they are being written, or were torn.
+
+        Each with its last write: one that was torn is begun anew in the same folder.
+        """
         folders = (self.folder / "artifacts" / ".scratch").glob("*/checkpoint-*")
-        return {str(each) for each in folders if not (each / "trainer_state.json").exists()}
+        return {(str(each), last_write(each)) for each in folders if not (each / "trainer_state.json").exists()}
 
     def made(self) -> dict[str, str]:
         """Digests of what the two trainings left."""
         found = {}
         for stage in ("sft", "grpo"):
             for pattern in ("*.safetensors", "log.json", "learned.jsonl"):
-                found[f"{stage} {pattern}"] = digest(self.snapshot(stage), pattern)
+                found[f"{stage} {pattern}"] = digest_of_some(self.snapshot(stage), pattern)
         return found
 
     def snapshot(self, stage: str) -> Path:
         (only,) = (self.folder / "artifacts" / "models" / "local" / f"toy-{stage}" / "snapshots").iterdir()
         return only
+
+
+def last_write(folder: Path) -> int:
+    """In or to a folder, in nanoseconds; 0 for one that is being removed."""
+    try:
+        return max(each.stat().st_mtime_ns for each in (folder, *folder.iterdir()))
+    except FileNotFoundError:
+        return 0
 
 
 def history(seen: list[Line]) -> list[Line]:
@@ -176,15 +190,15 @@ def disturbed(run: Run, whole: list[Line], draw: random.Random) -> int:
         tell(run, number, steps[target], before, run.begun_checkpoints() - torn)
     run.finish()
     print(f"then it ended, after {len(run.seen())} lines in all where {len(whole)} were needed", flush=True)
-    return len(targets)
+    return run.kills
 
 
-def tell(run: Run, number: int, aimed: tuple[str, int], before: int, torn: set[str]) -> None:
+def tell(run: Run, number: int, aimed: tuple[str, int], before: int, torn: set[tuple[str, int]]) -> None:
     """The row of one kill; `before`: the lines that were there when its run began."""
     seen = run.seen()
     first, last = seen[before], seen[-1]
     lost = len({_at(line) for line in seen[:before] if _at(line) >= _at(first)})
-    cut = ", ".join(Path(each).name for each in torn) or "–"
+    cut = ", ".join(Path(each).name for each, _ in torn) or "–"
     print(f"| {number + 1} | {aimed[0]} {aimed[1]} | {_named(last)} | {cut} | {_named(first)} | {lost} |", flush=True)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from apprentice.flows.dashboard import show_dashboard
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.trackio_log import FOLDER
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = ROOT / "deployments" / "recipes" / "toy.yaml"
@@ -73,6 +74,10 @@ def test_where_there_are_no_curves_it_says_so(trained: Path, tmp_path: Path):
         show_dashboard(tmp_path, None, None, browser=False)
     with pytest.raises(Stop, match=r"no curves of laptop .* some of toy"):
         show_dashboard(trained / "artifacts", "laptop", None, browser=False)
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "toy-06b.db").touch()
+    with pytest.raises(Stop, match="no port"), socket.create_server(("127.0.0.1", 0)) as taken:
+        show_dashboard(tmp_path, "toy-0.6b", taken.getsockname()[1], browser=False)
 
 
 def until_served(process: "subprocess.Popen[str]", url: str) -> None:

@@ -43,6 +43,8 @@ def test_a_run_s_page_leads_to_its_curves_and_to_the_hub():
     assert found["hub"].endswith("/team)")
     assert found["space"].endswith("/spaces/owner/words)")
     assert links() == {}
+    dotted = links("trackio.url=http://127.0.0.1:7860", "name=toy-0.6b")
+    assert dotted["trackio"].endswith("/?project=toy-06b)"), "Trackio knows no dots"
 
 
 def test_no_flow_pickles_what_it_gives_or_fails_with():

@@ -14,6 +14,7 @@ from prefect import flow
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.server import EnvironmentServer
+from apprentice.flows.examination import guard_questions
 from apprentice.flows.probe import Probed, ladder, probe
 from apprentice.flows.recipe import Recipe, load_recipe
 from apprentice.flows.reproduce import reproduce
@@ -168,6 +169,33 @@ def test_no_examined_question_is_trained_on_or_probed_on_any_rung(climbed: Climb
     }
 
 
+def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
+    server: EnvironmentServer, tmp_path: Path, prefect_server: None
+):
+    """Sums of two digits, of which there are so few that some of a guard rail's are among GRPO's."""
+    config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "allow_negation": False}
+    sums = {"dataset": "chain_sum", "config": config}
+    guard = {"name": "again", "environment": {"name": "reasoning_gym", "settings": sums}, "questions": 10}
+    changes = [f"environment.settings={json.dumps(sums)}", f"guards={json.dumps([guard])}", "evaluate.questions=10"]
+    recipe = with_ladder(server, [sums], *changes)
+
+    @flow
+    def climb() -> None:
+        with RunServers(recipe) as servers:
+            work = Work(LocalStore(tmp_path, "toy"), servers, recipe=recipe.for_record())
+            asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
+            [rung] = ladder(work, recipe, asked)
+            examined = guard_questions(work, recipe)["again"]
+            theirs, own, climbed = (
+                {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
+                for each, purpose in ((examined, "evaluate"), (asked, "grpo"), (rung.questions, "grpo"))
+            )
+            assert theirs & own, "else nothing is shown"
+            assert climbed == own - theirs
+
+    climb()
+
+
 def test_what_was_chosen_is_what_grpos_key_is_made_from_and_the_ladder_is_not(climbed: Climbed):
     node = lineage_of(climbed.trained.key, climbed.work.store.root).root
     assert node.record is not None
@@ -214,7 +242,7 @@ def test_their_cards_say_what_they_are(climbed: Climbed):
 
 
 def test_a_rung_that_is_the_recipes_own_task_is_not_asked_for_twice(climbed: Climbed, server: EnvironmentServer):
-    recipe = with_ladder(server, [settings(0.9)])
+    recipe = with_ladder(server, [settings(0.9)], "guards=[]")
 
     @flow
     def climb() -> None:

@@ -41,6 +41,8 @@ class OutOfMemoryError(RuntimeError):
         (ServerFailed("ended with exit code 1"), "server of our own", "retry"),
         (ProcessDied("Signal 9"), "process of a training", "retry"),
         (OutOfMemoryError("CUDA out of memory"), "device", "person"),
+        (MemoryError(), "device", "person"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), "device", "person"),
         (Stop("nothing was kept", "look at the filter"), "settings", "person"),
         (ZeroDivisionError(), "code", "person"),
     ],

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.failures import failure_of
+from apprentice.tasks.failures import failure_of, is_full
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.hardware_specs import GenerationSpec, LoraSpec
-from apprentice.tasks.memory import is_full, told_when_full, ways_out
+from apprentice.tasks.memory import told_when_full, ways_out
 from apprentice.tasks.sft import sft
+from apprentice.tasks.signal_specs import HeldOut
 from apprentice.tasks.specs import EvaluateSpec
 from apprentice.tasks.stage import Bench, Work
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
@@ -67,6 +69,7 @@ def test_the_devices_memory_and_the_machines_are_told_with_what_to_change():
     machine = step_that_fails(GrpoSpec())
     assert machine.type is Stop
     assert "you tried to allocate" in str(machine.value)
+    assert failure_of(machine.value).boundary == "device"
 
 
 def test_what_the_failed_step_held_is_free_once_the_message_is_read():
@@ -105,6 +108,9 @@ def test_what_ran_out_behind_another_error_is_found():
     assert is_full(outer)
     assert is_full(MemoryError())
     assert not is_full(ValueError("wrong"))
+    with pytest.raises(ValidationError, match="gpu_memory_utilization") as refused:
+        GenerationSpec(gpu_memory_utilization=0.5)
+    assert not is_full(refused.value), "settings that do not fit are no full memory"
 
 
 def test_the_settings_come_in_order_from_the_recipes_own_values():
@@ -118,6 +124,29 @@ def test_the_settings_come_in_order_from_the_recipes_own_values():
         "grpo.max_completion_length=128",
         "grpo.gradient_accumulation=1",
     ]
+
+
+def test_what_changes_nothing_that_is_learned_comes_first():
+    spec = GrpoSpec(batch_size=8, generation=GenerationSpec(engine="vllm"))
+    assert [way.partition("=")[0] for way in ways_out("grpo", spec, gpus=1, liger=True)] == [
+        "grpo.generation.gpu_memory_utilization",
+        "grpo.generation.enable_sleep_mode",
+        "grpo.liger",
+        "grpo.batch_size",
+        "grpo.gradient_checkpointing",
+        "grpo.bf16",
+        "grpo.lora",
+        "grpo.max_completion_length",
+        "grpo.gradient_accumulation",
+    ]
+    assert not any("liger" in way for way in ways_out("grpo", spec, gpus=0, liger=True))
+
+
+def test_no_recipe_is_advised_that_its_own_checks_refuse():
+    spec = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=8, held_out=HeldOut(questions=6))
+    assert ways_out("grpo", spec, 0)[0].startswith("grpo.batch_size=2 and grpo.gradient_accumulation=4 (")
+    two = GrpoSpec(batch_size=1, gradient_accumulation=2, num_generations=2)
+    assert not any("gradient_accumulation" in way for way in ways_out("grpo", two, 0))
 
 
 def test_only_what_can_still_be_changed_is_named():

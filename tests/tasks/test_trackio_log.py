@@ -14,7 +14,7 @@ from apprentice.tasks import trackio_log
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.specs import TrackioSpec
 from apprentice.tasks.stage import Work
-from apprentice.tasks.trackio_log import check_space, trackio_arguments
+from apprentice.tasks.trackio_log import check_space, project_in_trackio, trackio_arguments
 from tests.hub_server import LocalHub
 from tests.tasks.test_hub import hub
 
@@ -47,6 +47,13 @@ def test_the_space_is_told_to_the_trainer_and_no_training_leaves_a_second_one(wo
     told = trackio_arguments(there)
     assert (told["trackio_space_id"], told["trackio_static_space_id"]) == ("tester/curves", False)
     assert told["hub_private_repo"]
+
+
+@pytest.mark.parametrize("name", ["toy", "chain-sum-qwen3-0.6b", "a_b c", "..."])
+def test_a_project_is_called_what_trackio_calls_it(name: str):
+    from trackio.utils import canonical_project_name
+
+    assert project_in_trackio(name) == canonical_project_name(name)
 
 
 def test_a_space_that_can_be_written_to_or_made_is_nothing_to_talk_about(hub: LocalHub, capfd):
