@@ -37,6 +37,7 @@ def test_the_full_size_has_as_many_weights_as_qwen3_1_7b():
 def test_weights_are_rounded_once_a_generation_to_the_numbers_that_autocast_rounds_them_to_at_each_token():
     import torch
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from torch.utils._python_dispatch import TorchDispatchMode
 
     student = model()
@@ -49,6 +50,7 @@ def test_weights_are_rounded_once_a_generation_to_the_numbers_that_autocast_roun
             self.number += func is torch.ops.aten._to_copy.default and id(args[0]) in weights
             return func(*args, **(kwargs or {}))
 
+    AcceleratorState._reset_state(True)  # another test's precision, as TrainingArguments reset it
     accelerator = Accelerator(mixed_precision="bf16", cpu=True)
     wrapped = accelerator.prepare_model(student)
     trainer = SimpleNamespace(accelerator=accelerator, model=student, model_wrapped=wrapped)
