@@ -49,6 +49,8 @@ SETTINGS = {
 an SFT that learns enough of the form for GRPO to have rewards to learn from."""
 KILLS = 10
 AT_CHECKPOINTS = 3
+MISSED = 6
+"""Steps after which a kill strikes that was aimed at a checkpoint: writing one takes milliseconds, and may be missed."""
 LEAVES = 15.0
 """Seconds within which a killed run's processes must be gone."""
 Line = dict[str, Any]
@@ -163,7 +165,8 @@ def without_run(lines: list[Line]) -> list[Line]:
 def disturbed(run: Run, whole: list[Line], draw: random.Random) -> int:
     """Kills a training ten times and lets it end; returns how often it was killed in the midst of training."""
     steps = list(dict.fromkeys((line["stage"], line["step"]) for line in whole))
-    targets = sorted(draw.sample(range(1, len(steps) - 5), KILLS))  # the last kills must find it at work
+    # the last kills must find it at work, also where one before missed the moment of a checkpoint
+    targets = sorted(draw.sample(range(1, len(steps) - 2 * MISSED), KILLS))
     at_checkpoints = set(draw.sample(range(KILLS), AT_CHECKPOINTS))
     times = [line["at"] for line in whole if line["did"] == "trained"]
     typical = statistics.median(after - before for before, after in pairwise(times))
@@ -179,9 +182,12 @@ def disturbed(run: Run, whole: list[Line], draw: random.Random) -> int:
         def reached(before: int = before, target: int = target) -> bool:
             return any(steps.index((line["stage"], line["step"])) >= target for line in run.seen()[before:])
 
+        def begun_to_keep(before: int = before, target: int = target, torn: set[tuple[str, int]] = torn) -> bool:
+            return bool(run.begun_checkpoints() - torn) or reached(before, target + MISSED)
+
         until(reached, process)
         if number in at_checkpoints:
-            until(lambda torn=torn: bool(run.begun_checkpoints() - torn), process)
+            until(begun_to_keep, process)
         else:
             time.sleep(draw.random() * 4 * typical)
         if process.poll() is not None:
