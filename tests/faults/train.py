@@ -50,7 +50,7 @@ an SFT that learns enough of the form for GRPO to have rewards to learn from."""
 KILLS = 10
 AT_CHECKPOINTS = 3
 MISSED = 6
-"""Steps after which a kill strikes that was aimed at a checkpoint: writing one takes milliseconds, and may be missed."""
+"""Steps after which a kill strikes that was aimed at a checkpoint: writing one takes milliseconds and may be missed."""
 LEAVES = 15.0
 """Seconds within which a killed run's processes must be gone."""
 Line = dict[str, Any]
