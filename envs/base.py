@@ -22,6 +22,9 @@ from apprentice.envs.session import Reply, Session
 
 T = TypeVar("T")
 
+LONGEST_ACTION = 20_000
+"""Characters of an action's JSON; a server closes the connection on a message that is much longer."""
+
 
 class ToolEnvironment(ABC):
     """One episode at a time in an environment whose tools are this class's public methods.
@@ -33,11 +36,17 @@ class ToolEnvironment(ABC):
         failure: Why the infrastructure failed, if it did.
         correct: The environment's own answer, once the episode is over and where it names one; no driver shows it to a
             model.
+        label: What a mixture calls this one of its parts; empty for an environment alone.
     """
 
     Settings: ClassVar[type[BaseModel]]
     version: ClassVar[str]  # enters every artifact's key: raise it when the same seed means another question or reward
-    max_turns: ClassVar[int] = 1  # tool-calling turns after which an episode is over
+    extra: ClassVar[tuple[str, str]] = (
+        "",
+        "",
+    )  # what its server needs besides: apprentice[…], the module that it brings
+    phrases: ClassVar[tuple[str, ...]] = ()  # stretches of its replies, each one token of a student that is built here
+    streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # what GRPO rewards, and with which weight
 
     def __init__(self, settings: BaseModel, session: Session | None = None):
         """`session` may be left out where only the prompt and the tools are looked at."""
@@ -47,6 +56,12 @@ class ToolEnvironment(ABC):
         self.done = False
         self.failure: str | None = None
         self.correct: str | None = None
+        self.label = ""
+
+    @property
+    def max_turns(self) -> int:
+        """Tool-calling turns after which an episode is over."""
+        return 1
 
     @property
     @abstractmethod
@@ -68,11 +83,16 @@ class ToolEnvironment(ABC):
     def _act(self, action: dict[str, Any]) -> Reply:
         """Sends one action of the running episode.
 
-        Raises ValueError when the episode is over (a tool error that the model sees), SessionLost.
+        Raises ValueError when the episode is over, or the action too long (tool errors that the model sees),
+        SessionLost.
         """
         if self.done:
             raise ValueError("The episode is over; no further call counts.")
-        return self._guarded(lambda session: session.step(action))
+        text = json.dumps(action, ensure_ascii=False)
+        if len(text) > LONGEST_ACTION:
+            raise ValueError(f"This is too long ({len(text)} characters; at most {LONGEST_ACTION} are read).")
+        sendable = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))  # no half characters
+        return self._guarded(lambda session: session.step(sendable))
 
     def _guarded(self, call: Callable[[Session], T]) -> T:
         if self.session is None:
@@ -86,6 +106,23 @@ class ToolEnvironment(ABC):
     def _wait_for_server(self) -> None:
         """Returns when the server is there, as far as is known. Raises SessionLost."""
         self._guarded(lambda session: session.wait_for_server())
+
+    def _scores(self) -> dict[str, float | None]:
+        """What each of `streams` came to, once the episode is over; None where infrastructure failed."""
+        return dict.fromkeys(self.streams, self.reward)
+
+    def _part(self, seed: int) -> "ToolEnvironment":
+        """Who plays the question of this seed: the environment itself, or the one of a mixture that it belongs to."""
+        return self
+
+    def _parts(self) -> list["ToolEnvironment"]:
+        """Everything that may be played: the environment itself, or all that a mixture consists of."""
+        return [self]
+
+    @classmethod
+    def _version_under(cls, settings: dict[str, Any]) -> str:
+        """The version that enters keys."""
+        return cls.version
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """What kind of question this is, such as {"terms": 3}, for the slices of an evaluation; needs no session."""
@@ -105,6 +142,17 @@ def tools_of(environment: ToolEnvironment) -> list[Callable[..., str]]:
 def _tool_names(environment: type[ToolEnvironment]) -> list[str]:
     functions = inspect.getmembers(environment, predicate=inspect.isfunction)
     return [name for name, _ in functions if not name.startswith("_") and name != "reset"]
+
+
+def whole_number(value: Any, what: str, least: int, most: int) -> int:
+    """A number from a model, which may write 7 as "7". Raises ValueError, as words that the model can act on."""
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise ValueError(f"{what} must be a whole number, {least} to {most}.") from None
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ValueError(f"{what} must be a whole number, {least} to {most}.")
+    return number
 
 
 def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:

@@ -1,32 +1,54 @@
-"""Finds an environment by its name: the folder `envs/<name>` with `env.py` in it.
+"""The catalogue: finds an environment by its name, which is its folder in `envs/`.
 
-In: a name and settings from a recipe. Out: `EnvironmentSpec`, the frozen identity of a task, and its class.
+In: a name and settings from a recipe. Out: `EnvironmentSpec`, the frozen identity of a task, its class, its server.
 """
 
 import difflib
 import importlib
-import pkgutil
-from pathlib import Path
-from typing import Any
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.session import Session
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
-def names() -> list[str]:
-    """The environments that exist."""
-    return [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg]
+CATALOGUE = {
+    "echo": "say a text again: the smallest environment, to copy from",
+    "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
+}
+"""Every environment and what it is; a name is a folder beside this file."""
+
+
+class ExtraMissing(ValueError):
+    """What an environment's server needs is not installed."""
 
 
 def environment_class(name: str) -> type[ToolEnvironment]:
     """The class of an environment. Raises ValueError with the nearest known name."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names())}"
+    if name not in CATALOGUE:
+        near = difflib.get_close_matches(name, CATALOGUE, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CATALOGUE)}"
         raise ValueError(f"unknown environment {name!r}; {hint}")
     return importlib.import_module(f"apprentice.envs.{name}.env").Environment
+
+
+def check_extra(name: str) -> None:
+    """Raises ExtraMissing, which names the extra, where the environment's server cannot run here."""
+    extra, module = environment_class(name).extra
+    if extra and importlib.util.find_spec(module) is None:
+        raise ExtraMissing(
+            f"the server of {name} needs the package {module}, which is not installed: pip install 'apprentice[{extra}]'"
+        )
+
+
+def server_app(name: str, max_sessions: int) -> "FastAPI":
+    """The environment's server, for at most `max_sessions` episodes at once. Raises ValueError, ExtraMissing."""
+    check_extra(name)
+    return importlib.import_module(f"apprentice.envs.{name}.server.app").make_app(max_sessions)
 
 
 class EnvironmentSpec(BaseModel):
@@ -49,15 +71,16 @@ class EnvironmentSpec(BaseModel):
     @classmethod
     def _knows_its_version(cls, given: Any) -> Any:
         if isinstance(given, dict) and isinstance(given.get("name"), str):
-            return {"version": environment_class(given["name"]).version} | given
+            version = environment_class(given["name"])._version_under(given.get("settings") or {})
+            return {"version": version} | given
         return given
 
     @model_validator(mode="after")
     def _settings_fit(self) -> "EnvironmentSpec":
         known = environment_class(self.name)
         known.Settings.model_validate(self.settings)
-        if self.version != known.version:
-            raise ValueError(f"this names version {self.version!r} of {self.name}; installed is {known.version!r}")
+        if self.version != (installed := known._version_under(self.settings)):
+            raise ValueError(f"this names version {self.version!r} of {self.name}; installed is {installed!r}")
         return self
 
     def __str__(self) -> str:

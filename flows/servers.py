@@ -57,8 +57,8 @@ class RunServers:
         recipe = self._recipe
         grpo = recipe.grpo.sessions() * recipe.grpo.processes
         sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, grpo)
-        module = f"apprentice.envs.{name}.server"
-        return self._started.enter_context(local_server(module, "--max-sessions", str(2 * sessions)))
+        served = ("apprentice.envs.serving", name, "--max-sessions", str(2 * sessions))
+        return self._started.enter_context(local_server(*served))
 
     @cached_property
     def _scripted_teacher(self) -> str:

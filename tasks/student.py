@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import BaseStudent, Questions
 from apprentice.tasks.contamination import LEARNED
@@ -37,8 +38,8 @@ def student(
 ) -> dict[str, Any]:
     """Publishes the model and a tokenizer that is prepared for training."""
     if spec.build is not None:
-        texts = [row["question"] for row in read_questions(bench.fetch(questions), "collect")]
-        parameters = _build(spec.build, environment, texts, seed, bench.out)
+        rows = read_questions(bench.fetch(questions), "collect")
+        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, bench.out)
     else:
         parameters = _from_hub(spec, bench.out)
     return {"parameters": parameters, "stage": "base"}
@@ -146,11 +147,18 @@ def _code_refused(spec: StudentSpec) -> Iterator[None]:
         ) from None
 
 
-def _build(spec: BuiltStudent, environment: EnvironmentSpec, texts: list[str], seed: int, out: Path) -> int:
+def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:
+    """Each part of a mixture with its questions; an environment alone with all."""
+    return [
+        (part, [row["question"] for row in rows if instance._part(row["seed"]) is part]) for part in instance._parts()
+    ]
+
+
+def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], seed: int, out: Path) -> int:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = build_tokenizer(environment, texts)
+    tokenizer = tokenizer_of(asked)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
@@ -169,7 +177,15 @@ def _build(spec: BuiltStudent, environment: EnvironmentSpec, texts: list[str], s
 
 
 def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
-    """Bytes without merges, the chat template of Qwen3, and each fixed stretch of an episode as one added token."""
+    """As `tokenizer_of`, for one environment and its questions."""
+    return tokenizer_of([(environment.make(), texts)])
+
+
+def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
+    """Bytes without merges, the chat template of Qwen3, and each fixed stretch of an episode as one added token.
+
+    `asked`: the questions of each environment.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from trl.chat_template_utils import qwen3_chat_template
@@ -183,40 +199,44 @@ def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
     )
     tokenizer.chat_template = qwen3_chat_template
     prepare_tokenizer(tokenizer)
-    stretches: Any = [AddedToken(text, normalized=False) for text in _fixed_stretches(tokenizer, environment, texts)]
+    stretches: Any = [AddedToken(text, normalized=False) for text in _fixed_stretches(tokenizer, asked)]
     tokenizer.add_tokens(stretches)
     return tokenizer
 
 
-def _fixed_stretches(tokenizer: Any, environment: EnvironmentSpec, texts: list[str]) -> list[str]:
+def _fixed_stretches(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]]) -> list[str]:
     """What stands in every episode: read off a rendered prompt, the tools, the questions' common beginning and end."""
-    from apprentice.envs.base import tool_schemas
+    stretches = ["<|im_start|>assistant\n", CLOSING["content"], ", "]
+    stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]
+    for environment, texts in asked:
+        stretches += _stretches_of(tokenizer, environment, texts)
+    return list(dict.fromkeys(stretches))
 
-    instance = environment.make()
-    tools = tool_schemas(instance)
+
+def _stretches_of(tokenizer: Any, environment: ToolEnvironment, texts: list[str]) -> list[str]:
+    tools = tool_schemas(environment)
     mark = "\0"
     rendered = tokenizer.apply_chat_template(
-        prompt(instance, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
+        prompt(environment, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
     )
     before, after = rendered.split(mark)
     begin = os.path.commonprefix(texts)  # noqa: RUF071 (characters are meant, not path components)
     end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]  # noqa: RUF071
-    generation = after[after.index("<think>") :]
     # no stretch begins with the newline after a turn's end: the ids of a longer episode must begin with a shorter one's
-    stretches = [
-        before + begin,
-        "<|im_start|>assistant\n",
-        generation,
-        CLOSING["content"],
-        '"}}\n</tool_call>',
-    ]
-    stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>", ", "]
+    stretches = [before + begin, after[after.index("<think>") :], *environment.phrases]
     stretches += [end] if len(end) > 1 else []
-    for tool in tools:
-        function = tool["function"]
-        first = next(iter(function["parameters"]["properties"]), "")
-        stretches.append(f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{"{first}": "')
-    return stretches
+    return stretches + [stretch for tool in tools for stretch in _call_stretches(tool["function"])]
 
 
-__all__ = ["build_tokenizer", "load_model", "load_tokenizer", "save", "student"]
+def _call_stretches(function: dict[str, Any]) -> list[str]:
+    """The text of a call around its arguments' values, which stand between quotes where they are texts."""
+    begun = f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{'
+    stretches, quote = [], ""
+    for place, (name, schema) in enumerate(function["parameters"]["properties"].items()):
+        before = begun if place == 0 else f"{quote}, "
+        quote = '"' if schema.get("type") == "string" else ""
+        stretches.append(f'{before}"{name}": {quote}')
+    return [*(stretches or [begun]), f"{quote}}}}}\n</tool_call>"]
+
+
+__all__ = ["build_tokenizer", "load_model", "load_tokenizer", "save", "student", "tokenizer_of"]

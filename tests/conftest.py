@@ -51,7 +51,7 @@ def chain_sum() -> EnvironmentSpec:
 @pytest.fixture(scope="session")
 def server() -> Iterator[EnvironmentServer]:
     """A Reasoning Gym server with room for 64 sessions."""
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "64") as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "64") as url:
         yield EnvironmentServer(url=url, sessions=16)
 
 

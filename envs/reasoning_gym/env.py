@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.reasoning_gym import datasets
+from apprentice.envs.reasoning_gym.server import datasets
 
 
 class Settings(BaseModel):

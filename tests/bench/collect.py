@@ -193,7 +193,7 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     out = folder / "out"
     out.mkdir()
     bench = Bench(Work(store, StandingServers({}, None)), "0" * 20, out, folder)
-    with local_server("apprentice.envs.reasoning_gym.server") as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym") as url:
         episode = Episode(TASK.make(Session(EnvironmentServer(url=url))), 1)
         function = {"name": "answer", "arguments": json.dumps({"answer": "1"})}
         call = {"id": "call", "type": "function", "function": function}
@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("given", nargs="*")
     asked = parser.parse_args()
     if asked.what == "all":
-        with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(2 * SESSIONS)) as server:
+        with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(2 * SESSIONS)) as server:
             rows = compare(server)
             show(rows)
             used = memory(server)

@@ -32,7 +32,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.process import local_server
-from apprentice.envs.reasoning_gym import datasets
+from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.episode import prompt
 from apprentice.tasks.players import LocalModel, Play, play_batched
@@ -241,7 +241,7 @@ def main() -> None:
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(2 * asked.batch)) as url,
+        local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(2 * asked.batch)) as url,
     ):
         build(Path(folder), asked.spelt)
         print(json.dumps(compare(Path(folder), url, asked.batch)))

@@ -47,7 +47,7 @@ WARM_UP = 2
 @contextmanager
 def stage_at(folder: Path, sessions: int) -> Iterator[Bench]:
     """A running stage with an environment server of its own."""
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(sessions)) as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(sessions)) as url:
         server = EnvironmentServer(url=url, sessions=sessions)
         work = Work(LocalStore(folder / "artifacts", project="bench"), StandingServers({TASK.name: server}, None))
         for name in ("out", "scratch"):

@@ -250,7 +250,7 @@ def main() -> None:
     print("| each way | ours, s a step | wrapper, s a step | ratio | environment's share of ours |\n|" + " --- |" * 5)
     with (
         tempfile.TemporaryDirectory() as folder,
-        local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "256") as url,
+        local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "256") as url,
     ):
         model, tokenizer, questions = built(url)
         trained(True, model, tokenizer, questions, url, Path(folder))  # warms up

@@ -56,7 +56,9 @@ def scripts(recipe_file: Path, apart: bool) -> Side:
         folder = Path(name)
         began = time.perf_counter()
         with (
-            local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", str(2 * sessions(recipe))) as url,
+            local_server(
+                "apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(2 * sessions(recipe))
+            ) as url,
             local_server("apprentice.envs.scripted_teacher", *teacher_arguments(recipe)) as teacher,
         ):
             command = [sys.executable, "-m", "tests.bench.bare", str(recipe_file), name, url, f"{teacher}/v1"]

@@ -127,10 +127,10 @@ def collected(name: str, size: Size, seconds: float) -> Point:
 def points(plan: Plan, folder: Path) -> Iterator[Point]:
     """All of the stages'."""
     announce.console.quiet = True
-    module = "apprentice.envs.reasoning_gym.server"
+    module = "apprentice.envs.serving", "reasoning_gym"
     with (
-        local_server(module, "--max-sessions", str(2 * SESSIONS)) as server,
-        local_server(module, "--max-sessions", str(FEW_SESSIONS)) as small_server,
+        local_server(*module, "--max-sessions", str(2 * SESSIONS)) as server,
+        local_server(*module, "--max-sessions", str(FEW_SESSIONS)) as small_server,
     ):
         stages = Stages(folder / "large", server)
         with endpoint(1000 * LATENCY) as teacher:

@@ -49,7 +49,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
     said: list[str] = []
     play = Counting()
     with (
-        local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "4") as url,
+        local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "4") as url,
         EnvironmentPool(chain_sum, EnvironmentServer(url=url, sessions=16), say=said.append) as pool,
     ):
         played = dict(pool.map(play, range(60)))
@@ -62,7 +62,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
 
 def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):
     said: list[str] = []
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "1") as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "1") as url:
         other = chain_sum.make(Session(EnvironmentServer(url=url)))
         other.reset(seed=1)
         threading.Timer(0.5, other._close).start()

@@ -57,7 +57,7 @@ def test_after_a_timeout_no_reply_is_taken_for_another(chain_sum: EnvironmentSpe
 
 
 def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: EnvironmentSpec):
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "1") as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "1") as url:
         first = chain_sum.make(Session(EnvironmentServer(url=url)))
         first.reset(seed=1)
         with pytest.raises(SessionLost, match="granted no session"):
@@ -68,7 +68,7 @@ def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: E
 def test_a_local_server_goes_when_its_parent_is_killed():
     code = (
         "from apprentice.envs.process import local_server; import time\n"
-        "with local_server('apprentice.envs.reasoning_gym.server') as url: print(url, flush=True); time.sleep(600)"
+        "with local_server('apprentice.envs.serving', 'reasoning_gym') as url: print(url, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

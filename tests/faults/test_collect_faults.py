@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.process import local_server
-from apprentice.envs.reasoning_gym import datasets
+from apprentice.envs.reasoning_gym.server import datasets
 from tests.conftest import TASKS
 from tests.restartable import RestartableServer
 

@@ -285,7 +285,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
             )
         )
     if stage != "SFT":
-        wait_for(lambda: any("reasoning_gym.server" in line for line in children_of(process.pid).values()))
+        wait_for(lambda: any("envs.serving reasoning_gym" in line for line in children_of(process.pid).values()))
     children = children_of(process.pid)
     process.send_signal(signal.SIGTERM if stage == "Evaluation" else signal.SIGINT)
     out, _ = process.communicate(timeout=60)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from apprentice.envs.reasoning_gym import datasets
+from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.tasks.calibration import calibration
 
 

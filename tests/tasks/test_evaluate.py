@@ -7,7 +7,8 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import datasets, policy
+from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.episode import Episode, Message
 from apprentice.tasks.errors import Stop

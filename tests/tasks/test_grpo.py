@@ -149,7 +149,7 @@ def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_
 
 
 def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, bench: Bench):
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "3") as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=1.0)
         bench = replace(bench, work=Work(bench.work.store, StandingServers({"reasoning_gym": few}, None)))
         nothing: Any = None

@@ -151,7 +151,7 @@ def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(
 
 def test_too_few_places_for_all_processes_are_told_before_any_is_started(chain_sum: EnvironmentSpec, bench: Bench):
     nothing: Any = None
-    with local_server("apprentice.envs.reasoning_gym.server", "--max-sessions", "3") as url:
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "3") as url:
         servers = StandingServers({"reasoning_gym": EnvironmentServer(url=url, patience=1.0)}, None)
         few = Bench(Work(bench.work.store, servers), bench.key, bench.out, bench.scratch)
         with pytest.raises(Stop, match=r"plays 8 rollouts at once .* grants 3 sessions"):

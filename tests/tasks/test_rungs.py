@@ -7,7 +7,7 @@ import pytest
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reasoning_gym import datasets
+from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.tasks.artifacts import Questions
 from apprentice.tasks.episode import prompt
 from apprentice.tasks.errors import Stop

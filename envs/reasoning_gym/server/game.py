@@ -1,21 +1,17 @@
-"""An OpenEnv server for Reasoning Gym, wire-compatible with the public Space.
+"""Reasoning Gym as an OpenEnv environment, wire-compatible with the published one.
 
-Run: `python -m apprentice.envs.reasoning_gym.server --max-sessions 64` (prints its URL; ends with its standard input).
-A reset must name its question whole (dataset, configuration, seed); a bare reset is refused, where the public server
-would serve another dataset in silence.
+A reset names its question whole (dataset, configuration, seed); one without any of it goes on to the session's next
+question, and is refused where the session has none: the published server would serve another dataset in silence.
 """
 
-import argparse
 from typing import Any
 from uuid import uuid4
 
-from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
-from apprentice.envs.process import serve
-from apprentice.envs.reasoning_gym import datasets
+from . import datasets
 
 
 class ReasoningGymAction(Action):
@@ -87,21 +83,3 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
     @property
     def state(self) -> State:
         return self._state
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--max-sessions", type=int, default=64)
-    arguments = parser.parse_args()
-    serve(
-        create_fastapi_app(
-            ReasoningGymEnvironment,
-            ReasoningGymAction,
-            ReasoningGymObservation,
-            max_concurrent_envs=arguments.max_sessions,
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,52 @@
+"""Echo as an environment: read a text, say it again. The smallest one there is, to copy from.
+
+In: how many words. Out: the text of a seed, and how much of it came back.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from apprentice.envs.base import ToolEnvironment
+
+
+class Settings(BaseModel):
+    """How long the texts are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    words: int = Field(default=3, ge=1, le=20)
+    """Made-up words a text."""
+
+
+class Environment(ToolEnvironment):
+    """One text an episode, one call of `echo`."""
+
+    Settings = Settings
+    version = "1"
+    settings: Settings
+
+    @property
+    def instructions(self) -> str:
+        return "You are given a text. Say exactly that text again, by calling the tool `echo` once."
+
+    def reset(self, *, seed: int, **row: Any) -> str:
+        """The text that `seed` names."""
+        return self._start(seed, words=self.settings.words).observation["text"]
+
+    def echo(self, message: str) -> str:
+        """Say the text again.
+
+        Args:
+            message: The text, as it was given.
+
+        Returns:
+            A confirmation that the message was received.
+        """
+        reply = self._act({"message": str(message)})
+        self.reward, self.done = float(reply.reward or 0.0), True
+        self.correct = reply.observation["text"]
+        return "OK."
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        return {"letters": len(question.replace(" ", ""))}
