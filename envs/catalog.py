@@ -41,7 +41,7 @@ def check_extra(name: str) -> None:
     extra, module = environment_class(name).extra
     if extra and importlib.util.find_spec(module) is None:
         raise ExtraMissing(
-            f"the server of {name} needs the package {module}, which is not installed: pip install 'apprentice[{extra}]'"
+            f"the server of {name} needs {module}, which is not installed: pip install 'apprentice[{extra}]'"
         )
 
 
