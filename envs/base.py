@@ -133,6 +133,13 @@ class ToolEnvironment(ABC):
             self.session.close()
 
 
+def traits_of(environment: ToolEnvironment, seed: int, question: str) -> dict[str, int | str]:
+    """What kind of question this is, for tables; in a mixture first of all, whose it is."""
+    part = environment._part(seed)
+    whose: dict[str, int | str] = {"environment": part.label} if part.label else {}
+    return whose | part._traits(seed, question)
+
+
 def tools_of(environment: ToolEnvironment) -> list[Callable[..., str]]:
     """The public methods of the class but `reset`, in the order TRL discovers them (by name)."""
     return [getattr(environment, name) for name in _tool_names(type(environment))]

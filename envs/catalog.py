@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CATALOGUE = {
     "echo": "say a text again: the smallest environment, to copy from",
+    "multi": "several of the others in one run, mixed by weights",
     "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
 }
 """Every environment and what it is; a name is a folder beside this file."""
@@ -85,7 +86,16 @@ class EnvironmentSpec(BaseModel):
 
     def __str__(self) -> str:
         """What a person calls it, such as "reasoning_gym chain_sum"."""
-        return " ".join([self.name, *(value for value in self.settings.values() if isinstance(value, str))])
+        told = [*(value for value in self.settings.values() if isinstance(value, str)), *self.settings.get("parts", {})]
+        return " ".join([self.name, *told])
+
+    def played_by(self, part: ToolEnvironment) -> str:
+        """Name and version of who played an episode, as records have it; in a mixture after its label."""
+        if not part.label:
+            return f"{self.name} {self.version}"
+        mixed = self.settings["parts"][part.label]
+        own = EnvironmentSpec(name=mixed["name"], settings=mixed.get("settings", {}))
+        return f"{part.label}: {own.name} {own.version}"
 
     def make(self, session: Session | None = None) -> ToolEnvironment:
         """A playable instance over `session`; without one only its prompt and tools can be looked at."""

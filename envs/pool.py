@@ -14,13 +14,17 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.breaker import Breaker
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.multi.session import BreakerOfParts, SessionOfParts
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import AtCapacity, Session, breaker_of
 from apprentice.envs.waiting import spawn, start, wait_for
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
+
+Lease = Callable[[], AbstractAsyncContextManager[Any]]
 
 ASK_AGAIN = 30.0
 """Seconds after which a server at its limit is asked for one more session; at first sooner, 1, 2, 4, … seconds."""
@@ -36,7 +40,7 @@ class EnvironmentPool:
     Args:
         size: Environments; the server's `sessions` when left out.
         say: Told about outages and limits.
-        lease: Held by each open session; see `Session`.
+        lease: Of a server: what each open session holds; see `Session`.
     """
 
     def __init__(
@@ -45,12 +49,11 @@ class EnvironmentPool:
         server: EnvironmentServer,
         size: int | None = None,
         say: Callable[[str], None] = lambda text: None,
-        lease: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+        lease: Callable[[EnvironmentServer], Lease] = lambda server: nullcontext,
     ):
         self.server = server
         self.say = say
-        self.breaker = breaker_of(server, say)
-        self.sessions = [Session(server, self.breaker, lease) for _ in range(size or server.sessions)]
+        self.breaker, self.sessions = sessions_with(server, size or server.sessions, say, lease)
         self._crews: list[Crew[Any, Any]] = []
         self._opening: Future[Any] | None = None
         open_pools.add(self)
@@ -135,6 +138,17 @@ class EnvironmentPool:
             if isinstance(result, BaseException):
                 raise result
         return results  # type: ignore[return-value]
+
+
+def sessions_with(
+    server: EnvironmentServer, number: int, say: Callable[[str], None], lease: Callable[[EnvironmentServer], Lease]
+) -> tuple[Breaker, list[Session]]:
+    """Sessions with a server, or with all servers of a mixture, and the breaker that they share."""
+    if server.parts:
+        breakers = BreakerOfParts(server, say)
+        return breakers, [SessionOfParts(server, breakers, lease) for _ in range(number)]
+    breaker = breaker_of(server, say)
+    return breaker, [Session(server, breaker, lease(server)) for _ in range(number)]
 
 
 _END = object()

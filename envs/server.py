@@ -23,6 +23,8 @@ class EnvironmentServer(BaseModel):
     """Seconds after which a message counts as lost and its session is thrown away."""
     patience: float = Field(default=300.0, gt=0)
     """Seconds that an outage may last before the stage stops, to be resumed."""
+    parts: dict[str, "EnvironmentServer"] = {}
+    """Of a mixture: where each of its environments runs, by the environment's name; left-out ones run here."""
     grace: float = Field(default=20.0, gt=0)
     """Seconds of an outage after which a stage on a work pool of its own lets go of its device: half of them it waits,
     the other half is for saving, which may take a large model longer. The rest of the patience is waited without the

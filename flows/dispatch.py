@@ -138,9 +138,11 @@ class Pool:
         if not isinstance(spec, EnvironmentSpec):
             return
         server = self._recipe.server_of(spec.name)
-        if server.url:
+        for there in [server, *server.parts.values()]:
+            if not there.url:
+                continue
             try:
-                wait_until_there(server, announce.warn)
+                wait_until_there(there, announce.warn)
             except SessionLost as lost:
                 raise Stop(
                     f"The environment is out of reach: {lost}.",

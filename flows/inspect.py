@@ -41,7 +41,7 @@ def inspect_models(
         tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0
         for model in models:
-            with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases(server)) as pool:
+            with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases) as pool:
                 task = episodes_task(pool, recipe.environment, rows, tokens, temperature, spec.samples, serves_student)
                 kept[model] = run_inspect(task, model, logs, base_url)["log"]
             episodes[model] = records_of(kept[model])

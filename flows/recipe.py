@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.errors import Stop
+from apprentice.tasks.rewards import streams_of
 from apprentice.tasks.specs import (
     CollectSpec,
     EvaluateSpec,
@@ -155,6 +156,12 @@ class Recipe(BaseModel):
             return self.server
         return next(guard.server for guard in self.guards if guard.environment.name == environment)
 
+    def mixed_in(self, environment: str) -> list[str]:
+        """The environments of which the mixtures of that name consist; none for one that is no mixture."""
+        specs = [self.environment, *self.rungs(), *(guard.environment for guard in self.guards)]
+        mixtures = [spec for spec in specs if spec.name == environment]
+        return sorted({part["name"] for spec in mixtures for part in spec.settings.get("parts", {}).values()})
+
     def rungs(self) -> list[EnvironmentSpec]:
         """The environment under the settings of each rung that GRPO may train on; none without a ladder."""
         own = self.environment.model_dump()
@@ -189,6 +196,16 @@ class Recipe(BaseModel):
                 raise ValueError(f"grpo.auto_difficulty.{place} is the same as one before it")
         if ladder and not self.probe.questions:
             raise ValueError("grpo.auto_difficulty is chosen from by a probe: set probe.questions, such as 48")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_of_streams(self) -> "Recipe":
+        known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
+        for name in self.grpo.reward_weights:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ValueError(f"grpo.reward_weights: {self.environment} has no reward stream {name!r}; {hint}")
         return self
 
     @model_validator(mode="after")

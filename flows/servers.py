@@ -35,12 +35,19 @@ class RunServers:
     def environment(self, name: str) -> EnvironmentServer:
         """The recipe's server for its own environment, a guard rail's for another one; local where no URL is named."""
         server = self._recipe.server_of(name)
-        if server.url:
-            return self._hurried(server) if self._holds_device else server
-        if name not in self._local:
-            self._local[name] = self._start(name)
-        local = server.model_copy(update={"url": self._local[name], "shared": False})
-        return self._hurried(local) if self._holds_device else local
+        if not (mixed := self._recipe.mixed_in(name)):
+            return self._running(name, server)
+        like = server.model_copy(update={"parts": {}})
+        parts = {part: self._running(part, server.parts.get(part, like)) for part in mixed}
+        together = {"url": ", ".join(part.url for part in parts.values()), "parts": parts}
+        return self._running(name, server.model_copy(update=together))
+
+    def _running(self, name: str, server: EnvironmentServer) -> EnvironmentServer:
+        if not server.url:
+            if name not in self._local:
+                self._local[name] = self._start(name)
+            server = server.model_copy(update={"url": self._local[name], "shared": False})
+        return self._hurried(server) if self._holds_device else server
 
     @staticmethod
     def _hurried(server: EnvironmentServer) -> EnvironmentServer:

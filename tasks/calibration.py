@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.base import traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.slices import grouped
 from apprentice.tasks.statistics import rate_interval
@@ -28,7 +29,7 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
                 continue
             right[place] = float(row["reward"] == 1.0)
             if len(row["messages"]) > 1:
-                for trait, kind in instance._traits(row["seed"], row["messages"][1]["content"]).items():
+                for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
                     kinds.setdefault(trait, {})[place] = kind
             answer = _handed_in(row["messages"])
             if row["correct"] and answer is not None:

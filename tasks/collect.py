@@ -73,7 +73,7 @@ def collect_shard(
         "teacher": teacher.in_key(),
         "collect": spec.in_key(),
         "environment": environment.model_dump(mode="json"),
-        "prompt": {"messages": prompt(instance, ""), "tools": tools_text(instance)},
+        "prompt": [{"messages": prompt(part, ""), "tools": tools_text(part)} for part in instance._parts()],
     }
     with journal(bench.scratch, begun_with) as kept:
         for lost in Collector(bench, spec, teacher, environment, kept).play(window):
@@ -131,7 +131,7 @@ class Collector:
     def _pool(self) -> EnvironmentPool:
         server = self._bench.work.servers.environment(self._environment.name)
         sessions = max(1, server.sessions // self._spec.shards)
-        return EnvironmentPool(self._environment, server, sessions, announce.warn, leases(server))
+        return EnvironmentPool(self._environment, server, sessions, announce.warn, leases)
 
     def _pass(self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any) -> list[Record]:
         lost: list[Record] = []
@@ -168,6 +168,7 @@ def leases(server: EnvironmentServer) -> Callable[[], Any]:
 
 def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Record:
     """One whole episode of the teacher as a record; a failure is data, with the boundary at which it happened."""
+    instance = instance._part(seed)
     spent = Spent()
     messages: list[dict[str, Any]] = []
     failed_at = cause = ""
@@ -185,7 +186,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         failed_at, cause = "environment", str(gone)
     return Record(
         seed=seed,
-        environment=f"{environment.name} {environment.version}",
+        environment=environment.played_by(instance),
         messages=messages,
         tools=tools_text(instance),
         reward=None if failed_at else instance.reward,

@@ -29,7 +29,8 @@ class Episode:
     """
 
     def __init__(self, environment: ToolEnvironment, seed: int):
-        """Resets the environment. Raises SessionLost."""
+        """Resets the environment; of a mixture, the one that the seed belongs to. Raises SessionLost."""
+        environment = environment._part(seed)
         self.environment = environment
         self.seed = seed
         self.sample = 0  # which of several tries at this question

@@ -77,7 +77,7 @@ def evaluate_endpoint(
         teacher = Teacher(endpoint.model_copy(update=asked), bench.work.servers.teacher(), asks=1, budget=budget)
         try:
             with examination(bench, spec, questions, endpoint.called) as (kept, ahead, keep):
-                with EnvironmentPool(environment, server, say=announce.warn, lease=leases(server)) as pool:
+                with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
                     play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
                 return publish(kept, bench.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
         finally:

@@ -6,14 +6,12 @@ TRL's GRPOTrainer, by one of the ways in ways.py. The seed stands in the dataset
 answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
@@ -28,6 +26,7 @@ from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.processes import on_processes
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
+from apprentice.tasks.rewards import EnvironmentReward, Stream, streams_of
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.said import keep_said
 from apprentice.tasks.stage import Bench, stage
@@ -78,18 +77,21 @@ def train_grpo(
     own = spec.sessions()
     with EnvironmentPool(environment, server, own, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
-        config = _config(bench, spec, seed)  # before the model: it says how that is sharded
+        instance = environment.make()
+        streams = streams_of(instance, spec)
+        config = _config(bench, spec, seed, streams)  # before the model: it says how that is sharded
         folder = bench.fetch(checkpoint)
         used = [row for row in read_questions(bench.fetch(questions), "grpo") if row["used"]]
         used, held = split(used, spec.held_out.questions, before=folder)
-        trainer_class, way = WAYS[spec.rollouts](environment.make(), rollouts)
+        trainer_class, way = WAYS[spec.rollouts](instance, rollouts)
+        reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder)
         trainer = with_engine(trainer_class, spec.generation)(
             model=model_to_train(folder, spec),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
-            reward_funcs=EnvironmentReward(spec, asked, rollouts),
+            reward_funcs=[reward, *reward.others()],
             args=on_one_gpu(config),
             **adapter_arguments(spec.lora),
             **way,
@@ -100,79 +102,8 @@ def train_grpo(
         settle(bench, trainer, spec.signals)
     if trainer.is_world_process_zero():
         said.publish(bench.out)
-    return finish(bench, trainer, SHOWN, Learned("grpo", asked.items(), before=folder), spec.lora)
-
-
-class _Heard(NamedTuple):
-    """What one process's rollouts came to in a step."""
-
-    asked: list[tuple[int, str]]
-    """Seeds and questions; none of an evaluation."""
-    played: int
-    lost: int
-    why: str
-    gave_up: str
-
-
-class EnvironmentReward:
-    """Reads the reward off the environments, as TRL's reward function.
-
-    Counts what infrastructure lost, and raises Stop once it is more than `max_failed` of all rollouts so far (of at
-    least a hundred, so that one early loss stops nothing). Raises SessionLost when the server was given up: the step is
-    done again, whole, once it is back.
-
-    Args:
-        asked: Told the questions that are trained on.
-    """
-
-    __name__ = "environment_reward"
-
-    def __init__(self, spec: GrpoSpec, asked: Asked, rollouts: Rollouts):
-        self._spec = spec
-        self._asked = asked
-        self._rollouts = rollouts
-        self.played = 0
-        self.lost = 0
-
-    def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
-        self._rollouts.settle()
-        environments = self._rollouts.environments
-        lost = [environment for environment in environments if environment.reward is None]
-        trained_on = not any(row.get("held_out", ()))
-        count("episodes", len(environments))
-        why = next((environment.failure for environment in lost if environment.failure), "")
-        asked = list(zip(seed, question, strict=True)) if trained_on else []
-        self._agree(_Heard(asked, len(environments), len(lost), why, self._rollouts.gave_up or ""))
-        for place, environment in enumerate(environments):
-            if environment.reward is not None and not math.isfinite(environment.reward):
-                raise Stop(
-                    f"The environment scored a rollout of seed {seed[place]} with {environment.reward}.",
-                    "Correct its reward, then run again: training goes on from the last checkpoint.",
-                )
-        return [self._shaped(environment.reward) for environment in environments]
-
-    def _agree(self, heard: "_Heard") -> None:
-        """Goes on, or not, as one with the other processes: each has its own rollouts, and none may step alone."""
-        from accelerate.utils import gather_object
-
-        everyone: list[_Heard] = gather_object([heard])
-        if gave_up := next((each.gave_up for each in everyone if each.gave_up), None):
-            raise SessionLost(gave_up)
-        for each in everyone:
-            self._asked.note(each.asked)
-            self.played += each.played
-            self.lost += each.lost
-        if self.lost > self._spec.max_failed * max(self.played, 100):
-            why = next((each.why for each in everyone if each.why), "an earlier one")
-            raise Stop(
-                f"{self.lost} of {self.played} rollouts were lost to the environment, the last one to: {why}",
-                "See that its server runs, then run again.",
-            )
-
-    def _shaped(self, reward: float | None) -> float | None:
-        if reward is None or self._spec.reward == "score":
-            return reward
-        return float(reward == 1.0)
+    shown = SHOWN | ({f"rewards/{stream.called}/mean": stream.called for stream in streams} if streams[1:] else {})
+    return finish(bench, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
 
 
 def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
@@ -218,13 +149,14 @@ def _take_places(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
         ) from None
 
 
-def _config(bench: Bench, spec: GrpoSpec, seed: int) -> Any:
+def _config(bench: Bench, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)) -> Any:
     from trl import GRPOConfig
 
     return GRPOConfig(
         **arguments(bench, spec, seed, "grpo"),
         **evaluation(spec),
         **generation_arguments(spec.generation),
+        reward_weights=[stream.weight for stream in streams],
         max_steps=spec.max_steps,
         shuffle_dataset=False,  # the rows are, see _rows
         num_generations=spec.num_generations,

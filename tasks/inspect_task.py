@@ -67,6 +67,8 @@ def episodes_task(
     from inspect_ai.model import GenerateConfig
 
     shown = pool.environments[0]
+    if shown._parts() != [shown]:
+        raise Stop("Inspect knows one set of tools a task, and this is a mixture.", "Name one of its environments.")
     tools = tool_schemas(shown)
     dataset = [
         Sample(id=row["seed"], input=_as_inspects(prompt(shown, row["question"])), metadata={"place": place, **row})

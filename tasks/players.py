@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episode import Episode, Message
 from apprentice.tasks.errors import Stop
@@ -80,7 +80,7 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, p
         episode = protocol.begin(environment, play.seed)
         check_question(play, episode)
         while not episode.done:
-            environment._wait_for_server()  # a turn that cannot be played is not bought
+            episode.environment._wait_for_server()  # a turn that cannot be played is not bought
             episode.hear(speaker.reply([episode])[0])
         return as_record(episode, play)
 
@@ -114,7 +114,7 @@ def as_record(episode: Episode, play: Play) -> Examined:
         valid=episode.valid,
         causes=episode.causes,
         correct=environment.correct or "",
-        traits=json.dumps(environment._traits(play.seed, episode.question), ensure_ascii=False),
+        traits=json.dumps(traits_of(environment, play.seed, episode.question), ensure_ascii=False),
     )
 
 

@@ -53,8 +53,9 @@ class Rollouts:
     def begin(self, rows: Sequence[dict[str, Any]]) -> None:
         """Begins an episode for every row, and returns at once."""
         self.settle()
-        self.environments = self._pool.environments[: len(rows)]
-        assert len(self.environments) == len(rows)
+        assert len(rows) <= len(self._pool.environments)
+        seated = zip(self._pool.environments, rows)  # noqa: B905 (a pool may have more than a step takes)
+        self.environments = [environment._part(row["seed"]) for environment, row in seated]
         self._questions = [row["question"] for row in rows]
         self._seeds = [row["seed"] for row in rows]
         self._begun = [

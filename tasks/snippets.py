@@ -117,10 +117,10 @@ def _python(value: Any) -> str:
 def _prompt(ancestry: Ancestry) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages that open an episode, with a question, and the tools."""
     instance = _instance(ancestry.environment())
-    question = _question(ancestry)
+    seed, question = _question(ancestry)
     if instance is None:
         return [{"role": "user", "content": question}], []
-    return prompt(instance, question), tool_schemas(instance)
+    return prompt(instance._part(seed), question), tool_schemas(instance._part(seed))
 
 
 def _instance(environment: dict[str, Any] | None) -> ToolEnvironment | None:
@@ -131,12 +131,12 @@ def _instance(environment: dict[str, Any] | None) -> ToolEnvironment | None:
         return None
 
 
-def _question(ancestry: Ancestry) -> str:
-    """A question of the evaluation, or of GRPO where there is none among the nearest."""
+def _question(ancestry: Ancestry) -> tuple[int, str]:
+    """Seed and text of a question of the evaluation, or of GRPO where there is none among the nearest."""
     asked = ancestry.nearest(Questions)
     if (folder := asked.fetch() if asked else None) is None:
-        return NO_QUESTION
+        return 0, NO_QUESTION
     with (folder / "questions.jsonl").open() as file:
         used = [row for row in map(json.loads, file) if row["used"]]
-    by_purpose = {row["purpose"]: row["question"] for row in reversed(used)}  # the first of each
-    return by_purpose.get("evaluate") or by_purpose.get("grpo", NO_QUESTION)
+    by_purpose = {row["purpose"]: (row["seed"], row["question"]) for row in reversed(used)}  # the first of each
+    return by_purpose.get("evaluate") or by_purpose.get("grpo", (0, NO_QUESTION))

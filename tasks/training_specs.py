@@ -106,6 +106,8 @@ class GrpoSpec(TrainerSpec):
     """Tokens of a whole rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
     """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
+    reward_weights: dict[str, float] = Field(default={})
+    """Weights of an environment's reward streams, such as {greens: 0.5}; left-out ones keep the environment's own."""
     rollouts: Literal["environment_factory", "rollout_func"] = Field(
         default="environment_factory", json_schema_extra=HOW
     )

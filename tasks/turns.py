@@ -7,6 +7,7 @@ write stands at a completion's end.
 
 from typing import Any, NamedTuple
 
+from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episode import Message, problems
 from apprentice.tasks.rendering import parse
 from apprentice.tasks.rollouts import Rollouts
@@ -27,7 +28,6 @@ class Played(NamedTuple):
 def play_turns(
     trainer: Any,
     rollouts: Rollouts,
-    tools: list[dict[str, Any]],
     max_turns: int,
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
@@ -35,20 +35,22 @@ def play_turns(
 ) -> Played:
     """Plays every rollout to its end, from the model's first turns on.
 
-    Lengths are cut as TRL cuts them: a reply that would make a completion longer than `max_completion_length` ends it.
+    `max_turns` is the same in all processes, whoever plays in them. Lengths are cut as TRL cuts them: a reply that
+    would make a completion longer than `max_completion_length` ends it.
     """
     from accelerate.utils import gather_object
 
     tokenizer = trainer._tokenizer
+    tools = [tool_schemas(environment) for environment in rollouts.environments]
     written = [list(ids) for ids in completion_ids]
     mask = [[1] * len(ids) for ids in written]
     logprobs = [list(each) for each in logprobs] if logprobs is not None else None
-    said = {n: parse(tokenizer, ids, prompt_ids[n], tools) for n, ids in enumerate(written)}
+    said = {n: parse(tokenizer, ids, prompt_ids[n], tools[n]) for n, ids in enumerate(written)}
     messages = [[said[n]] for n in said]
     calls = wrong = 0
     for turn in range(1, max_turns + 1):
         calls += sum(len(message.get("tool_calls") or []) for message in said.values())
-        wrong += sum(len(problems(message, tools)) for message in said.values() if message.get("tool_calls"))
+        wrong += sum(len(problems(message, tools[n])) for n, message in said.items() if message.get("tool_calls"))
         rollouts.hear(said)
         if turn == max_turns:
             break  # every episode is over; what the environment says to that is not needed before the rewards
@@ -71,7 +73,7 @@ def play_turns(
             mask[n] += [0] * len(suffixes[n]) + [1] * len(ids)
             if logprobs is not None:
                 logprobs[n] += [0.0] * len(suffixes[n]) + new_logprobs[place][: len(ids)]
-            said[n] = parse(tokenizer, ids, contexts[place], tools)
+            said[n] = parse(tokenizer, ids, contexts[place], tools[n])
             messages[n] += [*heard[n], said[n]]
     return Played(written, mask, logprobs, messages, calls, wrong)
 

@@ -5,6 +5,7 @@ sees the tools and the question; who plays is `Rollouts`. https://huggingface.co
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
@@ -18,7 +19,7 @@ def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dic
     """A trainer class whose tool loop is ours, and its arguments: TRL renders prompts and tools, and generates."""
     from trl import GRPOTrainer
 
-    tools, turns = tool_schemas(instance), instance.max_turns
+    turns = instance.max_turns
 
     class EpisodeTrainer(GRPOTrainer):
         """TRL's own, but that an episode ends when the environment says so, and all of a turn are stepped at once."""
@@ -37,27 +38,27 @@ def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dic
             images: Any,
             multimodal_fields: Any,
         ) -> Any:
-            played = play_turns(self, rollouts, tools, turns, prompt_ids, completion_ids, logprobs)
+            played = play_turns(self, rollouts, turns, prompt_ids, completion_ids, logprobs)
             no_images: list[Any] = [[] for _ in prompts]
             counts = played.calls, played.wrong_calls
             return played.mask, played.messages, played.completion_ids, played.logprobs, *counts, no_images
 
-    return EpisodeTrainer, {"environment_factory": lambda: _facade(instance)}
+    return EpisodeTrainer, {"environment_factory": _factories(instance)}
 
 
 def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
     """TRL's trainer as it is, and its arguments: we render, play, and say which tokens are the model's."""
     from trl import GRPOTrainer
 
-    tools, turns = tool_schemas(instance), instance.max_turns
+    turns = instance.max_turns
 
     def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
         rows = [messages[-1] for messages in prompts]
         rollouts.begin(rows)
-        rendered = [prompt_ids(trainer._tokenizer, prompt(instance, row["question"]), tools) for row in rows]
+        rendered = [_rendered(trainer._tokenizer, instance._part(row["seed"]), row["question"]) for row in rows]
         mode = "num_generations" if trainer.model.training else "num_generations_eval"
         first_ids, logprobs = trainer._generate_single_turn(rendered, None, {}, getattr(trainer, mode))
-        played = play_turns(trainer, rollouts, tools, turns, rendered, first_ids, logprobs)
+        played = play_turns(trainer, rollouts, turns, rendered, first_ids, logprobs)
         return {
             "prompt_ids": rendered,
             "completion_ids": played.completion_ids,
@@ -78,11 +79,22 @@ WAYS: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[str, Any]
 
 def row_of(way: str, instance: ToolEnvironment, seed: int, question: str) -> dict[str, Any]:
     """A dataset row. A rollout function is given the prompt alone, so there seed and question stand in its message."""
-    opening = prompt(instance, "")
-    named = {"seed": seed, "question": question}
+    part = instance._part(seed)
+    opening = prompt(part, "")
+    named: dict[str, Any] = {"seed": seed, "question": question}
     if way == "rollout_func":
         return {"prompt": [*opening[:-1], opening[-1] | named]}
-    return {"prompt": opening} | named
+    return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
+
+
+def _rendered(tokenizer: Any, part: ToolEnvironment, question: str) -> list[int]:
+    return prompt_ids(tokenizer, prompt(part, question), tool_schemas(part))
+
+
+def _factories(instance: ToolEnvironment) -> Any:
+    """One factory, or, for a mixture, one a label: a row's column `environment` says whose it is."""
+    of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
+    return of_parts.get("") or of_parts
 
 
 def _facade(environment: ToolEnvironment) -> ToolEnvironment:

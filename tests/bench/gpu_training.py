@@ -26,9 +26,10 @@ from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.grpo import EnvironmentReward, _config
+from apprentice.tasks.grpo import _config
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.rendering import row_ids
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.specs import LengthsSpec
 from apprentice.tasks.stage import Bench, StandingServers, Work

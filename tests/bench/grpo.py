@@ -26,8 +26,8 @@ from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.student import build_tokenizer
 from apprentice.tasks.training_specs import GrpoSpec

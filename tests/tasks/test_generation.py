@@ -12,10 +12,10 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.contamination import Asked
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.generation import check_generation, generation_arguments, with_engine
-from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.hardware import Machine
 from apprentice.tasks.hardware_specs import GenerationSpec, LoraSpec
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.student import build_tokenizer
 from apprentice.tasks.training_specs import GrpoSpec

@@ -15,7 +15,8 @@ from apprentice.envs.session import Session
 from apprentice.tasks.contamination import Asked
 from apprentice.tasks.episode import Episode
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.grpo import EnvironmentReward, grpo
+from apprentice.tasks.grpo import grpo
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.training_specs import GrpoSpec

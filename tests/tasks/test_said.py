@@ -8,9 +8,9 @@ import pytest
 
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.held_out import evaluation, held_out_rows
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.said import COMPLETIONS, as_table, keep_said, last_groups, read_said
 from apprentice.tasks.signal_specs import HeldOut

@@ -8,8 +8,8 @@ import pytest
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.contamination import Asked
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.student import build_tokenizer
 from apprentice.tasks.training_specs import GrpoSpec

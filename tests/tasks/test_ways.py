@@ -5,15 +5,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
+from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Environment
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Session
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rewards import EnvironmentReward, Stream
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.student import build_tokenizer
 from apprentice.tasks.training_specs import GrpoSpec
@@ -80,8 +80,8 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
         rewards: list[float | None] = []
 
         class Reward(EnvironmentReward):
-            def _shaped(self, reward: float | None) -> float | None:
-                rewards.append(super()._shaped(reward))
+            def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:
+                rewards.append(super()._shaped(stream, environment))
                 return rewards[-1]
 
         class Puppet(trainer_class):

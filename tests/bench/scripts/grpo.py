@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer in the environment."""
 
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.grpo import EnvironmentReward
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rewards import EnvironmentReward
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.ways import WAYS, row_of
 from tests.bench.scripts.given import Given, Row

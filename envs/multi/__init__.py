@@ -1,0 +1,1 @@
+"""Several environments in one run, each question of one of them."""

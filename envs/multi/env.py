@@ -1,0 +1,108 @@
+"""A mixture: every question belongs to one of several environments, drawn by their weights.
+
+In: the environments by a label each. Out: whoever plays a seed, with tools, instructions and rewards of its own. There
+is no server of a mixture: each of its environments is played on its own.
+"""
+
+import hashlib
+import itertools
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.multi.session import SessionOfParts
+from apprentice.envs.session import Session
+
+
+class Part(BaseModel):
+    """One environment of the mixture."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    """A folder in `envs/`, but `multi`."""
+    settings: dict[str, Any] = {}
+    """The environment's own settings."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often it is asked from, beside the others' weights."""
+
+    def spec(self) -> EnvironmentSpec:
+        return EnvironmentSpec(name=self.name, settings=self.settings)
+
+
+class Settings(BaseModel):
+    """What is mixed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    parts: dict[str, Part] = Field(min_length=1)
+    """Each environment under a label, by which metrics and tables call it."""
+
+    @field_validator("parts")
+    @classmethod
+    def _can_be_played(cls, parts: dict[str, Part]) -> dict[str, Part]:
+        for label, part in parts.items():
+            if not label.replace("-", "").isalnum():
+                raise ValueError(f"{label!r} is no label: letters, digits and dashes")
+            if part.name == "multi":
+                raise ValueError(f"{label}: a mixture holds no mixture; name its environments here")
+            try:
+                part.spec()
+            except ValidationError as error:
+                raise ValueError(f"{label}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        return parts
+
+
+class Environment(ToolEnvironment):
+    """Looks like one environment to whoever only resets it; drivers ask `_part` who plays a seed."""
+
+    Settings = Settings
+    version = "1"
+    settings: Settings
+
+    def __init__(self, settings: Settings, session: Session | None = None):
+        super().__init__(settings, session)
+        assert session is None or isinstance(session, SessionOfParts)
+        self._made: dict[str, ToolEnvironment] = {}
+        for label, part in settings.parts.items():
+            self._made[label] = part.spec().make(session and session.part(part.name))
+            self._made[label].label = label
+
+    @property
+    def instructions(self) -> str:
+        return "\n\n".join(part.instructions for part in self._parts())
+
+    @property
+    def max_turns(self) -> int:
+        return max(part.max_turns for part in self._parts())
+
+    def reset(self, *, seed: int, **row: Any) -> str:
+        """The question that `seed` names, in the environment that it belongs to."""
+        return self._part(seed).reset(seed=seed, **row)
+
+    def _part(self, seed: int) -> ToolEnvironment:
+        parts = self.settings.parts
+        draw = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) / 2**64
+        ends = itertools.accumulate(part.weight for part in parts.values())
+        whole = sum(part.weight for part in parts.values())
+        label = next((label for label, end in zip(parts, ends, strict=True) if draw * whole < end), list(parts)[-1])
+        return self._made[label]
+
+    def _parts(self) -> list[ToolEnvironment]:
+        return list(self._made.values())
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        return self._part(seed)._traits(seed, question)
+
+    @classmethod
+    def _version_under(cls, settings: dict[str, Any]) -> str:
+        """With those of its parts: a new version of one of them is a new version of the mixture."""
+        try:
+            parts = Settings.model_validate(settings).parts
+        except ValidationError:
+            return cls.version
+        return ", ".join(
+            [cls.version, *(f"{label} {part.name} {part.spec().version}" for label, part in parts.items())]
+        )

@@ -1,0 +1,30 @@
+"""The scripted teacher of a mixture: each environment's own script, told apart by the instructions.
+
+In: the messages as the student would see them. Out: one call of a tool of the environment that asks.
+"""
+
+from typing import Any
+
+from apprentice.envs.multi.env import Settings
+from apprentice.envs.scripted_teacher import policy_of
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError where a part has no script, or two of them cannot be told apart."""
+    told_apart: dict[str, str] = {}
+    for label, part in Settings.model_validate(settings).parts.items():
+        policy_of(part.name).check(part.settings)
+        other = told_apart.setdefault(part.spec().make().instructions, label)
+        if other != label:
+            raise ValueError(
+                f"the scripted teacher cannot tell {label} from {other}, whose instructions are the same; "
+                "name a real teacher: teacher.base_url and teacher.model"
+            )
+
+
+def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the policy's next turn."""
+    for part in Settings.model_validate(settings).parts.values():
+        if part.spec().make().instructions == messages[0]["content"]:
+            return policy_of(part.name).call(part.settings, messages, error_rate)
+    raise ValueError("these instructions are of no environment of the mixture")
