@@ -24,6 +24,7 @@ def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> d
     """Drops what is wrong, broken, leaky or examined later. Raises Stop when nothing is left."""
     examined = {same_text(row["question"]) for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]}
     dropped: Counter[str] = Counter()
+    mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
     kept = 0
     with (
@@ -33,13 +34,14 @@ def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> d
         for line in episodes:
             episode = json.loads(line)
             cause = why_dropped(episode, examined)
+            mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
                 dropped[cause] += 1
                 continue
             kept += 1
             out.write(line)
             samples += [episode] if len(samples) < SAMPLES else []
-    _announce(rollouts.episodes, kept, dropped)
+    _announce(rollouts.episodes, kept, dropped, mixed)
     if not kept:
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
         raise Stop(
@@ -73,12 +75,14 @@ def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
     return None
 
 
-def _announce(episodes: int, kept: int, dropped: Counter[str]) -> None:
+def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:
     rows = [{"rollouts": "kept", "count": kept, "share": f"{kept / episodes:.1%}"}]
     rows += [
         {"rollouts": f"dropped: {cause}", "count": count, "share": f"{count / episodes:.1%}"}
         for cause, count in dropped.most_common()
     ]
+    for name, own in mixed.items() if len(mixed) > 1 else ():
+        rows.append({"rollouts": f"of {name}: kept", "count": own[True], "share": f"{own[True] / own.total():.1%}"})
     announce.table("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
 
 

@@ -207,13 +207,17 @@ def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
     """Writes log.json and curves.png beside the weights: nothing that tells of the machine, so that the same training
     leaves the same artifact."""
     log = [
-        {name: _or_none(value) for name, value in entry.items() if name.removeprefix("eval_") not in UNSTEADY}
+        {name: _or_none(value) for name, value in entry.items() if not _is_unsteady(name)}
         for entry in trainer.state.log_history
         if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
     ]
     (bench.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
     picture = curves(log, shown, bench.out / "curves.png")
     announce.picture(f"{bench.scratch.name.split('-')[0]}-curves", picture, "Training curves")
+
+
+def _is_unsteady(metric: str) -> bool:
+    return metric in UNSTEADY or (metric.startswith("eval_") and metric.endswith(UNSTEADY))
 
 
 def _or_none(value: Any) -> Any:
