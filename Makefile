@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -31,6 +31,9 @@ bench-grpo: .venv/ready  ## what the environment costs a GRPO step, against the 
 
 bench-gpu: .venv/ready  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
 	$(BIN)/python -m tests.bench.gpu $(BENCH)
+
+bench-envs: .venv/ready  ## every environment's laptop recipe, each moving its own reward; ENVS="--only wordle" runs some
+	$(BIN)/python -m tests.bench.environments $(ENVS)
 
 bench-overhead: .venv/ready  ## what the flow costs over bare TRL scripts: the laptop recipe six times. OVERHEAD=--toy looks
 	$(BIN)/python -m tests.bench.overhead $(OVERHEAD)
