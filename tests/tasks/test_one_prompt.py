@@ -20,7 +20,7 @@ from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.rollouts import Rollouts
 from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.ways import by_factory
+from apprentice.tasks.ways import by_factory, row_of
 
 SEEDS = (5, 6, 7, 8)
 
@@ -138,7 +138,7 @@ def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([training_row(episode.messages, episode.tools)]),
         args=SFTConfig(
-            str(folder), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=512
+            str(folder), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=None
         ),
     )
     rows: Any = trainer.train_dataset
@@ -155,7 +155,7 @@ def sft_ids(tokenizer: Any, episode: Episode, folder) -> list[int]:
     return list(sft_dataset(tokenizer, episode, folder)["input_ids"])
 
 
-def tiny_model(tokenizer: Any) -> Any:
+def tiny_model(tokenizer: Any, positions: int = 512) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     return Qwen3ForCausalLM(
@@ -167,7 +167,7 @@ def tiny_model(tokenizer: Any) -> Any:
             num_attention_heads=1,
             num_key_value_heads=1,
             head_dim=16,
-            max_position_embeddings=512,
+            max_position_embeddings=positions,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
@@ -224,10 +224,11 @@ def generated(
             turns = [next(speech for question, speech in speeches.items() if question in text) for text in texts]
             return [list(turn[text.count("<tool_response>\n")]) for turn, text in zip(turns, texts, strict=True)], None
 
-    opening = prompt(task.make(), "")
-    inputs = [{"prompt": opening, "seed": episode.seed, "question": episode.question} for episode in played]
+    instance = task.make()
+    inputs = [row_of("environment_factory", instance, episode.seed, episode.question) for episode in played]
+    longest = max(len(row_ids(tokenizer, training_row(episode.messages, episode.tools))) for episode in played)
     trainer = Puppet(
-        model=tiny_model(tokenizer),
+        model=tiny_model(tokenizer, max(512, 2 * longest)),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(inputs),
         reward_funcs=lambda prompts, **_: [0.0] * len(prompts),
@@ -238,6 +239,7 @@ def generated(
             bf16=False,
             per_device_train_batch_size=len(played),
             num_generations=2,
+            max_completion_length=max(256, longest),
             chat_template_kwargs=TEMPLATE_ARGUMENTS,
             max_tool_calling_iterations=1,
         ),
@@ -258,8 +260,9 @@ def spoken(tokenizer: Any, episode: Episode) -> list[list[int]]:
     """The model's turns of an episode as ids: what SFT puts loss on, less what the generation prompt already holds."""
     row = training_row(episode.messages, episode.tools)
     ids = row_ids(tokenizer, row)
-    turns, start = [], len(prompt_ids(tokenizer, episode.messages[:2], episode.tools))
-    closing = len(prompt_ids(tokenizer, row["messages"][:-1], episode.tools))
-    for begin in (start, closing):
-        turns.append(ids[begin : ids.index(tokenizer.eos_token_id, begin) + 1])
+    turns = []
+    for place, message in enumerate(row["messages"]):
+        if message["role"] == "assistant":
+            begin = len(prompt_ids(tokenizer, row["messages"][:place], episode.tools))
+            turns.append(ids[begin : ids.index(tokenizer.eos_token_id, begin) + 1])
     return turns

@@ -1,0 +1,95 @@
+"""Law 1 for every environment of the catalogue: one episode has one sequence of token ids, whoever makes it.
+
+The tasks are those of the laptop recipes; their scripted teachers play them, over their own servers.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.scripted_teacher import policy_of
+from apprentice.envs.server import EnvironmentServer
+from apprentice.flows.recipe import load_recipe
+from apprentice.flows.servers import RunServers
+from apprentice.tasks.episode import Episode, prompt
+from apprentice.tasks.rendering import prompt_ids
+from apprentice.tasks.rollouts import Rollouts
+from apprentice.tasks.student import tokenizer_of
+from apprentice.tasks.ways import by_factory
+from tests.bench.environments import recipe_of
+from tests.tasks.test_one_prompt import generated, said, sft_ids
+
+SEEDS = (5, 6, 7, 8)
+
+
+class Case:
+    """An environment as its laptop recipe has it, and episodes of its scripted teacher."""
+
+    def __init__(self, task: EnvironmentSpec, server: EnvironmentServer):
+        self.task, self.server = task, server
+        with EnvironmentPool(task, server, size=1) as pool:
+            self.played = [self._episode(pool, seed) for seed in SEEDS]
+        parts = task.make()._parts()
+        asked = [[each.question for each in self.played if self._part(each.seed).label == part.label] for part in parts]
+        self.tokenizer = tokenizer_of(list(zip(parts, asked, strict=True)))
+
+    def _part(self, seed: int) -> Any:
+        return self.task.make()._part(seed)
+
+    def _episode(self, pool: EnvironmentPool, seed: int) -> Episode:
+        episode, policy = Episode(pool.environments[0], seed), policy_of(self.task.name)
+        while not episode.done:
+            episode.hear(said(*policy.call(self.task.settings, episode.messages, 0.0)))
+        assert episode.reward == 1.0, f"seed {seed}"
+        return episode
+
+
+@pytest.fixture(scope="module", params=list(CATALOGUE))
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    recipe = load_recipe(recipe_of(request.param), ["env.sessions=4", "evaluate.batch_size=4"])
+    with RunServers(recipe) as servers:
+        yield Case(recipe.environment, servers.environment(request.param))
+
+
+def test_grpo_and_sft_have_the_same_ids_of_a_whole_episode(case: Case, tmp_path: Path):
+    with EnvironmentPool(case.task, case.server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
+        trainer_class, how = by_factory(case.task.make(), rollouts)
+        made = generated(trainer_class, case.tokenizer, case.task, case.played, tmp_path, how)
+        rollouts.settle()
+        assert [environment.reward for environment in rollouts.environments] == [1.0] * len(SEEDS)
+    for episode, rollout in zip(case.played, made, strict=True):
+        concatenated = rollout["prompt_ids"] + rollout["completion_ids"]
+        assert sft_ids(case.tokenizer, episode, tmp_path)[: len(concatenated)] == concatenated
+        turns = [message for message in episode.messages if message["role"] == "assistant"]
+        assert case.tokenizer.decode(rollout["completion_ids"]).count("<tool_call>") == len(turns)
+
+
+def test_every_turn_of_the_teacher_has_the_prompt_that_the_student_has_in_an_evaluation(case: Case, tmp_path: Path):
+    for episode in case.played:
+        part = case._part(episode.seed)
+        assert episode.messages[:2] == prompt(part, episode.question)
+        assert episode.tools == tool_schemas(part)
+        learned = sft_ids(case.tokenizer, episode, tmp_path)
+        for place, message in enumerate(episode.messages):
+            if message["role"] == "assistant":
+                shown = prompt_ids(case.tokenizer, heard_before(episode, place), episode.tools)
+                assert learned[: len(shown)] == shown
+
+
+def heard_before(episode: Episode, place: int) -> list[dict[str, Any]]:
+    """What an examined student has before it: its own turns come back from the parser, arguments as objects."""
+    import json
+
+    def parsed(message: dict[str, Any]) -> dict[str, Any]:
+        calls = [
+            call | {"function": call["function"] | {"arguments": json.loads(call["function"]["arguments"])}}
+            for call in message.get("tool_calls") or []
+        ]
+        return message | ({"tool_calls": calls, "content": ""} if calls else {})
+
+    return [parsed(message) for message in episode.messages[:place]]
