@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from apprentice.flows.cli import app, told_in_words
+from apprentice.flows.cli import app
+from apprentice.flows.cli_parts import told_in_words
 
 HERE = Path(__file__).parent
 

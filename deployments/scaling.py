@@ -153,7 +153,7 @@ class Size(NamedTuple):
 
     episodes: int
     gpus: int = 1
-    server: EnvironmentServer = EnvironmentServer(shared=False)
+    env: EnvironmentServer = EnvironmentServer(shared=False)
     collect: CollectSpec = CollectSpec()
     teacher: TeacherSpec = TeacherSpec()
     sft: SftSpec = SftSpec()
@@ -206,7 +206,7 @@ class Estimate(NamedTuple):
 def in_use(size: Size) -> tuple[int, str]:
     """How many sessions play, and what keeps them from being more."""
     return min(
-        (size.server.sessions, LATENCY),  # more could be asked for
+        (size.env.sessions, LATENCY),  # more could be asked for
         (size.world.granted, SESSIONS),
         (CONNECTIONS_A_CLIENT * size.collect.shards, CONNECTIONS),
     )
@@ -243,7 +243,7 @@ def slowest(size: Size) -> tuple[float, str]:
 
 def opening_s(size: Size) -> float:
     """Between one session and the next; shards open theirs at the same time, on one loop."""
-    return OPEN_S + (LEASE_S / size.collect.shards if size.server.shared else 0.0)
+    return OPEN_S + (LEASE_S / size.collect.shards if size.env.shared else 0.0)
 
 
 def play_seconds(size: Size) -> float:
@@ -347,7 +347,7 @@ def estimate(size: Size, together: bool = False) -> Estimate:
     held["sft"] = BASE_BYTES["sft"] + rows * ROW_BYTES + 4 * world.parameters  # weights pass through on their way
     held["questions"] = BASE_BYTES["questions"] + seeds * QUESTION_BYTES
     limits = [size.teacher.requests_per_minute, size.teacher.tokens_per_minute]
-    leases = in_use(size)[0] / RENEWAL_S if size.server.shared else 0.0
+    leases = in_use(size)[0] / RENEWAL_S if size.env.shared else 0.0
     return Estimate(
         parts=parts,
         hub=_hub(size, artifacts, stored),
@@ -448,7 +448,7 @@ def _size(episodes: int, *row: int) -> Size:
     )
     return Size(
         episodes,
-        server=EnvironmentServer(sessions=sessions, shared=bool(shared)),
+        env=EnvironmentServer(sessions=sessions, shared=bool(shared)),
         collect=CollectSpec(shards=shards),
         teacher=TeacherSpec(requests_per_minute=requests, tokens_per_minute=tokens, budget_usd=usd, prices=PRICES),
         sft=SftSpec(epochs=epochs, batch_size=rows, gradient_accumulation=of, checkpoint_steps=saved, bf16=True),
@@ -495,7 +495,7 @@ def tables() -> str:
 
 
 SHOWN = (
-    *("server.sessions", "server.shared", "collect.shards"),
+    *("env.sessions", "env.shared", "collect.shards"),
     *("teacher.requests_per_minute", "teacher.tokens_per_minute", "teacher.budget_usd"),
     *("sft.epochs", "sft.batch_size", "sft.gradient_accumulation", "sft.checkpoint_steps", "sft.bf16"),
     *("grpo.max_steps", "grpo.batch_size", "grpo.gradient_accumulation", "grpo.num_generations"),
@@ -543,7 +543,7 @@ def _bounds_table() -> str:
         cells = []
         for sessions in playing:
             server = EnvironmentServer(sessions=sessions, shared=False)
-            size = Size(10_000, server=server, collect=CollectSpec(shards=8), world=World(latency=latency))
+            size = Size(10_000, env=server, collect=CollectSpec(shards=8), world=World(latency=latency))
             rate, bound = slowest(size)
             cells.append(f"{rate:,.1f}" if bound == LATENCY else f"{rate:,.0f} ({bound})")
         rows.append([f"{latency:g} s", *cells])

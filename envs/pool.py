@@ -258,7 +258,7 @@ class Crew(Generic[I, R]):
         self._limit = held
         url = self._pool.server.url
         self._pool.say(
-            f"{url} grants no more than {held} sessions at once; server.sessions asks for {len(self._pool.sessions)}. "
+            f"{url} grants no more than {held} sessions at once; env.sessions asks for {len(self._pool.sessions)}. "
             f"Going on with {held}; a higher max_concurrent_envs on the server is faster."
             if held
             else f"{url} grants no session: all are in use. Waiting for one."

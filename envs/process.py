@@ -48,17 +48,29 @@ def local_server(module: str, *arguments: str) -> Iterator[str]:
 
 def serve(app: Any) -> None:
     """Serves an ASGI application on 127.0.0.1 until standard input ends. For the child's side."""
-    import uvicorn
-
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="critical", access_log=False, ws_ping_interval=None, ws_per_message_deflate=False)
-    )
+    server = web_server(app)
     print(
         f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True
     )  # the listener queues what comes before it serves
     server.run(sockets=[listener])
+
+
+def web_server(app: Any) -> Any:
+    """uvicorn's server for an ASGI application, as sparing as it can be."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            ws_ping_interval=None,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=2,  # sessions that are left open
+        )
+    )
 
 
 def leave_with_parent() -> None:

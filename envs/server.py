@@ -3,7 +3,7 @@
 In: a recipe's section, or what a run started itself. Out: a frozen value that any process can use.
 """
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class EnvironmentServer(BaseModel):
@@ -11,8 +11,13 @@ class EnvironmentServer(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    url: str = ""
-    """http:// or https://; for a Space https://OWNER-NAME.hf.space. Left out, the run starts and stops one here."""
+    url: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    """http:// or https://; for a Space https://OWNER-NAME.hf.space. One that runs already."""
+    image: str = Field(default="", pattern=r"^(\w[\w./:@-]*)?$")
+    """A Docker image; its container is started on this machine when a stage first asks, and stopped with the run."""
+    local: bool | None = None
+    """Our own server as a child process on a free port, stopped with the run. So it is where neither URL nor image is
+    named."""
     shared: bool = True
     """Whether other runs use it, too: then they share one limit of sessions, where a Prefect server is in use."""
     space: str | None = None
@@ -29,3 +34,21 @@ class EnvironmentServer(BaseModel):
     """Seconds of an outage after which a stage on a work pool of its own lets go of its device: half of them it waits,
     the other half is for saving, which may take a large model longer. The rest of the patience is waited without the
     device, and the stage goes on from there. A message that takes a quarter of it counts as lost."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is our own server as a child process, which has still to be started."""
+        return not self.url and not self.image
+
+    def at(self, url: str) -> "EnvironmentServer":
+        """The same where it was started: nobody else uses it."""
+        return self.model_copy(update={"url": url, "image": "", "local": None, "shared": False})
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> "EnvironmentServer":
+        named = {"url": self.url, "image": self.image, "local": self.local}
+        if len(chosen := [name for name, value in named.items() if value]) > 1:
+            raise ValueError(f"{' and '.join(chosen)}: a server is in one place; name one of url, image, local: true")
+        if self.local is False and not chosen:
+            raise ValueError("local: false says where the server is not; name its url or its image")
+        return self

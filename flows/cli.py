@@ -1,26 +1,16 @@
-"""The command line: `apprentice run | evaluate | dashboard | publish | champion RECIPE`, `apprentice status`."""
+"""The command line: `apprentice run | evaluate | dashboard | publish | champion RECIPE`, `apprentice env`, `status`."""
 
 import json
-import os
-import signal
-import sys
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-if TYPE_CHECKING:
-    from apprentice.flows.recipe import Recipe
-    from apprentice.tasks.champion import Champions
-    from apprentice.tasks.store import LocalStore
+from apprentice.flows.champion_cli import champion_app
+from apprentice.flows.cli_parts import HUB, JSON, KEY, RECIPE, SET, STORE, prepared, quiet, ready, told_in_words
+from apprentice.flows.env_cli import env_app
 
 app = typer.Typer(
     add_completion=False,
@@ -29,18 +19,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Trains a small language model to act in an environment, and proves what it learned.",
 )
-
-QUIET = {
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # 20 are too few on a machine that does something else
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run speaks for itself; Prefect's interface has its logs
-    "TRL_EXPERIMENTAL_SILENCE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "GRADIO_ANALYTICS_ENABLED": "False",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-}
+app.add_typer(champion_app, name="champion")
+app.add_typer(env_app, name="env")
 
 
 class Protocol(StrEnum):
@@ -49,33 +29,6 @@ class Protocol(StrEnum):
     parity = "parity"
     tutorial = "tutorial"
     inspect = "inspect"
-
-
-champion_app = typer.Typer(no_args_is_help=True, help="See, and take back, what the gate promoted.")
-app.add_typer(champion_app, name="champion")
-
-RECIPE = Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")]
-SET = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Override one field, e.g. --set grpo.max_steps=50. Repeatable.",
-    ),
-]
-
-KEY = Annotated[
-    str,
-    typer.Argument(
-        help="As `apprentice run` prints it, or its first 6 characters or more; or namespace/repository@key."
-    ),
-]
-STORE = Annotated[Path, typer.Option(help="The folder of artifacts.")]
-HUB = Annotated[
-    str | None,
-    typer.Option(metavar="NAMESPACE", help="Look on the Hub, too; the folder is then a cache in front of it."),
-]
-JSON = Annotated[bool, typer.Option("--json", help="One line for machines.")]
 
 
 @app.command()
@@ -260,7 +213,7 @@ def reproduce(
     deep: Annotated[bool, typer.Option(help="All that it was made from, too, the oldest first.")] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Where a server is: server.url=…, teacher.base_url=…."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Where a server is: env.url=…, teacher.base_url=…."),
     ] = None,
     yes: Annotated[
         bool, typer.Option(help="Do also what costs money, or runs code of a student's repository.")
@@ -282,143 +235,3 @@ def reproduce(
             print(json.dumps({"same": same, "artifacts": [each._asdict() for each in outcomes]}))
         if not same:
             raise typer.Exit(3)
-
-
-@champion_app.command()
-def show(recipe: RECIPE, set_: SET = None) -> None:
-    """Say which model is the champion, and what the gate found."""
-    with told_in_words():
-        champion, store = champions_of(recipe, set_)
-        current = champion.current()
-        if current is None:
-            print("There is no champion yet: the gate has let no model through.")
-            return
-        from apprentice.tasks.announce import say
-        from apprentice.tasks.gate import as_markdown, read_decision
-
-        folder = store.fetch(current)
-        say(as_markdown(read_decision(folder)))
-        print(f"{current.repository}@{current.revision}")
-        print(folder)
-
-
-@champion_app.command()
-def history(recipe: RECIPE, set_: SET = None) -> None:
-    """List every change of champion, the first one first."""
-    with told_in_words():
-        champion, store = champions_of(recipe, set_)
-        current = champion.current()
-        rows = [
-            {
-                "": "→" if current is not None and change.revision == current.revision else "",
-                "number": str(change.number),
-                "at": change.at,
-                "how": change.how,
-                "revision": change.revision[:12],
-            }
-            for change in champion.history()
-        ]
-        if not rows:
-            print("There was no champion yet.")
-            return
-        from apprentice.tasks.announce import table
-
-        table("champions", f"Champions of {store.project}", rows)
-
-
-@champion_app.command()
-def rollback(
-    recipe: RECIPE,
-    to: Annotated[int | None, typer.Option(help="The change to go back to; the one before when left out.")] = None,
-    set_: SET = None,
-) -> None:
-    """Make an earlier champion the champion again. What is taken back is not promoted again by itself."""
-    with told_in_words():
-        release = champions_of(recipe, set_)[0].roll_back(to)
-        print(f"The champion is {release.repository}@{release.revision} again.")
-
-
-def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
-    """The recipe, with everything set that libraries read when they are imported. Raises Stop."""
-    ready()
-    from apprentice.flows.recipe import load_recipe
-
-    chosen = load_recipe(recipe, overrides or [])
-    # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
-    os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
-    return chosen
-
-
-def ready() -> None:
-    """Readies the process for a flow."""
-    quiet()
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
-    sys.unraisablehook = interrupted_once_more
-
-
-def interrupted_once_more(ignored: Any) -> None:
-    """Ctrl-C once more where Python dropped one, because it came while an object was cleaned away (`__del__`).
-
-    https://docs.python.org/3/library/sys.html#sys.unraisablehook
-    """
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
-        # SIGTERM, which is heard as Ctrl-C is: a shell may have had this process ignore SIGINT
-        again = signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
-        threading.Timer(0.05, *again).start()  # once this hook, too, has returned
-    else:
-        sys.__unraisablehook__(ignored)
-
-
-def quiet() -> None:
-    """Sets what libraries read when they are imported, where it is not set."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-
-
-def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":
-    """The champions of a recipe's project, and its store."""
-    chosen = prepared(recipe, overrides)
-    from apprentice.flows.stores import open_store
-    from apprentice.tasks.champion import Champions
-
-    store = open_store(chosen)
-    return Champions(store), store
-
-
-@contextmanager
-def told_in_words(
-    interrupted: str = "Run the same command again: it goes on from the last finished stage.",
-) -> Iterator[None]:
-    """Ends the command with a sentence instead of a traceback, where there is one."""
-    from apprentice.tasks.errors import Stop
-
-    try:
-        yield
-    except Stop as stop:
-        what, _, do = str(stop).partition("\n→ ")
-        _console().print(f"[bold red]{escape(what)}[/]\n{escape(do)}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        _console().print(f"[bold]Interrupted.[/] {interrupted}")
-        sys.exit(130)
-    except Exception as error:
-        if (words := _of_the_hub(error)) is None:
-            raise
-        _console().print(f"[bold red]{escape(words)}[/]")
-        sys.exit(1)
-
-
-def _of_the_hub(error: Exception) -> str | None:
-    """What to say where the Hub is away; None for any other error."""
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    from apprentice.tasks.hub_client import is_away
-
-    if isinstance(error, OfflineModeIsEnabled):
-        return "What the folder lacks is on the Hub, which HF_HUB_OFFLINE says not to ask. Unset it, and run again."
-    return f"The Hub does not answer ({type(error).__name__}). Run again when it is back." if is_away(error) else None
-
-
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)

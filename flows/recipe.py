@@ -34,6 +34,8 @@ BLOCK = 100_000_000
 """Seeds between the windows of two purposes."""
 SHIFT = 1_000_000
 """Seeds by which a recipe's seed moves each window within its block."""
+RENAMED = {"server": "env"}
+"""What sections were called in recipes of before."""
 
 
 class HubSpec(Spec):
@@ -65,8 +67,8 @@ class GuardSpec(Spec):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """What the report calls it: lower case, digits, dashes."""
     environment: EnvironmentSpec
-    server: EnvironmentServer = EnvironmentServer()
-    """Where it runs, for another environment than the recipe's own; without a URL it is started here."""
+    env: EnvironmentServer = EnvironmentServer()
+    """Where it runs, for another environment than the recipe's own; left out, it is started here."""
     questions: int = Field(default=200, ge=1)
     """Distinct ones; 200 show a fall of about 10 points at 50%."""
     may_fall: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -103,7 +105,7 @@ class Recipe(BaseModel):
     """Of weights, order and sampling; it also moves the windows of training. That of the evaluation stays: what it asks
     is kept out of every training, so models of all seeds can be compared on questions that none has seen."""
     environment: EnvironmentSpec
-    server: EnvironmentServer = EnvironmentServer()
+    env: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     trackio: TrackioSpec = TrackioSpec()
     windows: WindowSpecs
@@ -133,7 +135,7 @@ class Recipe(BaseModel):
         As it is when none is named, or that of a Space which it does not use.
         """
         space, at, revision = named.rpartition("@")
-        if not revision or (at and space != self.server.space):
+        if not revision or (at and space != self.env.space):
             return self
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
 
@@ -146,15 +148,15 @@ class Recipe(BaseModel):
     def for_record(self) -> dict[str, Any]:
         """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
         servers and store were."""
-        without: Any = {"server": True, "store": True, "trackio": True, "guards": {"__all__": {"server"}}}
+        without: Any = {"env": True, "store": True, "trackio": True, "guards": {"__all__": {"env"}}}
         whole = self.model_dump(mode="json", exclude=without)
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 
     def server_of(self, environment: str) -> EnvironmentServer:
         """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
         if environment == self.environment.name:
-            return self.server
-        return next(guard.server for guard in self.guards if guard.environment.name == environment)
+            return self.env
+        return next(guard.env for guard in self.guards if guard.environment.name == environment)
 
     def mixed_in(self, environment: str) -> list[str]:
         """The environments of which the mixtures of that name consist; none for one that is no mixture."""
@@ -196,6 +198,20 @@ class Recipe(BaseModel):
                 raise ValueError(f"grpo.auto_difficulty.{place} is the same as one before it")
         if ladder and not self.probe.questions:
             raise ValueError("grpo.auto_difficulty is chosen from by a probe: set probe.questions, such as 48")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_of_a_mixture(self) -> "Recipe":
+        named = {"env": (self.environment, self.env)}
+        named |= {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
+        for where, (environment, server) in named.items():
+            mixed = self.mixed_in(environment.name)
+            if mixed and not server.is_local:
+                raise ValueError(f"{where}: a mixture has no server of its own; name those of {where}.parts")
+            for name in server.parts:
+                if name not in mixed:
+                    known = f"known: {', '.join(mixed)}" if mixed else "this is no mixture"
+                    raise ValueError(f"{where}.parts: {name!r} is no environment of {environment}; {known}")
         return self
 
     @model_validator(mode="after")
@@ -243,14 +259,15 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
     if not isinstance(given, dict):
         raise Stop(f"{path} holds no recipe.", "Start from one in deployments/recipes/.")
     for override in overrides:
-        _override(given, override)
+        override_field(given, override)
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
         raise Stop(f"{path} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
 
 
-def _override(recipe: dict[str, Any], override: str) -> None:
+def override_field(recipe: dict[str, Any], override: str) -> None:
+    """Sets one field, `path=value`, in what a recipe's file holds. Raises Stop for another form."""
     path, equals, value = override.partition("=")
     if not equals or not path:
         raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
@@ -264,22 +281,22 @@ def _override(recipe: dict[str, Any], override: str) -> None:
     recipe[last] = yaml.safe_load(value)
 
 
-def explain(error: ValidationError) -> str:
-    """One line a mistake: its path, what is wrong, and for an unknown field the nearest known one."""
+def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:
+    """One line a mistake in a `whole`: its path, what is wrong, and for an unknown field the nearest known one."""
     lines = []
     for mistake in error.errors():
         path = ".".join(str(part) for part in mistake["loc"]) or "recipe"
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
-            known = _fields_at(mistake["loc"][:-1])
-            near = difflib.get_close_matches(str(mistake["loc"][-1]), known, n=1, cutoff=0.5)
+            known = _fields_at(mistake["loc"][:-1], whole)
+            name = RENAMED.get(str(mistake["loc"][-1]), str(mistake["loc"][-1]))
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             message = f"unknown field; did you mean {near[0]}?" if near else f"unknown field; known: {', '.join(known)}"
         lines.append(f"  {path}: {message}")
     return "\n".join(lines)
 
 
-def _fields_at(path: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = Recipe
+def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for name in path:
         if isinstance(name, int):  # an item of a list, whose type is found already
             continue

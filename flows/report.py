@@ -80,8 +80,8 @@ def link_up(recipe: Recipe) -> None:
         )
     if recipe.store.hub:
         announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
-    if recipe.server.space:
-        announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
+    if recipe.env.space:
+        announce.link("space", f"{hub}/spaces/{recipe.env.space}", "The environment's Space")
     if recipe.student.model and not Path(recipe.student.model).exists():
         revision = recipe.student.revision
         announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")

@@ -42,7 +42,7 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         environment_revision: Of what serves the environment, where a new one shall be learned anew; left out, the one
             that `watch` saw last, of a Space that is watched.
     """
-    recipe = recipe.at_revision(environment_revision or seen(recipe.server.space))
+    recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
     check_space(recipe.trackio, recipe.name)

@@ -1,6 +1,7 @@
 """The servers of a run: started when a stage first asks, stopped when the run ends, whatever happens.
 
-In: a recipe. Out: URLs. A cached run asks for nothing and starts nothing; a URL in the recipe is used as it is.
+In: a recipe. Out: URLs. A cached run asks for nothing and starts nothing; a URL in the recipe is used as it is, an
+image becomes a container, and anything else a child process of this one.
 """
 
 import json
@@ -10,6 +11,8 @@ from functools import cached_property
 from apprentice.envs.process import local_server
 from apprentice.envs.server import EnvironmentServer
 from apprentice.flows.recipe import Recipe
+from apprentice.flows.started import started
+from apprentice.tasks import announce
 
 
 class RunServers:
@@ -33,20 +36,21 @@ class RunServers:
         self._started.close()
 
     def environment(self, name: str) -> EnvironmentServer:
-        """The recipe's server for its own environment, a guard rail's for another one; local where no URL is named."""
+        """The recipe's server for its own environment, a guard rail's for another one. Raises Stop where it
+        cannot be started here."""
         server = self._recipe.server_of(name)
         if not (mixed := self._recipe.mixed_in(name)):
             return self._running(name, server)
         like = server.model_copy(update={"parts": {}})
         parts = {part: self._running(part, server.parts.get(part, like)) for part in mixed}
-        together = {"url": ", ".join(part.url for part in parts.values()), "parts": parts}
-        return self._running(name, server.model_copy(update=together))
+        return server.model_copy(update={"url": ", ".join(part.url for part in parts.values()), "parts": parts})
 
     def _running(self, name: str, server: EnvironmentServer) -> EnvironmentServer:
+        """Started here where it is nowhere else, once for all who play in it."""
         if not server.url:
             if name not in self._local:
-                self._local[name] = self._start(name)
-            server = server.model_copy(update={"url": self._local[name], "shared": False})
+                self._local[name] = self._start(name, server)
+            server = server.at(self._local[name])
         return self._hurried(server) if self._holds_device else server
 
     @staticmethod
@@ -60,12 +64,11 @@ class RunServers:
             return self._recipe.teacher.base_url
         return self._scripted_teacher
 
-    def _start(self, name: str) -> str:
+    def _start(self, name: str, server: EnvironmentServer) -> str:
         recipe = self._recipe
         grpo = recipe.grpo.sessions() * recipe.grpo.processes
-        sessions = max(recipe.server.sessions, recipe.evaluate.batch_size, grpo)
-        served = ("apprentice.envs.serving", name, "--max-sessions", str(2 * sessions))
-        return self._started.enter_context(local_server(*served))
+        sessions = 2 * max(recipe.env.sessions, recipe.evaluate.batch_size, grpo)
+        return self._started.enter_context(started(name, server, sessions, announce.say))
 
     @cached_property
     def _scripted_teacher(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def main(recipe: str, folder: str, server_url: str, teacher_url: str, *scripts: str) -> None:
-    from apprentice.flows.cli import quiet
+    from apprentice.flows.cli_parts import quiet
 
     quiet()  # libraries read their settings when they are imported
     os.environ["TRACKIO_DIR"] = str(Path(folder) / "trackio")
@@ -39,7 +39,7 @@ def run(name: str, recipe: str, folder: str, server_url: str, teacher_url: str) 
     from tests.bench.scripts.given import Given
 
     chosen = load_recipe(Path(recipe), [])
-    server = chosen.server.model_copy(update={"url": server_url})
+    server = chosen.env.at(server_url)
     assert isinstance(server, EnvironmentServer)
     importlib.import_module(f"tests.bench.scripts.{name}").main(Given(chosen, Path(folder), server, teacher_url))
 

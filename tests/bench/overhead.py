@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.process import local_server
-from apprentice.flows.cli import quiet
+from apprentice.flows.cli_parts import quiet
 from apprentice.flows.recipe import Recipe, load_recipe
 from tests.digests import digest_of_some
 
@@ -114,7 +114,7 @@ def paths() -> str:
 def sessions(recipe: Recipe) -> int:
     """Places that the flow's own server has."""
     rollouts = recipe.grpo.batch_size * recipe.grpo.gradient_accumulation
-    return max(recipe.server.sessions, recipe.evaluate.batch_size, rollouts)
+    return max(recipe.env.sessions, recipe.evaluate.batch_size, rollouts)
 
 
 def teacher_arguments(recipe: Recipe) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def sized(episodes: int, latency: float, requests: float | None = None, granted:
     """What the model is told: an endpoint that is always as fast, and never fails."""
     return Size(
         episodes,
-        server=EnvironmentServer(sessions=SESSIONS, shared=False),
+        env=EnvironmentServer(sessions=SESSIONS, shared=False),
         teacher=TeacherSpec(model="bench", requests_per_minute=requests),
         world=World(latency=latency, spread=0.0, failing=0.0, granted=granted),
     )

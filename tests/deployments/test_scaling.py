@@ -25,7 +25,7 @@ def between(marker: str) -> str:
 
 def bounded_by_latency(latency: float = 1.0, sessions: int = 64, turns: int = 1) -> Size:
     server = EnvironmentServer(sessions=sessions, shared=False)
-    return Size(20_000, server=server, collect=CollectSpec(shards=8), world=World(latency=latency, turns=turns))
+    return Size(20_000, env=server, collect=CollectSpec(shards=8), world=World(latency=latency, turns=turns))
 
 
 def bounded_by_requests(requests: float = 600.0, sessions: int = 64) -> Size:
@@ -110,7 +110,7 @@ def test_one_client_holds_a_thousand_connections_and_more_shards_hold_more():
 @pytest.mark.parametrize("size", [bounded_by_latency(), bounded_by_requests()], ids=["latency", "requests"])
 def test_more_sessions_never_make_it_slower(size: Size):
     counts = [2**power for power in range(13)]
-    sizes = [size._replace(server=EnvironmentServer(sessions=count, shared=False)) for count in counts]
+    sizes = [size._replace(env=EnvironmentServer(sessions=count, shared=False)) for count in counts]
     rates = [scaling.slowest(each)[0] for each in sizes]
     seconds = [scaling.play_seconds(each) for each in sizes]
     assert rates == sorted(rates)

@@ -80,8 +80,8 @@ class Worker(threading.Thread):
         self.join()
 
 
-def recipe(**server: Any) -> Recipe:
-    return load_recipe(TOY, [f"server.{name}={value}" for name, value in server.items()])
+def recipe(**env: Any) -> Recipe:
+    return load_recipe(TOY, [f"env.{name}={value}" for name, value in env.items()])
 
 
 def dispatched(of: Recipe, key: str) -> Dispatched:

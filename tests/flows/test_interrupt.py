@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from apprentice.flows.cli import interrupted_once_more
+from apprentice.flows.cli_parts import interrupted_once_more
 
 
 class Cleaned:

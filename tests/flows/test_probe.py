@@ -91,7 +91,7 @@ def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer,
 
 
 def with_ladder(server: EnvironmentServer, rungs: list[dict[str, Any]], *more: str) -> Recipe:
-    return load_recipe(TOY, [*RECIPE, f"server.url={server.url}", f"grpo.auto_difficulty={json.dumps(rungs)}", *more])
+    return load_recipe(TOY, [*RECIPE, f"env.url={server.url}", f"grpo.auto_difficulty={json.dumps(rungs)}", *more])
 
 
 def who_says_true(work: Work, recipe: Recipe, base: BaseStudent) -> SftCheckpoint:
@@ -219,7 +219,7 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
 
 def test_what_a_probe_made_can_be_made_again(climbed: Climbed, server: EnvironmentServer):
     for artifact in (climbed.probed.questions, climbed.probed.asked[1], climbed.probed.played[1]):
-        [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"server.url={server.url}"])
+        [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"env.url={server.url}"])
         assert (outcome.same, outcome.differences) == (True, []), outcome
 
 

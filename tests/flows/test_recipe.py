@@ -105,7 +105,7 @@ def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
 
 def test_what_the_readme_says_about_a_real_teacher_fits_a_recipe(tmp_path: Path):
     loaded = load_recipe(with_the_readmes(tmp_path, block=1), [])
-    assert (loaded.teacher.budget_usd, loaded.server.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
+    assert (loaded.teacher.budget_usd, loaded.env.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
 
 
 def test_what_the_readme_says_about_guard_rails_and_the_gate_fits_a_recipe(tmp_path: Path):

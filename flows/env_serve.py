@@ -1,0 +1,33 @@
+"""Serves an environment of the catalogue on this machine, until Ctrl-C.
+
+In: its name, a port, how many sessions. Out: nothing; the address is said once it is taken.
+"""
+
+import socket
+
+from apprentice.envs.catalog import ExtraMissing, server_app
+from apprentice.envs.process import web_server
+from apprentice.flows.env_choice import settings_class
+from apprentice.tasks.errors import Stop
+
+
+def serve_environment(name: str, port: int, max_sessions: int) -> None:
+    """Returns after Ctrl-C. Raises Stop where it cannot be served here."""
+    settings_class(name)
+    try:
+        app = server_app(name, max_sessions)
+    except ExtraMissing as missing:
+        raise Stop(f"{name} cannot be served here: {missing}", "Install it, and serve again.") from None
+    try:
+        listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+    except OSError as error:
+        raise Stop(
+            f"Port {port} cannot be had: {error.strerror}.", "Name another one, or --port 0 for a free one."
+        ) from (error)
+    with listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        print(f"{name} is served at {url}, for {max_sessions} sessions at once. Ctrl-C ends it.", flush=True)
+        try:
+            web_server(app).run(sockets=[listener])
+        except KeyboardInterrupt:
+            print("Stopped.")

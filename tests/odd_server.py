@@ -1,0 +1,58 @@
+"""An echo server with a fault, for whoever looks at servers.
+
+Run: `python -m tests.odd_server KIND` (prints its URL; ends with its standard input). KIND: `forgetful` asks anything
+under any seed, `stubborn` one and the same under all, `generous` rewards with 7, `page` is no OpenEnv server, `asleep`
+answers 503, `deaf` has a health and no sessions.
+"""
+
+import random
+import sys
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.responses import HTMLResponse
+from openenv.core.env_server.http_server import create_app
+
+from apprentice.envs.echo.server.game import EchoAction, EchoEnvironment, EchoObservation
+from apprentice.envs.process import serve
+
+
+class Forgetful(EchoEnvironment):
+    def reset(self, seed: int | None = None, episode_id: str | None = None, words: int = 3, **_: Any):
+        return super().reset(random.SystemRandom().randrange(10**9), episode_id, words)
+
+
+class Stubborn(EchoEnvironment):
+    def reset(self, seed: int | None = None, episode_id: str | None = None, words: int = 3, **_: Any):
+        return super().reset(1, episode_id, words)
+
+
+class Generous(EchoEnvironment):
+    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
+        return super().step(action).model_copy(update={"reward": 7.0})
+
+
+def plain(kind: str) -> FastAPI:
+    """No OpenEnv server."""
+    app = FastAPI()
+
+    @app.get("/{path:path}")
+    def answer(path: str) -> Response:
+        if kind == "deaf":
+            return Response('{"status": "healthy"}', media_type="application/json")
+        return HTMLResponse("<h1>Spaces</h1>", status_code=503 if kind == "asleep" else 200)
+
+    return app
+
+
+def main() -> None:
+    games = {"forgetful": Forgetful, "stubborn": Stubborn, "generous": Generous}
+    kind = sys.argv[1]
+    if kind in games:
+        serve(create_app(games[kind], EchoAction, EchoObservation, env_name="echo", max_concurrent_envs=99))
+    else:
+        serve(plain(kind))
+
+
+if __name__ == "__main__":
+    main()
