@@ -17,7 +17,7 @@ DIRECTIONS = {"left": 0, "stay": 1, "right": 2}
 REFUSED = "A direction is left, right or stay; the paddle stayed, the ball fell. "
 
 
-class Settings(Board):
+class Settings(Board, frozen=True):
     """How large the board is, and how many moves are left when the player takes over."""
 
 
@@ -27,7 +27,10 @@ class Environment(ToolEnvironment):
     Settings = Settings
     version = "1"
     extra = ("openspiel", "pyspiel")
-    phrases = ("Ball: row ", ", column ", ". Paddle: column ", "..........", "....", *DIRECTIONS, REFUSED)
+    phrases = (
+        *("Ball: row ", ", column ", ". Paddle: column ", REFUSED, "..........", "....", *DIRECTIONS),
+        *map(str, range(10, 41)),  # a column is one token, as those below 10 are
+    )
     settings: Settings
     _moves = 0
     _refused = 0

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class Board(BaseModel):
+class Board(BaseModel, frozen=True):
     """How large the board is, and how late the player takes over."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    rows: int = Field(default=16, ge=2, le=40)
+    rows: int = Field(default=14, ge=2, le=40)
     """Of the board; the paddle is in the last one."""
     columns: int = Field(default=20, ge=2, le=40)
     """Of the board. Questions grow with its square, and with the moves."""
