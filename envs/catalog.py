@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 CATALOGUE = {
+    "catch": "a ball falls: be under it in time (OpenSpiel)",
     "echo": "say a text again: the smallest environment, to copy from",
     "multi": "several of the others in one run, mixed by weights",
     "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",

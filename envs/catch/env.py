@@ -1,0 +1,111 @@
+"""Catch as an environment: a ball falls, one row a move; the paddle shall be under it when it lands.
+
+In: the board's size, the moves that are left. Out: the board of a seed, where ball and paddle are after each move, and
+whether the ball was caught. Speaks the wire of the published OpenSpiel environment (step: action_id; observation:
+info_state).
+"""
+
+import re
+from typing import Any, Literal
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catch.server.board import Board
+from apprentice.envs.session import Refused, Reply
+
+DIRECTIONS = {"left": 0, "stay": 1, "right": 2}
+"""OpenSpiel's numbers."""
+REFUSED = "A direction is left, right or stay; the paddle stayed, the ball fell. "
+
+
+class Settings(Board, frozen=True):
+    """How large the board is, and how many moves are left when the player takes over."""
+
+
+class Environment(ToolEnvironment):
+    """One ball an episode, one call of `move` a row."""
+
+    Settings = Settings
+    version = "1"
+    extra = ("openspiel", "pyspiel")
+    phrases = (
+        *("Ball: row ", ", column ", ". Paddle: column ", REFUSED, "..........", "....", *DIRECTIONS),
+        *map(str, range(10, 41)),  # a column is one token, as those below 10 are
+    )
+    settings: Settings
+    _moves = 0
+    _refused = 0
+    _ball = 0
+
+    @property
+    def max_turns(self) -> int:
+        return self.settings.most_moves
+
+    @property
+    def instructions(self) -> str:
+        return (
+            "A ball (o) falls straight down a board, one row with each of your moves. Be under it with the paddle (x) "
+            "when it comes to the last row, by calling the tool `move` once a turn. Rows are counted from the top, "
+            "columns from the left, both from 1."
+        )
+
+    def reset(self, *, seed: int, **row: Any) -> str:
+        """The board that `seed` names."""
+        settings = self.settings
+        reply = self._start(seed, **settings.model_dump())
+        ball_row, ball, paddle = self._places(reply)
+        self._moves, self._refused, self._ball = settings.rows - 1 - ball_row, 0, ball
+        empty = "." * settings.columns
+        lines = [empty] * settings.rows
+        lines[ball_row] = empty[:ball] + "o" + empty[ball + 1 :]
+        lines[-1] = empty[:paddle] + "x" + empty[paddle + 1 :]
+        head = f"Board: {settings.rows} rows, {settings.columns} columns. {_told(ball_row, ball, paddle)}"
+        return "\n".join([head, *lines])
+
+    def move(self, direction: Literal["left", "right", "stay"]) -> str:
+        """Move the paddle by one column, or leave it where it is; the ball falls by one row.
+
+        Args:
+            direction: Where the paddle goes.
+
+        Returns:
+            Where ball and paddle are now.
+        """
+        action = DIRECTIONS.get(str(direction).strip().lower())
+        # a move that is none costs a row; it is told so, and lessens the reward: else it were another word for stay
+        reply = self._act({"action_id": DIRECTIONS["stay"] if action is None else action})
+        self._refused += action is None
+        told = self._end(reply) if reply.done else _told(*self._places(reply))
+        if action is None:
+            raise ValueError(REFUSED + told)
+        return told
+
+    def _end(self, reply: Reply) -> str:
+        """1.0 for a ball that was caught, less the share of moves that were none; 0.0 for one that was missed."""
+        caught = (reply.reward or 0.0) > 0.5  # a published server says 1 and -1
+        self.reward, self.done = (self._moves - self._refused) / self._moves if caught else 0.0, True
+        self.correct = f"column {self._ball + 1}"
+        return "OK."
+
+    def _places(self, reply: Reply) -> tuple[int, int, int]:
+        """The ball's row and column, and the paddle's column, from 0. Raises Refused where the board is another one."""
+        settings, cells = self.settings, reply.observation["info_state"]
+        full = [place for place, cell in enumerate(cells) if cell]
+        if len(cells) != settings.rows * settings.columns or len(full) != 2:
+            raise Refused(
+                f"the server's board has not the {settings.rows} rows and {settings.columns} columns asked for"
+            )
+        ball_row, ball = divmod(full[0], settings.columns)
+        return ball_row, ball, full[1] % settings.columns
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        rows, _, ball_row, ball, paddle = map(int, re.findall(r"\d+", question))
+        away = ball - paddle
+        return {
+            "moves": rows - ball_row,
+            "columns away": abs(away),
+            "side": "left" if away < 0 else "right" if away > 0 else "above",
+        }
+
+
+def _told(ball_row: int, ball: int, paddle: int) -> str:
+    return f"Ball: row {ball_row + 1}, column {ball + 1}. Paddle: column {paddle + 1}."
