@@ -8,6 +8,7 @@ whose letters are the commonest in their places. On a fixed share of the puzzles
 import hashlib
 import json
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 from apprentice.envs.wordle.server import words
@@ -26,11 +27,12 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
     pool = named or words.word_list(settings.get("words", "wordle"))
     told = _told(messages)
     fitting = [word for word in pool if word not in told and all(marks(g, word) == m for g, m in told.items() if m)]
-    choice = _commonest(fitting) if fitting and not named else next(iter(fitting), pool[0])
+    choice = _commonest(tuple(fitting)) if fitting and not named else next(iter(fitting), pool[0])
     draw = int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") / 2**32
     return "guess", {"word": _misspelt(choice) if draw < error_rate else choice}
 
 
+@lru_cache(maxsize=100_000)
 def marks(guess: str, secret: str) -> str:
     """What the game says of a guess, such as "X G Y X X"."""
     elsewhere = Counter(s for g, s in zip(guess, secret, strict=True) if g != s)
@@ -56,7 +58,8 @@ def _told(messages: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def _commonest(fitting: list[str]) -> str:
+@lru_cache
+def _commonest(fitting: tuple[str, ...]) -> str:
     counts = [Counter(letters) for letters in zip(*fitting, strict=True)]
     return max(fitting, key=lambda word: (sum(counts[place][letter] for place, letter in enumerate(word)), word))
 
