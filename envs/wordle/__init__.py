@@ -1,0 +1,1 @@
+"""Wordle: a secret word of five letters, six guesses, and after each what was right about it."""

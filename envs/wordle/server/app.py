@@ -1,0 +1,35 @@
+"""The server's application. In a Space: `uvicorn server.app:app`; here `apprentice env serve wordle`."""
+
+import os
+
+from fastapi import FastAPI
+from openenv.core.env_server.http_server import create_app
+
+from .game import WordleAction, WordleEnvironment, WordleObservation
+from .rules import accepted
+
+
+def make_app(max_sessions: int) -> FastAPI:
+    """`max_sessions` episodes at once."""
+    accepted("wordle")  # reads the dictionaries, which takes seconds, before anyone waits for it
+    return create_app(
+        WordleEnvironment,
+        WordleAction,
+        WordleObservation,
+        env_name="wordle",
+        max_concurrent_envs=max_sessions,
+    )
+
+
+app = make_app(int(os.environ.get("MAX_CONCURRENT_ENVS", "64")))
+
+
+def main(host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serves until it is stopped."""
+    import uvicorn
+
+    uvicorn.run(app, host=host, port=port)
+
+
+if __name__ == "__main__":
+    main()
