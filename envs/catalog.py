@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CATALOGUE = {
     "echo": "say a text again: the smallest environment, to copy from",
     "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
+    "sudoku": "fill the empty cells of a grid, one at a time; TextArena's",
 }
 """Every environment and what it is; a name is a folder beside this file."""
 
