@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from .puzzle import Puzzle
 
@@ -42,10 +42,10 @@ class SudokuObservation(Observation):
     """The grid after a reset; what is new after a move."""
 
     prompt: str = ""
-    messages: list[SudokuMessage] = []
+    messages: list[SudokuMessage] = Field(default_factory=list)
     current_player_id: int = 0
-    legal_players: list[int] = [0]
-    info: dict[str, Any] = {}
+    legal_players: list[int] = Field(default_factory=lambda: [0])
+    info: dict[str, Any] = Field(default_factory=dict)
 
 
 class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
@@ -82,7 +82,7 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
         self._state.step_count += 1
         puzzle, said = self._puzzle, self._play(action.message)
         done = puzzle.left == 0 or self._mistakes_left < 0
-        info = self._progress() | ({"solution": lines(puzzle.full_grid)} if done else {})
+        info = self._progress() | ({"solution": lines(puzzle.solution)} if done else {})
         if done:
             self._puzzle = None
         return SudokuObservation(messages=[SudokuMessage(content=said)], info=info, done=done, reward=puzzle.share)

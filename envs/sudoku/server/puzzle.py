@@ -6,6 +6,7 @@ ends the game at the second invalid move in a row, whatever the player was allow
 """
 
 import random
+from typing import Any
 
 from textarena.envs.Sudoku.env import SudokuEnv
 
@@ -16,6 +17,9 @@ class Puzzle(SudokuEnv):
     """The puzzle that `seed` names, and how far it is solved. Rows, columns and digits count from 1.
 
     Attributes:
+        given: The grid at the start; 0 where a cell is empty, here and below.
+        board: The grid as it stands.
+        solution: The full one.
         empty: Cells to be filled, in all.
     """
 
@@ -25,12 +29,11 @@ class Puzzle(SudokuEnv):
         self._apart = apart
         self._tried: dict[Cell, list[int]] = {}
         self.reset(num_players=1)  # without a seed: TextArena would set the global random state to it
+        made: Any = self  # TextArena's own annotations say otherwise
+        self.given: Grid = made.game_board
+        self.solution: Grid = made.full_grid
+        self.board: Grid = made.state.game_state["board"]
         self.empty = self.left
-
-    @property
-    def board(self) -> Grid:
-        """The grid as it stands; 0 where a cell is empty."""
-        return self.state.game_state["board"]
 
     @property
     def left(self) -> int:
@@ -43,7 +46,7 @@ class Puzzle(SudokuEnv):
         return self._get_percentage_completion()
 
     def place(self, row: int, column: int, digit: int) -> None:
-        """Fills a cell. Raises ValueError, with the reason in words, for a move that the rules or the solution refuse."""
+        """Fills a cell. Raises ValueError, with the reason, for a move that the rules or the solution refuse."""
         self._check_bounds(row, column, digit)
         cell = (row - 1, column - 1)
         tried = self._tried.setdefault(cell, [])
@@ -62,7 +65,7 @@ class Puzzle(SudokuEnv):
                 raise ValueError(f"the {what} must be 1 to 9.")
 
     def _why_not(self, row: int, column: int, digit: int) -> str | None:
-        if self.game_board[row][column]:
+        if self.given[row][column]:
             return f"row {row + 1}, column {column + 1} is given"
         if self.board[row][column]:
             return f"row {row + 1}, column {column + 1} is filled"
