@@ -5,13 +5,12 @@ In: how many cells are given, and how many mistakes are allowed. Out: the grid o
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from apprentice.envs.base import ToolEnvironment, whole_number
 
 CLUES = {"very-easy": 75, "easy": 70, "normal": 60, "medium": 40, "hard": 20}
 """TextArena's own difficulties."""
-MOST_APART = 9
 
 
 class Settings(BaseModel):
@@ -24,8 +23,9 @@ class Settings(BaseModel):
     clues: int | None = Field(default=None, ge=17, le=80)
     """Cells that are given, in place of a difficulty; fewer than about 25 are not reached where that would leave a
     second solution, and to look for them takes some tenths of a second a puzzle."""
-    apart: bool = False
-    """No two empty cells share a row, column or box, so that each row tells its digit; 72 clues at least."""
+    marks: bool = False
+    """Pencil marks: each empty cell is listed with the digits that its row, column and box leave, and a reply lists
+    those that have changed. Much easier with many clues; costs a line an empty cell."""
     mistakes: int = Field(default=3, ge=0, le=100)
     """Refused moves after which the next one ends the episode; many let a player find the digits by trying."""
 
@@ -33,15 +33,6 @@ class Settings(BaseModel):
     def given(self) -> int:
         """Cells that are given."""
         return CLUES[self.difficulty] if self.clues is None else self.clues
-
-    @model_validator(mode="after")
-    def _can_be_apart(self) -> "Settings":
-        if self.apart and self.given < 81 - MOST_APART:
-            raise ValueError(
-                f"apart: at most {MOST_APART} cells share no row, column or box, so clues must be {81 - MOST_APART} "
-                f"or more, not {self.given}"
-            )
-        return self
 
 
 class Environment(ToolEnvironment):
@@ -55,7 +46,19 @@ class Environment(ToolEnvironment):
     extra = ("textarena", "textarena")
     phrases = (
         *(f"\n{row} " for row in range(2, 10)),
-        *("Placed ", " at row ", ", column ", ". ", " of ", " left.", "Refused: ", " is in ", "Mistakes left: "),
+        *(
+            "\nrow ",
+            ": ",
+            "Placed ",
+            " at row ",
+            ", column ",
+            ". ",
+            " of ",
+            " left.",
+            "Refused: ",
+            " is in ",
+            "Mistakes left: ",
+        ),
     )
     settings: Settings
 
@@ -67,16 +70,17 @@ class Environment(ToolEnvironment):
     def instructions(self) -> str:
         allowed = self.settings.mistakes
         end = f"mistake number {allowed + 1} ends the game" if allowed else "the first mistake ends the game"
+        marks = " Below it stands what row, column and box leave to each empty cell." if self.settings.marks else ""
         return (
-            "You play Sudoku. The grid has nine rows and nine columns; a dot is an empty cell. Fill every empty cell "
-            "with a digit so that no row, no column and no 3x3 box holds a digit twice. Call the tool `place` for one "
-            f"cell at a time until none is left. A digit that is placed stays; {end}."
+            f"You play Sudoku. The grid has nine rows and nine columns; a dot is an empty cell.{marks} Fill every "
+            "empty cell with a digit so that no row, no column and no 3x3 box holds a digit twice. Call the tool "
+            f"`place` for one cell at a time until none is left. A digit that is placed stays; {end}."
         )
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The grid that `seed` names."""
         settings = self.settings
-        reply = self._start(seed, clues=settings.given, apart=settings.apart, mistakes=settings.mistakes)
+        reply = self._start(seed, clues=settings.given, marks=settings.marks, mistakes=settings.mistakes)
         return reply.observation["prompt"]
 
     def place(self, row: int, column: int, digit: int) -> str:

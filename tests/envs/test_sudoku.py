@@ -18,7 +18,7 @@ from apprentice.tasks.episode import Episode
 from apprentice.tasks.questions import same_text
 
 NORMAL = EnvironmentSpec(name="sudoku", settings={"clues": 55, "mistakes": 2})
-APART = EnvironmentSpec(name="sudoku", settings={"clues": 77, "apart": True, "mistakes": 0})
+MARKED = EnvironmentSpec(name="sudoku", settings={"clues": 77, "marks": True, "mistakes": 0})
 
 
 @pytest.fixture(scope="module")
@@ -76,29 +76,25 @@ def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another
 def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
     from apprentice.envs.sudoku.server.puzzle import Puzzle
 
-    first = Puzzle(5, 60, apart=False).board
+    first = Puzzle(5, 60).board
     random.random()
     before = random.getstate()
-    assert Puzzle(5, 60, apart=False).board == first
+    assert Puzzle(5, 60).board == first
     assert random.getstate() == before
 
 
-@pytest.mark.parametrize(("clues", "apart"), [(80, False), (60, False), (30, False), (72, True)])
-def test_a_puzzle_has_as_many_clues_as_asked_for_and_one_solution(server: EnvironmentServer, clues: int, apart: bool):
-    environment = EnvironmentSpec(name="sudoku", settings={"clues": clues, "apart": apart}).make(Session(server))
+@pytest.mark.parametrize("clues", [80, 60, 30])
+def test_a_puzzle_has_as_many_clues_as_asked_for_and_one_solution(server: EnvironmentServer, clues: int):
+    environment = EnvironmentSpec(name="sudoku", settings={"clues": clues}).make(Session(server))
     for seed in range(5):
         grid = policy.read(environment.reset(seed=seed))
-        empty = empty_cells(grid)
         assert len(solutions(grid, 2)) == 1
-        assert len(empty) == 81 - clues
-        if apart:
-            assert len({row for row, _ in empty}) == len({column for _, column in empty}) == len(empty)
-            assert len({(row // 3, column // 3) for row, column in empty}) == len(empty)
+        assert len(empty_cells(grid)) == 81 - clues
     environment._close()
 
 
 def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentServer):
-    environment = APART.make(Session(server))
+    environment = MARKED.make(Session(server))
     asked = {same_text(environment.reset(seed=seed)) for seed in range(500)}
     environment._close()
     assert len(asked) == 500
@@ -112,7 +108,7 @@ def test_our_count_of_solutions_is_textarenas():
     theirs = SudokuEnv()
     several = 0
     for seed in range(20):
-        grid = Puzzle(seed, 36, apart=False).board
+        grid = Puzzle(seed, 36).board
         for row, column in random.Random(seed).sample([(r, c) for r in range(9) for c in range(9)], 12):
             grid[row][column] = 0
         counted: list[Any] = []
@@ -122,7 +118,7 @@ def test_our_count_of_solutions_is_textarenas():
     assert several > 0
 
 
-@pytest.mark.parametrize("spec", [NORMAL, APART], ids=["normal", "apart"])
+@pytest.mark.parametrize("spec", [NORMAL, MARKED], ids=["normal", "marked"])
 def test_the_scripted_teacher_solves_what_it_does_not_err_in(spec: EnvironmentSpec, server: EnvironmentServer):
     rewards = [played(spec, server, seed, error_rate=0.5).reward for seed in range(20)]
     assert all(played(spec, server, seed).reward == 1.0 for seed in range(3))
@@ -131,7 +127,7 @@ def test_the_scripted_teacher_solves_what_it_does_not_err_in(spec: EnvironmentSp
 
 
 def test_an_episode_of_the_teacher_is_valid_and_its_last_reply_gives_nothing_away(server: EnvironmentServer):
-    episode = played(APART, server, 1)
+    episode = played(MARKED, server, 1)
     replies = [message["content"] for message in episode.messages if message["role"] == "tool"]
     assert episode.valid
     assert episode.turns == 4
@@ -174,6 +170,25 @@ def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_so
             assert environment.place(row + 1, column + 1, digit).startswith(f"Refused: {digit} {reason}")
     environment._close()
     assert all(told.values())
+
+
+def test_pencil_marks_list_what_is_left_to_each_cell_and_a_reply_only_those_that_changed(server: EnvironmentServer):
+    environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 40, "marks": True}).make(Session(server))
+    question = environment.reset(seed=1)
+    grid = policy.read(question)
+    solved, marks = solutions(grid, 1)[0], question.split("\n")[10:]
+    assert marks == [marked(grid, *cell) for cell in empty_cells(grid)]
+    for row, column in empty_cells(grid)[:10]:
+        before = [marked(grid, *cell) for cell in empty_cells(grid)]
+        reply = environment.place(row + 1, column + 1, solved[row][column])
+        grid[row][column] = solved[row][column]
+        new = [marked(grid, *cell) for cell in empty_cells(grid) if marked(grid, *cell) not in before]
+        assert reply.partition(" left.")[2] == (f" Now {'; '.join(new)}." if new else "")
+    environment._close()
+
+
+def marked(grid: Any, row: int, column: int) -> str:
+    return f"row {row + 1}, column {column + 1}: {' '.join(map(str, sorted(possible(grid, row, column))))}"
 
 
 def test_what_was_tried_in_a_cell_is_said_when_it_is_tried_again(game):
@@ -236,7 +251,7 @@ def test_a_digit_as_text_or_in_another_script_is_that_digit(game):
 )
 def test_a_stock_players_malformed_move_is_a_mistake_and_no_dead_session(server: EnvironmentServer, message: str):
     session = Session(server)
-    session.reset(seed=3, clues=55, apart=False, mistakes=2)
+    session.reset(seed=3, clues=55, mistakes=2)
     reply = session.step({"message": message})
     assert reply.observation["messages"][0]["content"].startswith("Refused: ")
     assert reply.observation["info"] == {"left": 26, "empty": 26, "mistakes_left": 1}
@@ -246,7 +261,7 @@ def test_a_stock_players_malformed_move_is_a_mistake_and_no_dead_session(server:
 
 def test_a_move_is_found_in_the_words_around_it_as_textarena_does(server: EnvironmentServer):
     session = Session(server)
-    grid = policy.read(session.reset(seed=3, clues=55, apart=False, mistakes=2).observation["prompt"])
+    grid = policy.read(session.reset(seed=3, clues=55, mistakes=2).observation["prompt"])
     row, column = empty_cells(grid)[0]
     digit = solutions(grid, 1)[0][row][column]
     reply = session.step({"message": f"Only one fits: [{row + 1} {column + 1} {digit}]."})
@@ -277,7 +292,6 @@ def test_a_difficulty_means_textarenas_clues_and_as_many_turns(server: Environme
         ({"difficulty": "brutal"}, "very-easy"),
         ({"clues": 16}, "greater than or equal to 17"),
         ({"clues": 81}, "less than or equal to 80"),
-        ({"clues": 60, "apart": True}, "clues must be 72 or more"),
         ({"mistakes": -1}, "greater than or equal to 0"),
         ({"size": 4}, "Extra inputs"),
     ],
@@ -292,7 +306,6 @@ def test_settings_that_no_puzzle_can_have_are_refused(settings: dict[str, Any], 
     [
         ({"clues": 60}, "names its puzzle"),
         ({"seed": 1, "clues": 3}, "clues must be 17 to 80"),
-        ({"seed": 1, "clues": 60, "apart": True}, "clues must be 72 to 80 where empty cells are apart"),
         ({"seed": 1, "mistakes": 1000}, "mistakes must be 0 to 100"),
     ],
 )
@@ -305,7 +318,7 @@ def test_a_reset_that_names_no_puzzle_comes_back_as_words(server: EnvironmentSer
 
 def test_a_step_after_the_end_comes_back_as_words(server: EnvironmentServer):
     session = Session(server)
-    session.reset(seed=1, clues=60, apart=False, mistakes=0)
+    session.reset(seed=1, clues=60, mistakes=0)
     assert session.step({"message": "no move"}).done
     with pytest.raises(Refused, match="reset first"):
         session.step({"message": "[1 1 1]"})

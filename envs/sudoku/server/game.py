@@ -1,6 +1,6 @@
 """Sudoku as an OpenEnv environment, with the action and the observation of the published TextArena one.
 
-A reset names its puzzle whole (seed, clues, apart, mistakes). An action is a move in TextArena's spelling, "[5 3 7]":
+A reset names its puzzle whole (seed, clues, marks, mistakes). An action is a move in TextArena's spelling, "[5 3 7]":
 row, column, digit. A reply holds what is new: what was placed, or what was refused and why, and how much is left. The
 reward is the share of the empty cells that are filled rightly. The game ends when all are, or with one mistake more
 than was allowed.
@@ -19,8 +19,6 @@ from .puzzle import Puzzle
 FEWEST_CLUES = 17
 """With fewer no grid has one solution only."""
 MOST_CLUES = 80
-FEWEST_CLUES_APART = 72
-"""No ten cells share neither row, column nor box."""
 MOST_MISTAKES = 100
 
 
@@ -56,6 +54,7 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
     def __init__(self):
         super().__init__()
         self._puzzle: Puzzle | None = None
+        self._marks = False
         self._mistakes_left = 0
         self._state = State(episode_id=None, step_count=0)
 
@@ -64,17 +63,18 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
         seed: int | None = None,
         episode_id: str | None = None,
         clues: int = 60,
-        apart: bool = False,
+        marks: bool = False,
         mistakes: int = 3,
         **_: Any,
     ) -> SudokuObservation:
         if seed is None:
-            raise ValueError("a reset names its puzzle: seed, and clues, apart, mistakes")
-        check(clues, apart, mistakes)
-        self._puzzle = Puzzle(seed, clues, apart)
+            raise ValueError("a reset names its puzzle: seed, and clues, marks, mistakes")
+        check(clues, mistakes)
+        self._puzzle, self._marks = Puzzle(seed, clues), marks
         self._mistakes_left = mistakes
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        return SudokuObservation(prompt=drawn(self._puzzle.board), info=self._progress(), done=False, reward=0.0)
+        question = drawn(self._puzzle.board) + "".join(f"\n{each}" for each in self._penciled())
+        return SudokuObservation(prompt=question, info=self._progress(), done=False, reward=0.0)
 
     def step(self, action: SudokuAction, timeout_s: float | None = None, **_: Any) -> SudokuObservation:
         if self._puzzle is None:
@@ -89,7 +89,7 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
 
     def _play(self, message: str) -> str:
         """Makes a move; what the player is told of it."""
-        puzzle = self._puzzle
+        puzzle, before = self._puzzle, self._penciled()
         assert puzzle is not None
         try:
             row, column, digit = move_in(message)
@@ -98,7 +98,17 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
             self._mistakes_left -= 1
             kept = max(self._mistakes_left, 0)
             return f"Refused: {refused} {puzzle.left} of {puzzle.empty} left. Mistakes left: {kept}."
-        return f"Placed {digit} at row {row}, column {column}. {puzzle.left} of {puzzle.empty} left."
+        new = [each for each in self._penciled() if each not in before]
+        now = f" Now {'; '.join(new)}." if new else ""
+        return f"Placed {digit} at row {row}, column {column}. {puzzle.left} of {puzzle.empty} left.{now}"
+
+    def _penciled(self) -> list[str]:
+        """The marks, a text a cell; none where the player gets none."""
+        marks = self._puzzle.marks if self._puzzle and self._marks else {}
+        return [
+            f"row {row + 1}, column {column + 1}: {' '.join(map(str, sorted(digits)))}"
+            for (row, column), digits in marks.items()
+        ]
 
     def _progress(self) -> dict[str, Any]:
         assert self._puzzle is not None
@@ -113,11 +123,10 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
         return self._state
 
 
-def check(clues: int, apart: bool, mistakes: int) -> None:
+def check(clues: int, mistakes: int) -> None:
     """Raises ValueError, in words, for what no puzzle can be."""
-    least = FEWEST_CLUES_APART if apart else FEWEST_CLUES
-    if not least <= clues <= MOST_CLUES:
-        raise ValueError(f"clues must be {least} to {MOST_CLUES}{' where empty cells are apart' * apart}, not {clues}")
+    if not FEWEST_CLUES <= clues <= MOST_CLUES:
+        raise ValueError(f"clues must be {FEWEST_CLUES} to {MOST_CLUES}, not {clues}")
     if not 0 <= mistakes <= MOST_MISTAKES:
         raise ValueError(f"mistakes must be 0 to {MOST_MISTAKES}, not {mistakes}")
 

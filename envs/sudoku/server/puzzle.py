@@ -10,7 +10,7 @@ from typing import Any
 
 from textarena.envs.Sudoku.env import SudokuEnv
 
-from .solving import Cell, Grid, empty_cells, solutions, together
+from .solving import Cell, Grid, empty_cells, possible, solutions
 
 
 class Puzzle(SudokuEnv):
@@ -23,10 +23,9 @@ class Puzzle(SudokuEnv):
         empty: Cells to be filled, in all.
     """
 
-    def __init__(self, seed: int, clues: int, apart: bool):
+    def __init__(self, seed: int, clues: int):
         super().__init__(clues=clues)
         self._draw = random.Random(seed)
-        self._apart = apart
         self._tried: dict[Cell, list[int]] = {}
         self.reset(num_players=1)  # without a seed: TextArena would set the global random state to it
         made: Any = self  # TextArena's own annotations say otherwise
@@ -44,6 +43,11 @@ class Puzzle(SudokuEnv):
     def share(self) -> float:
         """How much of what was empty is filled rightly."""
         return self._get_percentage_completion()
+
+    @property
+    def marks(self) -> dict[Cell, set[int]]:
+        """The digits that row, column and box leave to each empty cell, as players pencil them in."""
+        return {cell: possible(self.board, *cell) for cell in empty_cells(self.board)}
 
     def place(self, row: int, column: int, digit: int) -> None:
         """Fills a cell. Raises ValueError, with the reason, for a move that the rules or the solution refuse."""
@@ -94,22 +98,13 @@ class Puzzle(SudokuEnv):
 
     def _remove_cells(self, grid: Grid, clues: int) -> Grid:
         """Takes cells out until `clues` are left, or until no further one can go without a second solution."""
-        while True:
-            puzzle, taken = self._thinned(grid, 81 - clues)
-            if len(taken) == 81 - clues or not self._apart:
-                return puzzle
-
-    def _thinned(self, grid: Grid, wanted: int) -> tuple[Grid, list[Cell]]:
-        puzzle, taken = [row[:] for row in grid], []
-        for cell in self._draw.sample([(row, column) for row in range(9) for column in range(9)], 81):
-            if len(taken) == wanted:
+        puzzle, left = [row[:] for row in grid], 81
+        for row, column in self._draw.sample([(row, column) for row in range(9) for column in range(9)], 81):
+            if left == clues:
                 break
-            if self._apart and any(together(cell, each) for each in taken):
-                continue
-            row, column = cell
             puzzle[row][column] = 0
             if len(solutions(puzzle, 2)) == 1:
-                taken.append(cell)
+                left -= 1
             else:
                 puzzle[row][column] = grid[row][column]
-        return puzzle, taken
+        return puzzle

@@ -28,19 +28,10 @@ def possible(grid: Grid, row: int, column: int) -> set[int]:
     return set(range(1, 10)) - {grid[r][c] for r, c in _PEERS[row, column]}
 
 
-def together(one: Cell, other: Cell) -> bool:
-    """Whether two cells share a row, a column or a box."""
-    return one[0] == other[0] or one[1] == other[1] or _box(*one) == _box(*other)
-
-
-def _box(row: int, column: int) -> Cell:
-    return row // 3, column // 3
-
-
+_CELLS = [(row, column) for row in range(9) for column in range(9)]
 _PEERS = {
-    (row, column): [(r, c) for r in range(9) for c in range(9) if together((row, column), (r, c))]
-    for row in range(9)
-    for column in range(9)
+    (row, column): [(r, c) for r, c in _CELLS if r == row or c == column or (r // 3, c // 3) == (row // 3, column // 3)]
+    for row, column in _CELLS
 }
 
 
