@@ -21,6 +21,7 @@ CATALOGUE = {
     "echo": "say a text again: the smallest environment, to copy from",
     "multi": "several of the others in one run, mixed by weights",
     "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
+    "sudoku": "fill the empty cells of a grid, one at a time; TextArena's",
     "wordle": "a secret word in six guesses, by what each has right; TextArena's",
 }
 """Every environment and what it is; a name is a folder beside this file."""

@@ -1,0 +1,1 @@
+"""Sudoku: fill the empty cells of a grid, one at a time."""

@@ -1,0 +1,151 @@
+"""Sudoku as an OpenEnv environment, with the action and the observation of the published TextArena one.
+
+A reset names its puzzle whole (seed, clues, marks, mistakes). An action is a move in TextArena's spelling, "[5 3 7]":
+row, column, digit. A reply holds what is new: what was placed, or what was refused and why, and how much is left. The
+reward is the share of the empty cells that are filled rightly. The game ends when all are, or with one mistake more
+than was allowed.
+"""
+
+import re
+from typing import Any
+from uuid import uuid4
+
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import BaseModel, Field
+
+from .puzzle import Puzzle
+
+FEWEST_CLUES = 17
+"""With fewer no grid has one solution only."""
+MOST_CLUES = 80
+MOST_MISTAKES = 100
+
+
+class SudokuAction(Action):
+    """A move, such as "[5 3 7]"; words around it are not read."""
+
+    message: str
+
+
+class SudokuMessage(BaseModel):
+    """What the game says."""
+
+    sender_id: int = -1
+    content: str
+    category: str = "MESSAGE"
+
+
+class SudokuObservation(Observation):
+    """The grid after a reset; what is new after a move."""
+
+    prompt: str = ""
+    messages: list[SudokuMessage] = Field(default_factory=list)
+    current_player_id: int = 0
+    legal_players: list[int] = Field(default_factory=lambda: [0])
+    info: dict[str, Any] = Field(default_factory=dict)
+
+
+class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
+    """One puzzle an episode. Sessions share nothing."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        super().__init__()
+        self._puzzle: Puzzle | None = None
+        self._marks = False
+        self._mistakes_left = 0
+        self._state = State(episode_id=None, step_count=0)
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        clues: int = 60,
+        marks: bool = False,
+        mistakes: int = 3,
+        **_: Any,
+    ) -> SudokuObservation:
+        if seed is None:
+            raise ValueError("a reset names its puzzle: seed, and clues, marks, mistakes")
+        check(clues, mistakes)
+        self._puzzle, self._marks = Puzzle(seed, clues), marks
+        self._mistakes_left = mistakes
+        self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
+        question = drawn(self._puzzle.board) + "".join(f"\n{each}" for each in self._penciled())
+        return SudokuObservation(prompt=question, info=self._progress(), done=False, reward=0.0)
+
+    def step(self, action: SudokuAction, timeout_s: float | None = None, **_: Any) -> SudokuObservation:
+        if self._puzzle is None:
+            raise ValueError("no episode runs: reset first")
+        self._state.step_count += 1
+        puzzle, said = self._puzzle, self._play(action.message)
+        done = puzzle.left == 0 or self._mistakes_left < 0
+        info = self._progress() | ({"solution": lines(puzzle.solution)} if done else {})
+        if done:
+            self._puzzle = None
+        return SudokuObservation(messages=[SudokuMessage(content=said)], info=info, done=done, reward=puzzle.share)
+
+    def _play(self, message: str) -> str:
+        """Makes a move; what the player is told of it."""
+        puzzle, before = self._puzzle, self._penciled()
+        assert puzzle is not None
+        try:
+            row, column, digit = move_in(message)
+            puzzle.place(row, column, digit)
+        except ValueError as refused:
+            self._mistakes_left -= 1
+            kept = max(self._mistakes_left, 0)
+            return f"Refused: {refused} {puzzle.left} of {puzzle.empty} left. Mistakes left: {kept}."
+        new = [each for each in self._penciled() if each not in before]
+        now = f" Now {'; '.join(new)}." if new else ""
+        return f"Placed {digit} at row {row}, column {column}. {puzzle.left} of {puzzle.empty} left.{now}"
+
+    def _penciled(self) -> list[str]:
+        """The marks, a text a cell; none where the player gets none."""
+        marks = self._puzzle.marks if self._puzzle and self._marks else {}
+        return [
+            f"row {row + 1}, column {column + 1}: {' '.join(map(str, sorted(digits)))}"
+            for (row, column), digits in marks.items()
+        ]
+
+    def _progress(self) -> dict[str, Any]:
+        assert self._puzzle is not None
+        return {
+            "left": self._puzzle.left,
+            "empty": self._puzzle.empty,
+            "mistakes_left": max(self._mistakes_left, 0),
+        }
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+def check(clues: int, mistakes: int) -> None:
+    """Raises ValueError, in words, for what no puzzle can be."""
+    if not FEWEST_CLUES <= clues <= MOST_CLUES:
+        raise ValueError(f"clues must be {FEWEST_CLUES} to {MOST_CLUES}, not {clues}")
+    if not 0 <= mistakes <= MOST_MISTAKES:
+        raise ValueError(f"mistakes must be 0 to {MOST_MISTAKES}, not {mistakes}")
+
+
+def move_in(message: str) -> tuple[int, int, int]:
+    """Row, column and digit. Raises ValueError where there is no move."""
+    found = re.search(r"\[(\d{1,9})\s(\d{1,9})\s(\d{1,9})\]", message)
+    if found is None:
+        raise ValueError("a move is [row column digit], such as [5 3 7].")
+    row, column, digit = map(int, found.groups())
+    return row, column, digit
+
+
+def drawn(grid: list[list[int]]) -> str:
+    """The grid as the player sees it: rows and columns numbered, a dot for an empty cell."""
+    rows = [f"{number} {line}" for number, line in enumerate(lines(grid).split("\n"), start=1)]
+    return "\n".join(["  123456789", *rows])
+
+
+def lines(grid: list[list[int]]) -> str:
+    """Nine lines of digits, a dot for an empty cell."""
+    return "\n".join("".join(str(digit or ".") for digit in row) for row in grid)

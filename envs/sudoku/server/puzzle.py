@@ -1,0 +1,110 @@
+"""TextArena's Sudoku with a dice cup of its own: the puzzle of a seed, and whether a move is right.
+
+In: seed, clues, moves. Out: the grid; a refusal in words, or the cell filled.
+Why not TextArena's class as it is: it draws from the global random state, which all sessions of a server share; and it
+ends the game at the second invalid move in a row, whatever the player was allowed.
+"""
+
+import random
+from typing import Any
+
+from textarena.envs.Sudoku.env import SudokuEnv
+
+from .solving import Cell, Grid, empty_cells, possible, solutions
+
+
+class Puzzle(SudokuEnv):
+    """The puzzle that `seed` names, and how far it is solved. Rows, columns and digits count from 1.
+
+    Attributes:
+        given: The grid at the start; 0 where a cell is empty, here and below.
+        board: The grid as it stands.
+        solution: The full one.
+        empty: Cells to be filled, in all.
+    """
+
+    def __init__(self, seed: int, clues: int):
+        super().__init__(clues=clues)
+        self._draw = random.Random(seed)
+        self._tried: dict[Cell, list[int]] = {}
+        self.reset(num_players=1)  # without a seed: TextArena would set the global random state to it
+        made: Any = self  # TextArena's own annotations say otherwise
+        self.given: Grid = made.game_board
+        self.solution: Grid = made.full_grid
+        self.board: Grid = made.state.game_state["board"]
+        self.empty = self.left
+
+    @property
+    def left(self) -> int:
+        """Cells that are still empty."""
+        return len(empty_cells(self.board))
+
+    @property
+    def share(self) -> float:
+        """How much of what was empty is filled rightly."""
+        return self._get_percentage_completion()
+
+    @property
+    def marks(self) -> dict[Cell, set[int]]:
+        """The digits that row, column and box leave to each empty cell, as players pencil them in."""
+        return {cell: possible(self.board, *cell) for cell in empty_cells(self.board)}
+
+    def place(self, row: int, column: int, digit: int) -> None:
+        """Fills a cell. Raises ValueError, with the reason, for a move that the rules or the solution refuse."""
+        self._check_bounds(row, column, digit)
+        cell = (row - 1, column - 1)
+        tried = self._tried.setdefault(cell, [])
+        reason = self._why_not(*cell, digit)
+        if reason is None:
+            self.step(f"[{row} {column} {digit}]")
+            return
+        known = f" Tried there: {', '.join(map(str, tried))}." if tried else ""
+        if digit not in tried:
+            tried.append(digit)
+        raise ValueError(f"{reason}.{known}")
+
+    def _check_bounds(self, row: int, column: int, digit: int) -> None:
+        for what, value in (("row", row), ("column", column), ("digit", digit)):
+            if not 1 <= value <= 9:
+                raise ValueError(f"the {what} must be 1 to 9.")
+
+    def _why_not(self, row: int, column: int, digit: int) -> str | None:
+        if self.given[row][column]:
+            return f"row {row + 1}, column {column + 1} is given"
+        if self.board[row][column]:
+            return f"row {row + 1}, column {column + 1} is filled"
+        if digit in self.board[row]:
+            return f"{digit} is in row {row + 1}"
+        if digit in (each[column] for each in self.board):
+            return f"{digit} is in column {column + 1}"
+        if not self.is_safe(self.board, row, column, digit):
+            return f"{digit} is in the box"
+        return None if self._is_move_correct(row, column, digit) else f"{digit} leads to no solution"
+
+    # --- generation: TextArena's steps, drawn from this puzzle's own generator ---
+
+    def _fill_grid(self, grid: Grid) -> bool:
+        empty = self._find_empty(grid)
+        if empty is None:
+            return True
+        row, column = empty
+        for digit in self._draw.sample(range(1, 10), 9):
+            if self.is_safe(grid, row, column, digit):
+                grid[row][column] = digit
+                if self._fill_grid(grid):
+                    return True
+                grid[row][column] = 0
+        return False
+
+    def _remove_cells(self, grid: Grid, clues: int) -> Grid:
+        """Takes cells out until `clues` are left, or until no further one can go without a second solution."""
+        puzzle, left = [row[:] for row in grid], 81
+        for row, column in self._draw.sample([(row, column) for row in range(9) for column in range(9)], 81):
+            if left == clues:
+                break
+            puzzle[row][column] = 0
+            if len(solutions(puzzle, 2)) == 1:
+                left -= 1
+            else:
+                puzzle[row][column] = grid[row][column]
+        return puzzle
