@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 CATALOGUE = {
+    "browsergym": "fill in a web form in a real browser, read as text",
     "echo": "say a text again: the smallest environment, to copy from",
     "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
 }
