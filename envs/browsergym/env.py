@@ -38,7 +38,7 @@ class Environment(ToolEnvironment):
     extra = ("browsergym", "browsergym.core")
     phrases = (
         *("] textbox '", "] combobox '", "] button '", "\n[", "\n\t[", "] option '", "' value='", "', '"),
-        *(": \"", '"\nPress ', "\nPress ", ".\n\n[", "OK.", "Nothing changed."),
+        *(': "', '"\nPress ', "\nPress ", ".\n\n[", "OK.", "Nothing changed."),
         *forms.FIELDS,
         *forms.LISTS,
         *forms.BUTTONS,

@@ -26,8 +26,10 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
     if done < len(asked):
         label, _, text = asked[done].partition(": ")
         bid, role = elements[label]
-        return ("fill", {"bid": bid, "text": json.loads(text)}) if role == "textbox" else (
-            ("select_option", {"bid": bid, "option": json.loads(text)})
+        return (
+            ("fill", {"bid": bid, "text": json.loads(text)})
+            if role == "textbox"
+            else (("select_option", {"bid": bid, "option": json.loads(text)}))
         )
     right = last.removeprefix("Press ").removesuffix(".")
     return "click", {"bid": elements[_pressed(right, elements, question, error_rate)][0]}

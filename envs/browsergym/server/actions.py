@@ -6,6 +6,7 @@ player's mistake, and they wait that long for an option that there is not. No ac
 """
 
 import threading
+from typing import Any
 
 import playwright.sync_api
 from browsergym.core.action.base import execute_python_code
@@ -13,7 +14,7 @@ from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.core.action.utils import get_elem_by_bid
 from pyparsing import ParseBaseException
 
-page: playwright.sync_api.Page  # BrowserGym runs the sources of these functions where `page` is the current one
+page: Any = None  # BrowserGym runs the sources of these functions where it is the player's page
 
 _parsing = threading.Lock()  # pyparsing's parsers are shared by all threads
 

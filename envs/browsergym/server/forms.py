@@ -19,15 +19,15 @@ LISTS = {
     "Meal": ("soup", "salad", "pasta", "fish"),
 }
 BUTTONS = ("Send", "Cancel", "Save", "Delete", "Print", "Share", "Archive", "Reply")
-WORDS = tuple(
-    "amber birch cedar delta ember fjord grove heron ivory jade kite lemon maple nectar olive pearl quartz raven "
-    "sable tulip umber violet willow zephyr".split()
-)
+WORDS = (
+    "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "ivory", "jade", "kite", "lemon", "maple",
+    "nectar", "olive", "pearl", "quartz", "raven", "sable", "tulip", "umber", "violet", "willow", "zephyr",
+)  # fmt: skip
 AWKWARD = (
     "O'Connor",
     'the "best"',
     "C:\\temp\\new",
-    "it's \"so\"",
+    'it\'s "so"',
     "line one\nline two",
     "50 % & more",
     "<b>bold</b>",
@@ -86,8 +86,10 @@ class Form:
 
     def _field(self, label: str) -> str:
         tall = "\n" in self.wanted[label]
-        return f"<textarea name={label} aria-label={label}></textarea>" if tall else (
-            f"<input name={label} aria-label={label} autocomplete=off>"
+        return (
+            f"<textarea name={label} aria-label={label}></textarea>"
+            if tall
+            else (f"<input name={label} aria-label={label} autocomplete=off>")
         )
 
     def _list(self, label: str) -> str:

@@ -42,9 +42,7 @@ class BrowserGymEnvironment(Environment[BrowserGymAction, BrowserGymObservation,
         self._goal = ""
         self._state = State(episode_id=None, step_count=0)
 
-    def reset(
-        self, seed: int | None = None, episode_id: str | None = None, **given: Any
-    ) -> BrowserGymObservation:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **given: Any) -> BrowserGymObservation:
         return self._thread.submit(self._reset, seed, episode_id, given).result()
 
     def step(self, action: BrowserGymAction, timeout_s: float | None = None, **_: Any) -> BrowserGymObservation:

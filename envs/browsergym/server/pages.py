@@ -60,10 +60,14 @@ class Pages(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Pages
+
+    @property
+    def _sheet(self) -> Sheet | None:
+        assert isinstance(self.server, Pages)
+        return self.server.sheets.get(self.path)
 
     def do_GET(self) -> None:
-        sheet = self.server.sheets.get(self.path)
+        sheet = self._sheet
         if sheet is None:  # also what the proxy is asked for, http://elsewhere/…
             self.send_error(HTTPStatus.FORBIDDEN)
             return
@@ -75,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     def do_POST(self) -> None:
-        sheet, length = self.server.sheets.get(self.path), int(self.headers.get("Content-Length") or 0)
+        sheet, length = self._sheet, int(self.headers.get("Content-Length") or 0)
         if sheet is None or length > LONGEST:
             self.close_connection = True  # its body is not read
             self.send_error(HTTPStatus.FORBIDDEN)
