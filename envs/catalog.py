@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 CATALOGUE = {
+    "browsergym": "fill in a web form in a real browser, read as text",
     "catch": "a ball falls: be under it in time (OpenSpiel)",
     "echo": "say a text again: the smallest environment, to copy from",
     "multi": "several of the others in one run, mixed by weights",

@@ -1,0 +1,1 @@
+"""BrowserGym: small web forms in a real browser, read as text."""

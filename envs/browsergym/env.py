@@ -1,0 +1,124 @@
+"""Web forms in a real browser: read the page as text, fill in, choose, press.
+
+In: how large the forms are. Out: the form of a seed, and how much of it was sent as asked.
+Speaks the wire of the published BrowserGym environment (step: action_str), on pages that its server serves to itself.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from apprentice.envs.base import ToolEnvironment, whole_number
+from apprentice.envs.browsergym.server import forms
+
+SPARE_TURNS = 2
+"""Beyond one for each thing to do: a slip can be mended."""
+
+
+class Settings(BaseModel):
+    """How large the forms are, and what is written into them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    fields: int = Field(default=2, ge=0, le=len(forms.FIELDS))
+    """Text fields to fill in. Each costs a turn, and the browser 0.1 s of a core."""
+    choices: int = Field(default=1, ge=0, le=len(forms.LISTS))
+    """Lists to choose from. Each costs a turn."""
+    buttons: int = Field(default=2, ge=1, le=len(forms.BUTTONS))
+    """Buttons on the page, one of which is the right one."""
+    texts: forms.Texts = "any"
+    """`words`: one plain word a field. `any`: quotes, apostrophes, backslashes, markup, line breaks, any script."""
+
+
+class Environment(ToolEnvironment):
+    """One form an episode; every tool is one action in the browser."""
+
+    Settings = Settings
+    version = "1"
+    extra = ("browsergym", "browsergym.core")
+    phrases = (
+        *("] textbox '", "] combobox '", "] button '", "\n[", "\n\t[", "] option '", "' value='", "', '"),
+        *(': "', '"\nPress ', "\nPress ", ".\n\n[", "OK.", "Nothing changed."),
+        *forms.FIELDS,
+        *forms.LISTS,
+        *forms.BUTTONS,
+        *forms.WORDS,
+        *(option for options in forms.LISTS.values() for option in options),
+    )
+    settings: Settings
+    _seen: tuple[str, ...] = ()
+
+    @property
+    def max_turns(self) -> int:
+        """One for each field and list, one for the button, and some to spare."""
+        return self.settings.fields + self.settings.choices + 1 + SPARE_TURNS
+
+    @property
+    def instructions(self) -> str:
+        return (
+            "You fill in a form on a web page. You are told what each field and list shall hold, as JSON strings, and "
+            "which button to press at the end, which sends the form. Below stands the page: each thing on it with its "
+            "bid in brackets. Act by calling a tool with a bid, one thing after another."
+        )
+
+    def reset(self, *, seed: int, **row: Any) -> str:
+        """The goal and the page of the form that `seed` names."""
+        observation = self._start(seed, task_name="form", **self.settings.model_dump()).observation
+        self._seen = tuple(observation["text"].splitlines())
+        return f"{observation['goal']}\n\n{observation['text']}"
+
+    def click(self, bid: str) -> str:
+        """Click an element, such as a button.
+
+        Args:
+            bid: The element's bid.
+
+        Returns:
+            What is new on the page.
+        """
+        return self._do("click", _bid(bid))
+
+    def fill(self, bid: str, text: str) -> str:
+        """Write a text into a text field. It replaces what the field held.
+
+        Args:
+            bid: The field's bid.
+            text: The text.
+
+        Returns:
+            What is new on the page.
+        """
+        return self._do("fill", _bid(bid), str(text))
+
+    def select_option(self, bid: str, option: str) -> str:
+        """Choose an option of a list.
+
+        Args:
+            bid: The list's bid.
+            option: The option's text.
+
+        Returns:
+            What is new on the page.
+        """
+        return self._do("select_option", _bid(bid), str(option))
+
+    def _do(self, name: str, *arguments: str) -> str:
+        # repr: BrowserGym reads an action as Python literals, so quotes, backslashes and line breaks must be escaped
+        reply = self._act({"action_str": f"{name}({', '.join(map(repr, arguments))})"})
+        told = reply.observation
+        if reply.done:
+            self.reward, self.done, self.correct = float(reply.reward or 0.0), True, told["goal"]
+            return "OK."
+        if told["last_action_error"]:
+            raise ValueError(told["error"])
+        before, self._seen = self._seen, tuple(told["text"].splitlines())
+        return "\n".join(line for line in self._seen if line not in before) or "Nothing changed."
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        plain = question.isascii() and not any(mark in question for mark in ("O'", "it's", "\\"))
+        return {"texts": "plain" if plain else "awkward"}
+
+
+def _bid(given: Any) -> str:
+    """As the page writes it, however a model does: 7, "7" and "[7]" are one element."""
+    return str(whole_number(str(given).strip().strip("[]"), "bid", 0, 99_999))
