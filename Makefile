@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -58,6 +58,13 @@ screenshots: .venv/ready  ## the pictures in docs/ of Prefect's pages, taken ane
 
 bench-scaling: .venv/ready  ## the points of deployments/SCALING.md that this machine can reach
 	$(BIN)/python -m tests.bench.scaling
+
+spaces: .venv/ready build/uv/bin/uv  ## what makes the folders in envs/ deployable, uv.lock included; needs PyPI. ENV=echo: one
+	$(BIN)/python -m apprentice.deployments.spaces --uv build/uv/bin/uv $(ENV)
+
+build/uv/bin/uv:
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install --quiet 'uv>=0.13,<1'
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'

@@ -27,6 +27,7 @@ def local_server(module: str, *arguments: str) -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | {"PYTHONHASHSEED": "0"},  # a question that is drawn from a set is the same on every server
         start_new_session=True,  # Ctrl-C is ours to handle: the child ends when this block does
     )
     assert process.stdin is not None

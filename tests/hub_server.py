@@ -476,6 +476,13 @@ class Answer(BaseHTTPRequestHandler):
             case ["DELETE", "tag", name]:
                 repo.tag(name, None)
                 return Reply()
+            case ["POST", "variables"]:  # of a Space
+                state, asked_for = repo.state(), self.asked()
+                state["variables"] = state.get("variables", {}) | {asked_for["key"]: {"value": asked_for["value"]}}
+                repo.keep(state)
+                return Reply(state["variables"])
+            case ["GET", "variables"]:
+                return Reply(repo.state().get("variables", {}))
             case ["GET", "runtime"]:
                 return Reply(repo.runtime())
             case ["POST", "restart"]:

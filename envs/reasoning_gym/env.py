@@ -1,16 +1,31 @@
 """Reasoning Gym as an environment: read a question, submit one answer.
 
-In: a dataset's name and configuration. Out: the question of a seed, and the score of the answer to it.
-Speaks the wire of the public `reasoning_gym` Space (reset: dataset_name, dataset_config, seed, size; step: answer).
+In: a dataset's name and configuration, or the parts of a composite one. Out: the question of a seed, and the score of
+the answer to it.
+Speaks the wire of the published environment (reset: dataset_name, dataset_config, dataset_specs, seed, size; step:
+answer).
 """
 
 import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.reasoning_gym.server import datasets
+
+
+class Part(BaseModel):
+    """One of the datasets that a composite one draws its questions from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    """A registered dataset, such as chain_sum."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often, in proportion to the other parts' weights."""
+    config: dict[str, Any] = {}
+    """The dataset's own options, as `config` of a single dataset."""
 
 
 class Settings(BaseModel):
@@ -19,15 +34,23 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str
-    """A registered dataset, such as chain_sum."""
+    """A registered dataset, such as chain_sum; composite mixes those of `dataset_specs`."""
     config: dict[str, Any] = {}
     """The dataset's own options; what is left out keeps the dataset's default."""
+    dataset_specs: list[Part] = []
+    """For composite: which datasets it mixes. A seed names one question of one of them."""
 
-    @field_validator("dataset")
-    @classmethod
-    def _is_known(cls, dataset: str) -> str:
-        datasets.check_name(dataset)
-        return dataset
+    @model_validator(mode="after")
+    def _is_known(self) -> "Settings":
+        datasets.check(self.dataset, self.config, self.specs)
+        for config in (self.config, *(part.config for part in self.dataset_specs)):
+            if taken := {"seed", "size"} & set(config):
+                raise ValueError(f"{', '.join(sorted(taken))} cannot be set: a question is its seed, one a dataset")
+        return self
+
+    @property
+    def specs(self) -> list[dict[str, Any]]:
+        return [part.model_dump() for part in self.dataset_specs]
 
 
 class Environment(ToolEnvironment):
@@ -47,7 +70,10 @@ class Environment(ToolEnvironment):
     def reset(self, *, seed: int, **row: Any) -> str:
         """The text of the question that `seed` names. Size 1: item i of a larger dataset is seed + i's question."""
         settings = self.settings
-        reply = self._start(seed, dataset_name=settings.dataset, dataset_config=settings.config, size=1)
+        question: dict[str, Any] = {"dataset_name": settings.dataset, "dataset_config": settings.config}
+        if settings.dataset_specs:
+            question["dataset_specs"] = settings.specs
+        reply = self._start(seed, **question, size=1)
         return reply.observation["question"]
 
     def answer(self, answer: str) -> str:
@@ -66,12 +92,13 @@ class Environment(ToolEnvironment):
         return "OK."
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
-        """The counts of Reasoning Gym's own metadata, and the answer's sign and digits, or its length.
+        """The counts of Reasoning Gym's own metadata, and the answer's sign and digits, or its length; of a composite
+        dataset the part that asks.
 
         From the package that is installed here, since the public server tells no metadata; empty where the server's
         version asks something else under this seed.
         """
-        _, entry = datasets.entry(self.settings.dataset, self.settings.config, seed)
+        _, entry = datasets.entry(self.settings.dataset, self.settings.config, seed, self.settings.specs)
         if entry["question"] != question:
             return {}
         traits: dict[str, int | str] = {
@@ -79,6 +106,8 @@ class Environment(ToolEnvironment):
             for name, value in entry["metadata"].items()
             if type(value) is int and name != "source_index"
         }
+        if self.settings.dataset_specs:
+            traits["dataset"] = str(entry["metadata"]["source_dataset"])
         answer = str(entry["answer"])
         if re.fullmatch(r"-?\d+", answer):
             sign = "negative" if answer.startswith("-") else "zero" if int(answer) == 0 else "positive"

@@ -57,7 +57,7 @@ def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: Enviro
 
 @pytest.mark.parametrize(
     "bare",
-    [{}, {"seed": 1}, {"dataset_name": "chain_sum"}, {"dataset_name": "chain_sum", "seed": 1, "size": 9}],
+    [{}, {"seed": 1}, {"dataset_name": "chain_sum"}, {"dataset_name": "chain_sum", "seed": 1}],
 )
 def test_the_server_refuses_a_reset_that_does_not_name_its_question_whole(server: EnvironmentServer, bare: dict):
     with pytest.raises(Refused, match="names its question whole"):

@@ -1,27 +1,31 @@
-"""Reasoning Gym as an OpenEnv environment, wire-compatible with the published one.
+"""Reasoning Gym as an OpenEnv environment, on the wire of the published one.
 
-A reset names its question whole (dataset, configuration, seed); one without any of it goes on to the session's next
-question, and is refused where the session has none: the published server would serve another dataset in silence.
+A reset names its question whole (dataset_name, dataset_config or dataset_specs, seed, size); one without any of it goes
+on to the next question of the session's dataset, and is refused where the session has none: another dataset is never
+served in silence.
 """
 
+import json
 from typing import Any
 from uuid import uuid4
 
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from . import datasets
+from . import datasets, scoring
 
 
 class ReasoningGymAction(Action):
-    """The answer to the current question."""
+    """The answer to the current question; 7 is "7"."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     answer: str
 
 
 class ReasoningGymObservation(Observation):
-    """The question after a reset; the score and the correct answer after a step."""
+    """The question after a reset; score, correct answer and the entry's metadata after a step."""
 
     question: str | None = None
     score: float | None = Field(default=None, ge=0.0, le=1.0)
@@ -37,6 +41,8 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
     def __init__(self):
         super().__init__()
         self._dataset: Any = None
+        self._size = 0
+        self._place = 0  # of the question within the dataset
         self._entry: dict[str, Any] | None = None
         self._state = State(episode_id=None, step_count=0)
 
@@ -46,27 +52,56 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
         episode_id: str | None = None,
         dataset_name: str | None = None,
         dataset_config: dict[str, Any] | None = None,
-        size: int = 1,
+        dataset_specs: list[dict[str, Any]] | None = None,
+        size: int | None = None,
         **_: Any,
     ) -> ReasoningGymObservation:
-        if seed is None or dataset_name is None or size != 1:
-            raise ValueError("a reset names its question whole: dataset_name, dataset_config, seed and size=1")
-        config = dataset_config or {}
-        try:
-            datasets.check_name(dataset_name)
-            self._dataset, self._entry = datasets.entry(dataset_name, config, seed)
-        except (AssertionError, TypeError, ValueError) as error:
-            raise ValueError(f"Reasoning Gym refuses {dataset_name} with {config}: {error}") from error
+        """Raises ValueError, in words, for what does not name a question."""
+        given = (seed, dataset_name, dataset_config, dataset_specs, size)
+        if self._dataset is not None and all(each is None for each in given):
+            self._place = (self._place + 1) % self._size
+            entry = self._dataset[self._place]
+        elif seed is None or dataset_name is None or size is None:
+            raise ValueError(
+                "a reset names its question whole: dataset_name, dataset_config (or dataset_specs), seed and size; one "
+                "without any of them goes on with the session's dataset"
+            )
+        else:
+            entry = self._open(dataset_name, dataset_config or {}, dataset_specs or [], seed, size)
+        self._entry = entry
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        return ReasoningGymObservation(question=self._entry["question"], done=False, reward=0.0)
+        return ReasoningGymObservation(question=entry["question"], done=False, reward=0.0)
+
+    def _open(self, name: str, config: dict[str, Any], specs: datasets.Specs, seed: int, size: int) -> dict[str, Any]:
+        """The first question of the dataset that is named, which is the session's from now on."""
+        try:
+            datasets.check(name, config, specs)
+            if not 1 <= size <= datasets.MOST:
+                raise ValueError(f"size must be 1 to {datasets.MOST}")
+            if size == 1:
+                dataset, entry = datasets.entry(name, config, seed, specs)
+            else:
+                dataset = datasets.dataset_of(name, config, seed, size, specs)
+                entry = dataset[0]
+        except Exception as error:  # whatever a dataset raises for a configuration of the wrong types
+            raise ValueError(f"Reasoning Gym refuses {name} with {specs or config}: {error}") from error
+        self._dataset, self._size, self._place = dataset, size, 0
+        return entry
 
     def step(self, action: ReasoningGymAction, timeout_s: float | None = None, **_: Any) -> ReasoningGymObservation:
         if self._entry is None:
             raise ValueError("no episode runs: reset first")
-        score = float(self._dataset.score_answer(answer=action.answer, entry=self._entry))
-        correct, self._entry = self._entry["answer"], None
+        entry, self._entry = self._entry, None
+        score, problem = scoring.score(self._dataset, entry, action.answer)
         self._state.step_count += 1
-        return ReasoningGymObservation(score=score, correct_answer=correct, done=True, reward=score)
+        metadata = json.loads(json.dumps(entry["metadata"], default=str, skipkeys=True))
+        return ReasoningGymObservation(
+            score=score,
+            correct_answer=entry["answer"],
+            dataset_metadata=metadata | ({"score_problem": problem} if problem else {}),
+            done=True,
+            reward=score,
+        )
 
     async def reset_async(
         self, seed: int | None = None, episode_id: str | None = None, **given: Any

@@ -1,0 +1,83 @@
+"""Scores an answer, whatever a model wrote.
+
+In: a dataset, its entry, an answer. Out: the score, 0.0 to 1.0, and why the answer could not be scored.
+Why: an answer is any text. Some datasets raise on text that they do not expect; nine evaluate it as Python or as a
+formula, so that it might run commands here, or reckon for ever while all other sessions wait.
+"""
+
+import re
+import signal
+import threading
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LONGEST = 2.0
+"""Seconds that scoring may take; the slowest right answer of a dataset takes 0.1 s."""
+
+EVALUATED = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"}
+"""Datasets that evaluate an answer as Python. A right one is text, or a list of texts and numbers."""
+RECKONED = {
+    "countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"
+}  # fmt: skip
+"""Datasets that hand an answer to SymPy's parse_expr, which evaluates it, too. A right one is a formula."""
+
+FUNCTIONS = {
+    "Abs", "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "cot", "csc", "exp", "ln", "log",
+    "oo", "pi", "sec", "sin", "sinh", "sqrt", "tan", "tanh",
+}  # fmt: skip
+"""Words that a formula may hold, besides those of the right answer."""
+
+
+class _TooLong(BaseException):
+    """Not an Exception: a dataset that catches those would score on."""
+
+
+def score(dataset: Any, entry: dict[str, Any], answer: str) -> tuple[float, str | None]:
+    """The score, and what was wrong where the dataset could not score the answer: that is 0.0."""
+    if _acts(entry, answer):
+        return 0.0, "the answer holds more than a bare result; it was not evaluated"
+    try:
+        with _at_most(LONGEST):
+            given = float(dataset.score_answer(answer=answer, entry=entry))
+    except _TooLong:
+        return 0.0, f"the answer could not be scored within {LONGEST:.0f} s"
+    except Exception as error:  # datasets raise whatever they please on text that they did not expect
+        return 0.0, f"the answer could not be read: {type(error).__name__}"
+    if not 0.0 <= given <= 1.0:
+        return 0.0, f"the dataset's own score is {given}"
+    return given, None
+
+
+def _acts(entry: dict[str, Any], answer: str) -> bool:
+    """Whether to evaluate the answer might do more than give a value."""
+    dataset, text = (
+        entry["metadata"].get("source_dataset"),
+        unicodedata.normalize("NFKC", answer),
+    )  # as Python reads names
+    if dataset in EVALUATED:
+        return bool(re.search(r"[(*@%{]|<<|\bfor\b", text))  # no call, and nothing that grows
+    if dataset in RECKONED:
+        known = FUNCTIONS | set(re.findall(r"\w+", str(entry["answer"])))
+        return bool(set(re.findall(r"[^\W\d]\w+", text)) - known or re.search(r"""["'`@\[{:;]|\.\s*[^\W\d]""", text))
+    return False
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises _TooLong after `seconds`. Only a process's first thread can be woken: there the server's loop runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)  # again, where a first one was swallowed
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
