@@ -100,9 +100,10 @@ class Environment(ToolEnvironment):
         if self.reward is None:
             return dict.fromkeys(self.streams)
         told = {"greens": "greens", "yellows": "yellows", "repetition": "repetitions"}
-        return {"correct": self.reward} | {
+        signals: dict[str, float | None] = {
             name: self._signals.get(f"wordle.{signal}", 0.0) for name, signal in told.items()
         }
+        return {"correct": self.reward} | signals
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """How many different letters the word has, and where among the candidates it stands; from the list that lies

@@ -167,7 +167,7 @@ def build(to: Path, spelt: bool) -> None:
 
     logging.disable_progress_bar()
     questions = [question(seed) for seed in SEEDS]
-    _build(BuiltStudent(), TASK, questions, 0, to)
+    _build(BuiltStudent(), [(TASK.make(), questions)], 0, to)
     model, tokenizer = load_model(to), load_tokenizer(to)
     if not spelt:
         frame = prompt(TASK.make(), os.path.commonprefix(questions) + "\0")  # noqa: RUF071 (of characters)

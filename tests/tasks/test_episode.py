@@ -13,7 +13,10 @@ class Guess(ToolEnvironment):
 
     Settings = Settings
     version = "1"
-    max_turns = 3
+
+    @property
+    def max_turns(self) -> int:
+        return 3
 
     @property
     def instructions(self) -> str:

@@ -99,7 +99,7 @@ class Case:
         texts = ["What is the result of 4 + 7?", "What is the result of 12 - 9?"]
         with self.store.staging() as folder:
             build = BuiltStudent(hidden_size=32, intermediate_size=32, layers=1, heads=2, max_positions=1024)
-            parameters = _build(build, task, texts, 0, folder)
+            parameters = _build(build, [(task.make(), texts)], 0, folder)
             shake(folder)
             counts = {"parameters": parameters, "stage": "base"}
             self.student = self.store.publish(BaseStudent, "s" * 20, folder, counts, {})

@@ -26,7 +26,9 @@ SEEDS = (3, 3, 4, 4, 5, 5, 6, 6)
 class WithHints(Environment):
     """A game of several turns: hints may be asked for before the answer."""
 
-    max_turns = 3
+    @property
+    def max_turns(self) -> int:
+        return 3
 
     def hint(self) -> str:
         """Get a hint.

@@ -53,14 +53,20 @@ class Game(WordleEnv):
         self.state.reset(game_state=hidden, player_prompt_function=self._generate_player_prompt)
 
     @property
+    def hidden(self) -> dict[str, Any]:
+        """TextArena's state of the game: the secret word, the guesses so far."""
+        assert self.state.game_state is not None
+        return self.state.game_state
+
+    @property
     def won(self) -> bool:
-        history = self.state.game_state["guess_history"]
-        return bool(history) and history[-1][0] == self.state.game_state["secret_word"]
+        history = self.hidden["guess_history"]
+        return bool(history) and history[-1][0] == self.hidden["secret_word"]
 
     @property
     def marks(self) -> str:
         """What the last turn's guess has right, such as "X G Y X X"; nothing where it was refused."""
-        history = self.state.game_state["guess_history"]
+        history = self.hidden["guess_history"]
         return " ".join(history[-1][1]) if history and not self.state.refused else ""
 
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
