@@ -6,6 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,11 @@ def test_the_server_refuses_what_names_no_question_in_words_and_plays_on(
     with pytest.raises(Refused, match=words):
         session.reset(**({"seed": 1, "size": 1} | wrong))
     assert session.reset(dataset_name="gcd", dataset_config={}, seed=1, size=1).observation["question"]
+
+
+def test_the_environments_page_counts_the_datasets_and_names_those_without_an_answer():
+    page = (Path(datasets.__file__).parent.parent / "README.md").read_text()
+    assert f"All {len(DATASETS)} of version {version('reasoning-gym')} can be played" in page
+    assert (
+        set(re.findall(r"`(\w+)`", page.split("score any that holds:\n")[1].split(". ")[0])) == WITHOUT_AN_ANSWER.keys()
+    )

@@ -40,6 +40,8 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
     ) -> EchoObservation:
         if seed is None:
             raise ValueError("a reset names its text: seed, and words")
+        if not isinstance(words, int) or not 1 <= words <= 20:
+            raise ValueError("words must be a whole number, 1 to 20")
         self._text = text_of(seed, words)
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return EchoObservation(text=self._text, done=False, reward=0.0)
