@@ -57,7 +57,7 @@ class Environment(ToolEnvironment):
     )
     streams = {"correct": 1.0, "greens": 0.2, "yellows": 0.1, "repetition": 0.1}  # noqa: RUF012 (base.py declares it)
     settings: Settings
-    _signals: dict[str, float]
+    _signals: dict[str, float] = {}  # noqa: RUF012 (never changed, only replaced)
 
     @property
     def max_turns(self) -> int:
@@ -99,11 +99,12 @@ class Environment(ToolEnvironment):
         """Whether the word was found, the shares of G and of Y in the last turn, and that of turns with a new word."""
         if self.reward is None:
             return dict.fromkeys(self.streams)
-        told = {"greens": "greens", "yellows": "yellows", "repetition": "repetitions"}
-        signals: dict[str, float | None] = {
-            name: self._signals.get(f"wordle.{signal}", 0.0) for name, signal in told.items()
+        return {
+            "correct": self.reward,
+            "greens": self._signals.get("wordle.greens", 0.0),
+            "yellows": self._signals.get("wordle.yellows", 0.0),
+            "repetition": self._signals.get("wordle.repetitions", 0.0),
         }
-        return {"correct": self.reward} | signals
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """How many different letters the word has, and where among the candidates it stands; from the list that lies

@@ -102,7 +102,7 @@ class WordleEnvironment(Environment[WordleAction, WordleObservation, State]):
             refused=game.state.refused,
             guesses_left=word_lists.GUESSES - self._state.step_count,
             word_list=word_lists.in_use(self._list),
-            correct_answer=game.hidden["secret_word"] if done else None,
+            correct_answer=game.secret if done else None,
             done=done,
             reward=reward,
         )

@@ -49,25 +49,20 @@ class Game(WordleEnv):
         self.word_length, self.num_guesses = LETTERS, GUESSES
         self._accepted = accepted
         self.state = _State(num_players=1)
-        hidden = {"secret_word": secret, "guess_history": [], "word_length": LETTERS, "num_guesses": GUESSES}
+        self.secret = secret
+        self._history: list[tuple[str, list[str]]] = []
+        hidden = {"secret_word": secret, "guess_history": self._history}
+        hidden |= {"word_length": LETTERS, "num_guesses": GUESSES}
         self.state.reset(game_state=hidden, player_prompt_function=self._generate_player_prompt)
 
     @property
-    def hidden(self) -> dict[str, Any]:
-        """TextArena's state of the game: the secret word, the guesses so far."""
-        assert self.state.game_state is not None
-        return self.state.game_state
-
-    @property
     def won(self) -> bool:
-        history = self.hidden["guess_history"]
-        return bool(history) and history[-1][0] == self.hidden["secret_word"]
+        return bool(self._history) and self._history[-1][0] == self.secret
 
     @property
     def marks(self) -> str:
         """What the last turn's guess has right, such as "X G Y X X"; nothing where it was refused."""
-        history = self.hidden["guess_history"]
-        return " ".join(history[-1][1]) if history and not self.state.refused else ""
+        return " ".join(self._history[-1][1]) if self._history and not self.state.refused else ""
 
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
         self.state.refused = ""
