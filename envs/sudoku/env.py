@@ -60,19 +60,8 @@ class Environment(ToolEnvironment):
     extra = ("textarena", "textarena")
     phrases = (
         *(f"\n{row} " for row in range(2, 10)),
-        *(
-            "\nrow ",
-            ": ",
-            "Placed ",
-            " at row ",
-            ", column ",
-            ". ",
-            " of ",
-            " left.",
-            "Refused: ",
-            " is in ",
-            "Mistakes left: ",
-        ),
+        *(mark + str(value) for mark in ("\nrow ", ", column ", ": ") for value in range(1, 10)),  # found by one look
+        *("Placed ", " at (", "). ", " of ", " left.", "Refused: ", " is in ", "Mistakes left: "),
     )
     settings: Settings
 

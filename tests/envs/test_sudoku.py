@@ -147,7 +147,7 @@ def test_an_episode_of_the_teacher_is_valid_and_its_last_reply_gives_nothing_awa
 
 def test_a_reply_holds_what_was_placed_and_how_much_is_left_and_no_grid(game):
     row, column, digit = right_move(game)
-    assert game.place(row, column, digit) == f"Placed {digit} at row {row}, column {column}. 25 of 26 left."
+    assert game.place(row, column, digit) == f"Placed {digit} at ({row}, {column}). 25 of 26 left."
     assert game.reward == pytest.approx(1 / 26)
     assert not game.done
 

@@ -102,7 +102,7 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
             return f"Refused: {refused} {puzzle.left} of {puzzle.empty} left. Mistakes left: {kept}."
         new = [each for each in self._penciled() if each not in before]
         now = f" Now {'; '.join(new)}." if new else ""
-        return f"Placed {digit} at row {row}, column {column}. {puzzle.left} of {puzzle.empty} left.{now}"
+        return f"Placed {digit} at ({row}, {column}). {puzzle.left} of {puzzle.empty} left.{now}"
 
     def _penciled(self) -> list[str]:
         """The marks, a text a cell; none where the player gets none."""
