@@ -5,7 +5,7 @@ In: how many cells are given, and how many mistakes are allowed. Out: the grid o
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from apprentice.envs.base import ToolEnvironment, whole_number
 
@@ -23,6 +23,8 @@ class Settings(BaseModel):
     clues: int | None = Field(default=None, ge=17, le=80)
     """Cells that are given, in place of a difficulty; fewer than about 25 are not reached where that would leave a
     second solution, and to look for them takes some tenths of a second a puzzle."""
+    most_clues: int | None = Field(default=None, ge=17, le=80)
+    """Each puzzle gets as many clues as its seed draws, from those above to these: easy ones among harder ones."""
     marks: bool = False
     """Pencil marks: each empty cell is listed with the digits that its row, column and box leave, and a reply lists
     those that have changed. Much easier with many clues; costs a line an empty cell."""
@@ -31,8 +33,20 @@ class Settings(BaseModel):
 
     @property
     def given(self) -> int:
-        """Cells that are given."""
+        """Cells that are given, at least."""
         return CLUES[self.difficulty] if self.clues is None else self.clues
+
+    @property
+    def wire(self) -> dict[str, Any]:
+        """What a reset sends besides the seed."""
+        most = self.given if self.most_clues is None else self.most_clues
+        return {"clues": self.given, "most_clues": most, "marks": self.marks, "mistakes": self.mistakes}
+
+    @model_validator(mode="after")
+    def _span_is_one(self) -> "Settings":
+        if self.most_clues is not None and self.most_clues < self.given:
+            raise ValueError(f"most_clues ({self.most_clues}) is less than the clues ({self.given})")
+        return self
 
 
 class Environment(ToolEnvironment):
@@ -46,19 +60,8 @@ class Environment(ToolEnvironment):
     extra = ("textarena", "textarena")
     phrases = (
         *(f"\n{row} " for row in range(2, 10)),
-        *(
-            "\nrow ",
-            ": ",
-            "Placed ",
-            " at row ",
-            ", column ",
-            ". ",
-            " of ",
-            " left.",
-            "Refused: ",
-            " is in ",
-            "Mistakes left: ",
-        ),
+        *(mark + str(value) for mark in ("\nrow ", ", column ", ": ") for value in range(1, 10)),  # found by one look
+        *("Placed ", " at (", "). ", " of ", " left.", "Refused: ", " is in ", "Mistakes left: "),
     )
     settings: Settings
 
@@ -79,9 +82,7 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The grid that `seed` names."""
-        settings = self.settings
-        reply = self._start(seed, clues=settings.given, marks=settings.marks, mistakes=settings.mistakes)
-        return reply.observation["prompt"]
+        return self._start(seed, **self.settings.wire).observation["prompt"]
 
     def place(self, row: int, column: int, digit: int) -> str:
         """Write a digit into an empty cell.

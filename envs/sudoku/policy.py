@@ -1,6 +1,7 @@
-"""A scripted teacher for Sudoku: solves the grid that it sees, fills it as one reads, and errs by design.
+"""A scripted teacher for Sudoku: solves the grid that it sees, fills it from its end, and errs by design.
 
 In: the messages as the student would see them. Out: one call of `place`.
+Why from the end: a small student finds what stands nearest first, and that is so however many cells there are.
 Why it insists on its mistake: a digit that was refused and then corrected would still solve the puzzle, and the reward
 filter would have nothing to do.
 """
@@ -21,7 +22,7 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
     question = next(message["content"] for message in messages if message["role"] == "user")
     given = read(question)
     solved = solutions(given, 1)[0]
-    cells, draw = empty_cells(given), hashlib.sha256(question.encode()).digest()
+    cells, draw = empty_cells(given)[::-1], hashlib.sha256(question.encode()).digest()
     errs_at = cells[draw[4] % len(cells)] if int.from_bytes(draw[:4], "big") / 2**32 < error_rate else None
     filled = sum(message["role"] == "tool" and message["content"].startswith("Placed") for message in messages)
     row, column = cell = cells[min(filled, len(cells) - 1)]

@@ -76,10 +76,10 @@ def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another
 def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
     from apprentice.envs.sudoku.server.puzzle import Puzzle
 
-    first = Puzzle(5, 60).board
+    first = Puzzle(5, 60, 60).board
     random.random()
     before = random.getstate()
-    assert Puzzle(5, 60).board == first
+    assert Puzzle(5, 60, 60).board == first
     assert random.getstate() == before
 
 
@@ -91,6 +91,15 @@ def test_a_puzzle_has_as_many_clues_as_asked_for_and_one_solution(server: Enviro
         assert len(solutions(grid, 2)) == 1
         assert len(empty_cells(grid)) == 81 - clues
     environment._close()
+
+
+def test_a_span_of_clues_gives_easy_puzzles_among_harder_ones(server: EnvironmentServer):
+    spec = EnvironmentSpec(name="sudoku", settings={"clues": 77, "most_clues": 80})
+    environment = spec.make(Session(server))
+    empty = [environment.reset(seed=seed).count(".") for seed in range(40)]
+    environment._close()
+    assert set(empty) == {1, 2, 3, 4}
+    assert environment.max_turns == 4 + 3
 
 
 def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentServer):
@@ -108,7 +117,7 @@ def test_our_count_of_solutions_is_textarenas():
     theirs = SudokuEnv()
     several = 0
     for seed in range(20):
-        grid = Puzzle(seed, 36).board
+        grid = Puzzle(seed, 36, 36).board
         for row, column in random.Random(seed).sample([(r, c) for r in range(9) for c in range(9)], 12):
             grid[row][column] = 0
         counted: list[Any] = []
@@ -138,7 +147,7 @@ def test_an_episode_of_the_teacher_is_valid_and_its_last_reply_gives_nothing_awa
 
 def test_a_reply_holds_what_was_placed_and_how_much_is_left_and_no_grid(game):
     row, column, digit = right_move(game)
-    assert game.place(row, column, digit) == f"Placed {digit} at row {row}, column {column}. 25 of 26 left."
+    assert game.place(row, column, digit) == f"Placed {digit} at ({row}, {column}). 25 of 26 left."
     assert game.reward == pytest.approx(1 / 26)
     assert not game.done
 
@@ -292,6 +301,7 @@ def test_a_difficulty_means_textarenas_clues_and_as_many_turns(server: Environme
         ({"difficulty": "brutal"}, "very-easy"),
         ({"clues": 16}, "greater than or equal to 17"),
         ({"clues": 81}, "less than or equal to 80"),
+        ({"clues": 60, "most_clues": 50}, "less than the clues"),
         ({"mistakes": -1}, "greater than or equal to 0"),
         ({"size": 4}, "Extra inputs"),
     ],
@@ -306,6 +316,7 @@ def test_settings_that_no_puzzle_can_have_are_refused(settings: dict[str, Any], 
     [
         ({"clues": 60}, "names its puzzle"),
         ({"seed": 1, "clues": 3}, "clues must be 17 to 80"),
+        ({"seed": 1, "clues": 60, "most_clues": 90}, "most_clues must be 60 .* to 80"),
         ({"seed": 1, "mistakes": 1000}, "mistakes must be 0 to 100"),
     ],
 )

@@ -1,9 +1,9 @@
 """Sudoku as an OpenEnv environment, with the action and the observation of the published TextArena one.
 
-A reset names its puzzle whole (seed, clues, marks, mistakes). An action is a move in TextArena's spelling, "[5 3 7]":
-row, column, digit. A reply holds what is new: what was placed, or what was refused and why, and how much is left. The
-reward is the share of the empty cells that are filled rightly. The game ends when all are, or with one mistake more
-than was allowed.
+A reset names its puzzle whole (seed, clues, most_clues, marks, mistakes). An action is a move in TextArena's spelling,
+"[5 3 7]": row, column, digit. A reply holds what is new: what was placed, or what was refused and why, and how much is
+left. The reward is the share of the empty cells that are filled rightly. The game ends when all are, or with one
+mistake more than was allowed.
 """
 
 import re
@@ -63,14 +63,16 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
         seed: int | None = None,
         episode_id: str | None = None,
         clues: int = 60,
+        most_clues: int | None = None,
         marks: bool = False,
         mistakes: int = 3,
         **_: Any,
     ) -> SudokuObservation:
         if seed is None:
             raise ValueError("a reset names its puzzle: seed, and clues, marks, mistakes")
-        check(clues, mistakes)
-        self._puzzle, self._marks = Puzzle(seed, clues), marks
+        most_clues = clues if most_clues is None else most_clues
+        check(clues, most_clues, mistakes)
+        self._puzzle, self._marks = Puzzle(seed, clues, most_clues), marks
         self._mistakes_left = mistakes
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         question = drawn(self._puzzle.board) + "".join(f"\n{each}" for each in self._penciled())
@@ -100,7 +102,7 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
             return f"Refused: {refused} {puzzle.left} of {puzzle.empty} left. Mistakes left: {kept}."
         new = [each for each in self._penciled() if each not in before]
         now = f" Now {'; '.join(new)}." if new else ""
-        return f"Placed {digit} at row {row}, column {column}. {puzzle.left} of {puzzle.empty} left.{now}"
+        return f"Placed {digit} at ({row}, {column}). {puzzle.left} of {puzzle.empty} left.{now}"
 
     def _penciled(self) -> list[str]:
         """The marks, a text a cell; none where the player gets none."""
@@ -123,10 +125,12 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
         return self._state
 
 
-def check(clues: int, mistakes: int) -> None:
+def check(clues: int, most_clues: int, mistakes: int) -> None:
     """Raises ValueError, in words, for what no puzzle can be."""
     if not FEWEST_CLUES <= clues <= MOST_CLUES:
         raise ValueError(f"clues must be {FEWEST_CLUES} to {MOST_CLUES}, not {clues}")
+    if not clues <= most_clues <= MOST_CLUES:
+        raise ValueError(f"most_clues must be {clues} (the clues) to {MOST_CLUES}, not {most_clues}")
     if not 0 <= mistakes <= MOST_MISTAKES:
         raise ValueError(f"mistakes must be 0 to {MOST_MISTAKES}, not {mistakes}")
 

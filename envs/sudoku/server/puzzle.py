@@ -23,9 +23,9 @@ class Puzzle(SudokuEnv):
         empty: Cells to be filled, in all.
     """
 
-    def __init__(self, seed: int, clues: int):
-        super().__init__(clues=clues)
+    def __init__(self, seed: int, clues: int, most_clues: int):
         self._draw = random.Random(seed)
+        super().__init__(clues=self._draw.randint(clues, most_clues))
         self._tried: dict[Cell, list[int]] = {}
         self.reset(num_players=1)  # without a seed: TextArena would set the global random state to it
         made: Any = self  # TextArena's own annotations say otherwise
