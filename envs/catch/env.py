@@ -9,12 +9,14 @@ import re
 from typing import Any, Literal
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.catch.server.board import Board
+from apprentice.envs.catch.server.board import LONGEST, Board
 from apprentice.envs.session import Refused, Reply
 
 DIRECTIONS = {"left": 0, "stay": 1, "right": 2}
 """OpenSpiel's numbers."""
 REFUSED = "A direction is left, right or stay; the paddle stayed, the ball fell. "
+PLACES = ("Ball: row ", ", column ", ". Paddle: column ")
+"""What comes before each number of a reply: with it one token, so that a small student need not count to find it."""
 
 
 class Settings(Board, frozen=True):
@@ -28,8 +30,8 @@ class Environment(ToolEnvironment):
     version = "1"
     extra = ("openspiel", "pyspiel")
     phrases = (
-        *("Ball: row ", ", column ", ". Paddle: column ", REFUSED, "..........", "....", *DIRECTIONS),
-        *map(str, range(10, 41)),  # a column is one token, as those below 10 are
+        *(f"{what}{place}" for what in PLACES for place in range(1, LONGEST + 1)),
+        *(REFUSED, "..........", "....", *DIRECTIONS),
     )
     settings: Settings
     _moves = 0
@@ -58,8 +60,8 @@ class Environment(ToolEnvironment):
         lines = [empty] * settings.rows
         lines[ball_row] = empty[:ball] + "o" + empty[ball + 1 :]
         lines[-1] = empty[:paddle] + "x" + empty[paddle + 1 :]
-        head = f"Board: {settings.rows} rows, {settings.columns} columns. {_told(ball_row, ball, paddle)}"
-        return "\n".join([head, *lines])
+        head = f"Board: {settings.rows} rows, {settings.columns} columns."
+        return "\n".join([head, *lines, _told(ball_row, ball, paddle)])  # it ends as a reply does
 
     def move(self, direction: Literal["left", "right", "stay"]) -> str:
         """Move the paddle by one column, or leave it where it is; the ball falls by one row.
@@ -108,4 +110,5 @@ class Environment(ToolEnvironment):
 
 
 def _told(ball_row: int, ball: int, paddle: int) -> str:
-    return f"Ball: row {ball_row + 1}, column {ball + 1}. Paddle: column {paddle + 1}."
+    row, column, under = PLACES
+    return f"{row}{ball_row + 1}{column}{ball + 1}{under}{paddle + 1}."

@@ -70,12 +70,13 @@ def above(game: Any) -> str:
 def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(there: EnvironmentServer):
     game = EnvironmentSpec(name="catch", settings=SMALL).make(Session(there))
     assert game.reset(seed=1).splitlines() == [
-        "Board: 5 rows, 4 columns. Ball: row 3, column 2. Paddle: column 2.",
+        "Board: 5 rows, 4 columns.",
         "....",
         "....",
         ".o..",
         "....",
         ".x..",
+        "Ball: row 3, column 2. Paddle: column 2.",
     ]
     game._close()
 
@@ -120,11 +121,11 @@ def test_as_many_moves_as_rows_is_openspiels_own_start(there: EnvironmentServer)
     questions = {game.reset(seed=seed) for seed in range(60)}
     game._close()
     assert len(questions) == 5
-    assert all("Ball: row 1," in question and "Paddle: column 3" in question for question in questions)
+    assert all("\nBall: row 1," in question and "Paddle: column 3" in question for question in questions)
 
 
 def test_a_question_knows_its_kind(game: Any):
-    question = "Board: 16 rows, 20 columns. Ball: row 11, column 12. Paddle: column 17.\n" + "." * 20
+    question = "Board: 16 rows, 20 columns.\n....\nBall: row 11, column 12. Paddle: column 17."
     assert game._traits(0, question) == {"moves": 5, "columns away": 5, "side": "left"}
 
 

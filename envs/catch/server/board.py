@@ -11,15 +11,18 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LONGEST = 40
+"""Rows, and columns, of the largest board."""
+
 
 class Board(BaseModel, frozen=True):
     """How large the board is, and how late the player takes over."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    rows: int = Field(default=14, ge=2, le=40)
+    rows: int = Field(default=14, ge=2, le=LONGEST)
     """Of the board; the paddle is in the last one."""
-    columns: int = Field(default=20, ge=2, le=40)
+    columns: int = Field(default=20, ge=2, le=LONGEST)
     """Of the board. Questions grow with its square, and with the moves."""
     least_moves: int = Field(default=3, ge=1)
     """Moves that a question leaves the player, at least."""
