@@ -4,6 +4,7 @@ In: how large the forms are. Out: the form of a seed, and how much of it was sen
 Speaks the wire of the published BrowserGym environment (step: action_str), on pages that its server serves to itself.
 """
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -115,8 +116,10 @@ class Environment(ToolEnvironment):
         return "\n".join(line for line in self._seen if line not in before) or "Nothing changed."
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
-        plain = question.isascii() and not any(mark in question for mark in ("O'", "it's", "\\"))
-        return {"texts": "plain" if plain else "awkward"}
+        *asked, _ = question.partition("\n\n")[0].split("\n")
+        texts = [json.loads(line.partition(": ")[2]).replace(" ", "") for line in asked]
+        plain = all(text.isascii() and text.isalpha() for text in texts)
+        return {"entries": len(asked), "texts": "plain" if plain else "awkward"}
 
 
 def _bid(given: Any) -> str:

@@ -178,6 +178,15 @@ def test_the_scripted_policy_errs_on_the_share_it_is_told_and_always_on_the_same
     assert wrong() == wrong()
 
 
+def test_an_evaluation_tells_forms_with_plain_texts_from_others(made):
+    for texts, kinds in (("words", {"plain"}), ("any", {"awkward"})):
+        environment = made(fields=2, texts=texts)
+        asked = [(seed, f"{forms.draw(seed, 2, 1, 2, texts).goal}\n\n[6] textbox 'Name'") for seed in range(50)]
+        traits = [environment._traits(seed, question) for seed, question in asked]
+        assert {each["texts"] for each in traits} == kinds
+        assert {each["entries"] for each in traits} == {3}
+
+
 def test_many_sessions_at_once_do_not_disturb_one_another(made):
     environments = [made(**SMALL) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
