@@ -309,7 +309,10 @@ class Toy(ToolEnvironment):
 
     Settings = NoSettings
     version = "1"
-    max_turns = 3
+
+    @property
+    def max_turns(self) -> int:
+        return 3
 
     @property
     def instructions(self) -> str:
