@@ -348,6 +348,15 @@ def test_the_scripted_policy_finds_the_word_and_errs_on_the_share_it_is_told(
     assert 26 <= right(0.2) <= 37
 
 
+def test_the_policy_takes_no_more_candidates_than_guesses_in_turn_and_wins(wordle: EnvironmentServer):
+    task = EnvironmentSpec(name="wordle", settings={"candidates": 4})
+    with EnvironmentPool(task, wordle) as pool:
+        played = dict(pool.map(lambda each, seed: (lambda e: (e.reward, e.turns))(scripted(each, seed)), range(12)))
+    for seed, (reward, turns) in played.items():
+        puzzle = words.puzzle("wordle", 4, seed)
+        assert (reward, turns) == (1.0, puzzle.candidates.index(puzzle.secret) + 1)
+
+
 def test_the_policys_marks_are_textarenas(game: Any):
     for word in ("knack", "slate", "cacao", "karma", "array"):
         assert game.guess(word).split("\n")[0] == policy.marks(word, "crave")
