@@ -45,6 +45,7 @@ class ToolEnvironment(ABC):
         "",
         "",
     )  # what its server needs besides: apprentice[…], the module that it brings
+    label = ""
     phrases: ClassVar[tuple[str, ...]] = ()  # stretches of its replies, each one token of a student that is built here
     streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # what GRPO rewards, and with which weight
 
@@ -56,7 +57,6 @@ class ToolEnvironment(ABC):
         self.done = False
         self.failure: str | None = None
         self.correct: str | None = None
-        self.label = ""
 
     @property
     def max_turns(self) -> int:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import ToolEnvironment, tools_of
 from apprentice.envs.catalog import CATALOGUE, ExtraMissing, check_extra, environment_class
+from apprentice.tasks.rewards import Stream, streams_of_parts
 
 RECIPES = Path(__file__).resolve().parent.parent / "deployments" / "recipes"
 
@@ -23,14 +24,14 @@ def catalogue() -> list[dict[str, Any]]:
 
 def _told(name: str) -> dict[str, Any]:
     environment, cls = _example(name), environment_class(name)
-    played = environment or object.__new__(cls)  # tools and streams are the class's own
+    parts = environment._parts() if environment else [object.__new__(cls)]  # tools and streams are the class's own
     recipes = recipes_of(name)
     return {
         "name": name,
         "what": CATALOGUE[name],
-        "tools": [tool.__name__ for tool in tools_of(played)],
+        "tools": [tool.__name__ for part in parts for tool in tools_of(part)],
         "turns": environment.max_turns if environment else None,
-        "streams": dict(played.streams),
+        "streams": {stream.called: stream.weight for stream in streams_of_parts(parts)},
         "extras": [cls.extra[0]] if cls.extra[0] else [],
         "installed": is_installed(name),
         "recipe": _one_of(recipes, name, laptop=False),
@@ -43,14 +44,11 @@ def rows() -> list[dict[str, str]]:
     """Every environment, as a person reads it."""
     return [
         {
-            "environment": each["name"],
-            "what": each["what"],
-            "tools": ", ".join(each["tools"]),
+            "environment": f"{each['name']}: {each['what']}{_extra(each)}",
+            "tools": "\n".join(each["tools"]),
             "turns": str(each["turns"] or "–"),
-            "rewards": ", ".join(f"{name} × {weight:g}" for name, weight in each["streams"].items()),
-            "extra": _extra(each),
-            "recipe": _stem(each["recipe"]),
-            "on a laptop": _stem(each["laptop"]),
+            "rewards": "\n".join(_weighed(name, weight) for name, weight in each["streams"].items()),
+            "recipes": "\n".join([_stem(each["recipe"]), _stem(each["laptop"])]),
         }
         for each in catalogue()
     ]
@@ -109,11 +107,17 @@ def _example(name: str) -> ToolEnvironment | None:
         return None
 
 
+def _weighed(stream: str, weight: float) -> str:
+    called = "reward" if stream == Stream().name else stream
+    return called if weight == 1 else f"{called} × {weight:g}"
+
+
 def _stem(recipe: str | None) -> str:
     return Path(recipe).stem if recipe else "–"
 
 
 def _extra(told: dict[str, Any]) -> str:
+    """The extra that its server needs, and whether it is there."""
     if not told["extras"]:
-        return "–"
-    return f"{told['extras'][0]}{'' if told['installed'] else ' (not installed)'}"
+        return ""
+    return f". Extra: {told['extras'][0]}{'' if told['installed'] else ' (not installed)'}"

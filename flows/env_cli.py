@@ -93,7 +93,9 @@ def play(
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    shown = Table(*rows[0], box=None, padding=(0, 2, 0, 0))
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for place, column in enumerate(rows[0]):
+        shown.add_column(column, overflow="fold", no_wrap=place > 0 and column == "recipes")
     for row in rows:
         shown.add_row(*(str(value) for value in row.values()))
     Console(highlight=False, markup=False).print(shown)

@@ -51,8 +51,13 @@ class Stream(NamedTuple):
 
 def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
     """All streams of an environment, or of every part of a mixture, with the recipe's weights."""
-    own = [Stream(part.label, name, weight) for part in instance._parts() for name, weight in part.streams.items()]
+    own = streams_of_parts(instance._parts())
     return [stream._replace(weight=spec.reward_weights.get(stream.called, stream.weight)) for stream in own]
+
+
+def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
+    """With the weights that the environments name themselves."""
+    return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
 
 
 class EnvironmentReward:
