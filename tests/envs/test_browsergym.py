@@ -243,7 +243,7 @@ def test_a_session_that_is_closed_leaves_nothing_and_the_browsers_end_with_their
         ours = _chromiums() - others
     assert pages[-1] > pages[0]
     assert ours
-    assert not psutil.wait_procs(ours, timeout=60)[1]
+    assert not psutil.wait_procs(ours, timeout=240)[1]
 
 
 def test_a_browser_that_dies_does_not_cost_the_episode():
