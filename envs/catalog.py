@@ -44,15 +44,24 @@ def environment_class(name: str) -> type[ToolEnvironment]:
 def check_extra(name: str) -> None:
     """Raises ExtraMissing, which names the extra, where the environment's server cannot run here."""
     extra, module = environment_class(name).extra
-    if extra and importlib.util.find_spec(module) is None:
+    if extra and not _is_installed(module):
         raise ExtraMissing(
             f"the server of {name} needs {module}, which is not installed: pip install 'apprentice[{extra}]'"
         )
 
 
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package within which it would lie
+        return False
+
+
 def server_app(name: str, max_sessions: int) -> "FastAPI":
     """The environment's server, for at most `max_sessions` episodes at once. Raises ValueError, ExtraMissing."""
     check_extra(name)
+    if importlib.util.find_spec(f"apprentice.envs.{name}.server") is None:
+        raise ValueError(f"{name}: a mixture has no server of its own; serve its environments")
     return importlib.import_module(f"apprentice.envs.{name}.server.app").make_app(max_sessions)
 
 
