@@ -164,7 +164,7 @@ def test_the_folder_alone_serves_as_openenv_demands_and_its_typed_client_plays(n
     with serving(folder, MAX_CONCURRENT_ENVS="3") as url:
         assert validate_running_environment(url, timeout_s=60)["passed"]
         assert play(task, url, seed=11).reward == 1.0
-        command = [sys.executable, "-c", TYPED, name, url, json.dumps(question_of(task))]
+        command = [sys.executable, "-P", "-c", TYPED, name, url, json.dumps(question_of(task))]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spaces.app_of(folder).observation, "False", "0"]
