@@ -32,6 +32,10 @@ class ExtraMissing(ValueError):
     """What an environment's server needs is not installed."""
 
 
+class NoServer(ValueError):
+    """Of a mixture: its environments have theirs."""
+
+
 def environment_class(name: str) -> type[ToolEnvironment]:
     """The class of an environment. Raises ValueError with the nearest known name."""
     if name not in CATALOGUE:
@@ -61,7 +65,7 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
     """The environment's server, for at most `max_sessions` episodes at once. Raises ValueError, ExtraMissing."""
     check_extra(name)
     if importlib.util.find_spec(f"apprentice.envs.{name}.server") is None:
-        raise ValueError(f"{name}: a mixture has no server of its own; serve its environments")
+        raise NoServer(f"{name}: a mixture has no server of its own; serve its environments")
     return importlib.import_module(f"apprentice.envs.{name}.server.app").make_app(max_sessions)
 
 
@@ -99,15 +103,23 @@ class EnvironmentSpec(BaseModel):
 
     def __str__(self) -> str:
         """What a person calls it, such as "reasoning_gym chain_sum"."""
-        told = [*(value for value in self.settings.values() if isinstance(value, str)), *self.settings.get("parts", {})]
+        told = [*(value for value in self.settings.values() if isinstance(value, str)), *self.mixed]
         return " ".join([self.name, *told])
+
+    @property
+    def mixed(self) -> dict[str, "EnvironmentSpec"]:
+        """The environments of a mixture by their labels; none where this is no mixture."""
+        parts = self.settings.get("parts", {})
+        return {
+            label: EnvironmentSpec(name=part["name"], settings=part.get("settings", {}))
+            for label, part in sorted(parts.items())
+        }
 
     def played_by(self, part: ToolEnvironment) -> str:
         """Name and version of who played an episode, as records have it; in a mixture after its label."""
         if not part.label:
             return f"{self.name} {self.version}"
-        mixed = self.settings["parts"][part.label]
-        own = EnvironmentSpec(name=mixed["name"], settings=mixed.get("settings", {}))
+        own = self.mixed[part.label]
         return f"{part.label}: {own.name} {own.version}"
 
     def make(self, session: Session | None = None) -> ToolEnvironment:

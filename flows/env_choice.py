@@ -64,10 +64,16 @@ def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentServer]:
-    """A recipe's own environment, or that of a guard rail, and where it runs. Raises Stop where it has no such one."""
+    """A recipe's own environment, that of a guard rail or one of a mixture, and where it runs.
+
+    Raises Stop where it has no such one.
+    """
     for spec in (recipe.environment, *(guard.environment for guard in recipe.guards)):
         if spec.name == name:
             return spec, recipe.server_of(name)
+    for part in recipe.environment.mixed.values():
+        if part.name == name:
+            return part, recipe.env.parts.get(name, recipe.env)
     raise Stop(f"The recipe {recipe.name} trains in {recipe.environment.name}, not in {name}.", "Name that one.")
 
 

@@ -27,7 +27,7 @@ def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callab
         sys.stdin.reconfigure(errors="replace")
     try:
         episode = Episode(environment, seed)
-        show(f"{environment.instructions}\n\n{episode.question}\n")
+        show(f"{episode.environment.instructions}\n\n{episode.question}\n")
         while not episode.done:
             _turn(episode, ask, show)
     except Refused as refused:

@@ -5,7 +5,7 @@ In: its name, a port, how many sessions. Out: nothing; the address is said once 
 
 import socket
 
-from apprentice.envs.catalog import ExtraMissing, server_app
+from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.process import web_server
 from apprentice.flows.env_choice import settings_class
 from apprentice.tasks.errors import Stop
@@ -16,6 +16,8 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
     settings_class(name)
     try:
         app = server_app(name, max_sessions)
+    except NoServer as none:
+        raise Stop(f"There is nothing to serve: {none}.", "See them: apprentice env list") from None
     except ExtraMissing as missing:
         raise Stop(f"{name} cannot be served here: {missing}", "Install it, and serve again.") from None
     try:

@@ -17,6 +17,18 @@ def chosen_for(
     url: str, name: str | None, recipe: Path | None, overrides: list[str] | None
 ) -> tuple[EnvironmentServer, EnvironmentSpec, Needs]:
     """Raises Stop where what is named does not fit, or nothing tells which environment it is to be."""
+    chosen = _chosen_for(url, name, recipe, overrides)
+    if mixed := sorted({part.name for part in chosen[1].mixed.values()}):
+        raise Stop(
+            f"{chosen[1]} is a mixture, and each of its environments has a server: {', '.join(mixed)}.",
+            f"Say which one this is: --environment {mixed[0]}",
+        )
+    return chosen
+
+
+def _chosen_for(
+    url: str, name: str | None, recipe: Path | None, overrides: list[str] | None
+) -> tuple[EnvironmentServer, EnvironmentSpec, Needs]:
     if recipe is not None:
         whole = recipe_at(recipe, overrides)
         spec, server = in_recipe(whole, name or whole.environment.name)

@@ -161,8 +161,7 @@ class Recipe(BaseModel):
     def mixed_in(self, environment: str) -> list[str]:
         """The environments of which the mixtures of that name consist; none for one that is no mixture."""
         specs = [self.environment, *self.rungs(), *(guard.environment for guard in self.guards)]
-        mixtures = [spec for spec in specs if spec.name == environment]
-        return sorted({part["name"] for spec in mixtures for part in spec.settings.get("parts", {}).values()})
+        return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
     def rungs(self) -> list[EnvironmentSpec]:
         """The environment under the settings of each rung that GRPO may train on; none without a ladder."""

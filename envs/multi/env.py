@@ -52,7 +52,7 @@ class Settings(BaseModel):
                 part.spec()
             except ValidationError as error:
                 raise ValueError(f"{label}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-        return parts
+        return dict(sorted(parts.items()))  # the order decides whose a seed is, and a file may be written in any
 
 
 class Environment(ToolEnvironment):

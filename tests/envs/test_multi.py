@@ -30,7 +30,7 @@ MIXED = EnvironmentSpec(
 def both(server: EnvironmentServer) -> Iterator[EnvironmentServer]:
     with local_server("apprentice.envs.serving", "echo", "--max-sessions", "8") as url:
         parts = {"echo": EnvironmentServer(url=url, patience=1.0), "reasoning_gym": server}
-        yield EnvironmentServer(url="both", parts=parts, sessions=4)
+        yield EnvironmentServer(parts=parts, sessions=4)
 
 
 def test_a_seed_belongs_to_one_environment_for_ever_and_the_shares_are_the_weights():
@@ -38,6 +38,12 @@ def test_a_seed_belongs_to_one_environment_for_ever_and_the_shares_are_the_weigh
     labels = Counter(instance._part(seed).label for seed in range(4000))
     assert labels == Counter(MIXED.make()._part(seed).label for seed in range(4000))
     assert 0.72 < labels["say"] / 4000 < 0.78
+
+
+def test_whose_a_seed_is_does_not_hang_on_the_order_in_which_the_parts_are_written():
+    turned = {"parts": dict(reversed(list(MIXED.settings["parts"].items())))}
+    other = EnvironmentSpec(name="multi", settings=turned).make()
+    assert [other._part(seed).label for seed in range(99)] == [MIXED.make()._part(seed).label for seed in range(99)]
 
 
 def test_a_question_is_the_one_that_its_environment_asks_alone_under_that_seed(both: EnvironmentServer):

@@ -397,3 +397,30 @@ def test_a_server_that_refuses_or_goes_away_is_told():
     ):
         with pytest.raises(Stop, match=says):
             played("7", environment=broken)
+
+
+def test_a_mixture_is_played_in_the_environment_that_the_seed_belongs_to():
+    said = env("play", "multi", "--seed", "3", typed="htob\n")  # of multi-laptop.yaml
+    assert "Spell this word backward" in said.text
+    assert "Reward 1.00 of 1." in said.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "multi"), "a mixture has no server of its own"),
+        (("check", "http://127.0.0.1:9", "--environment", "multi"), "Say which one this is: --environment catch"),
+        (("play", "multi", "--url", "http://127.0.0.1:9"), "A mixture has no server of its own."),
+    ],
+)
+def test_a_mixture_has_no_server_to_serve_to_check_or_to_name(arguments: tuple[str, ...], words: str):
+    said = env(*arguments)
+    assert said.code == 1
+    assert words in said.text
+
+
+def test_a_server_of_one_environment_of_a_mixture_is_checked_against_the_whole_recipe(echo: str):
+    recipe = str(RECIPES / "multi-laptop.yaml")
+    said = env("check", echo, "--recipe", recipe, "--environment", "echo")
+    assert "it grants 5; GRPO needs 128" in said.text
+    assert said.code == 1

@@ -119,6 +119,36 @@ def test_what_the_readme_says_about_when_to_stop_fits_a_recipe(tmp_path: Path):
     assert (len(loaded.rungs()), loaded.grpo.signals.saturated, loaded.grpo.held_out.every) == (3, "stop", 10)
 
 
+def test_what_the_readme_says_about_a_mixture_fits_a_recipe(tmp_path: Path):
+    loaded = load_recipe(with_the_readmes(tmp_path, block=5), [])
+    assert [part.name for part in loaded.environment.mixed.values()] == ["catch", "wordle"]
+    assert loaded.env.parts["wordle"].url == "https://owner-wordle.hf.space"
+    assert loaded.grpo.reward_weights == {"words.greens": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "grpo.reward_weights={green: 1}",
+            "multi ball say spell has no reward stream 'green'; known: ball, say, spell",
+        ),
+        ("env.url=http://127.0.0.1:9", "env: a mixture has no server of its own; name those of env.parts"),
+        ("env.parts={wordle: {}}", "env.parts: 'wordle' is no environment of multi ball say spell; known: catch"),
+        ("environment.settings.parts.say.name=ecko", "say: unknown environment 'ecko'; did you mean 'echo'?"),
+    ],
+)
+def test_what_a_mixture_does_not_have_is_refused_with_what_it_has(override: str, words: str):
+    with pytest.raises(Stop) as stop:
+        load_recipe(RECIPES / "multi-laptop.yaml", [override])
+    assert words in str(stop.value)
+
+
+def test_parts_are_a_mixtures_only():
+    with pytest.raises(Stop, match=r"'echo' is no environment of reasoning_gym .*; this is no mixture"):
+        load_recipe(TOY, ["env.parts={echo: {}}"])
+
+
 def with_the_readmes(folder: Path, block: int) -> Path:
     """The laptop's recipe with what a block of YAML in the README says."""
     told = (RECIPES.parent.parent / "README.md").read_text().split("```yaml\n")[block].split("```")[0]

@@ -175,3 +175,23 @@ def test_where_it_runs_survives_a_deployments_form_and_enters_no_record(section:
 def test_the_section_that_was_called_server_names_what_it_is_called_now():
     with pytest.raises(Stop, match=r"server: unknown field; did you mean env\?"):
         load_recipe(TOY, ["server.url=http://there"])
+
+
+MIXED = "environment={name: multi, settings: {parts: {a: {name: echo}, b: {name: echo}, c: {name: catch}}}}"
+
+
+def test_each_environment_of_a_mixture_has_one_server_and_a_url_is_used_as_it_is():
+    there = "env.parts={catch: {url: 'http://127.0.0.1:9'}}"
+    with RunServers(load_recipe(TOY, [MIXED, there, "teacher={}"])) as servers:
+        server = servers.environment("multi")
+        assert servers.environment("multi") == server
+        assert server.parts["catch"].url == "http://127.0.0.1:9"
+        assert reward_at(server.parts["echo"]) == 1.0
+        assert list(server.parts) == ["catch", "echo"]
+
+
+def test_a_process_that_holds_a_device_is_less_patient_with_every_server_of_a_mixture():
+    there = "env.parts={catch: {url: 'http://127.0.0.1:9', grace: 8}, echo: {url: 'http://127.0.0.1:9'}}"
+    with RunServers(load_recipe(TOY, [MIXED, there, "teacher={}"]), holds_device=True) as servers:
+        parts = servers.environment("multi").parts
+        assert [part.patience for part in parts.values()] == [2.0, 5.0]
