@@ -18,9 +18,12 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from apprentice.envs.breaker import SessionLost
-from apprentice.envs.session import Reply, Session
+from apprentice.envs.session import Refused, Reply, Session
 
 T = TypeVar("T")
+
+BROKE = "EXECUTION_ERROR"
+"""What OpenEnv's server says of an exception in a step: the game's own fault, for which no player is scored."""
 
 LONGEST_ACTION = 20_000
 """Characters of an action's JSON; a server closes the connection on a message that is much longer."""
@@ -92,7 +95,13 @@ class ToolEnvironment(ABC):
         if len(text) > LONGEST_ACTION:
             raise ValueError(f"This is too long ({len(text)} characters; at most {LONGEST_ACTION} are read).")
         sendable = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))  # no half characters
-        return self._guarded(lambda session: session.step(sendable))
+        try:
+            return self._guarded(lambda session: session.step(sendable))
+        except Refused as refused:
+            if BROKE not in str(refused):
+                raise
+            self.reward, self.done, self.failure = None, True, f"the server broke in the middle of a step: {refused}"
+            raise SessionLost(self.failure) from refused
 
     def _guarded(self, call: Callable[[Session], T]) -> T:
         if self.session is None:

@@ -3,7 +3,9 @@
 In: a recipe's section, or what a run started itself. Out: a frozen value that any process can use.
 """
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class EnvironmentServer(BaseModel):
@@ -34,6 +36,18 @@ class EnvironmentServer(BaseModel):
     """Seconds of an outage after which a stage on a work pool of its own lets go of its device: half of them it waits,
     the other half is for saving, which may take a large model longer. The rest of the patience is waited without the
     device, and the stage goes on from there. A message that takes a quarter of it counts as lost."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            named = parts.hostname, parts.port
+        except ValueError as error:
+            raise ValueError(f"{url!r} is no address of a server: {error}") from None
+        if url and not named[0]:
+            raise ValueError(f"{url!r} is no address of a server: it names no host")
+        return url
 
     @property
     def is_local(self) -> bool:

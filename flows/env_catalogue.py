@@ -26,14 +26,15 @@ def _told(name: str) -> dict[str, Any]:
     environment, cls = _example(name), environment_class(name)
     parts = environment._parts() if environment else [object.__new__(cls)]  # tools and streams are the class's own
     recipes = recipes_of(name)
+    needed = {name}.union(*(_mixed_in(path) for path in recipes))
     return {
         "name": name,
         "what": CATALOGUE[name],
         "tools": [tool.__name__ for part in parts for tool in tools_of(part)],
         "turns": environment.max_turns if environment else None,
         "streams": {stream.called: stream.weight for stream in streams_of_parts(parts)},
-        "extras": [cls.extra[0]] if cls.extra[0] else [],
-        "installed": is_installed(name),
+        "extras": sorted({environment_class(each).extra[0] for each in needed} - {""}),
+        "installed": all(map(is_installed, needed)),
         "recipe": _one_of(recipes, name, laptop=False),
         "laptop": _one_of(recipes, name, laptop=True),
         "recipes": [_shown(path) for path in recipes],
@@ -87,6 +88,10 @@ def _read(path: Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text())
 
 
+def _mixed_in(path: Path) -> set[str]:
+    return {part["name"] for part in _read(path)["environment"].get("settings", {}).get("parts", {}).values()}
+
+
 def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
     """The recipe that bears the environment's name, else the first; of those for a model, or of those for a laptop."""
     fitting = [path for path in recipes if bool(_read(path).get("student", {}).get("build")) == laptop]
@@ -120,4 +125,4 @@ def _extra(told: dict[str, Any]) -> str:
     """The extra that its server needs, and whether it is there."""
     if not told["extras"]:
         return ""
-    return f". Extra: {told['extras'][0]}{'' if told['installed'] else ' (not installed)'}"
+    return f". Extra: {', '.join(told['extras'])}{'' if told['installed'] else ' (not installed)'}"

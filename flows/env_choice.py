@@ -56,7 +56,10 @@ def environment_of(
 
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
     """A recipe of which environment and sizes are looked at. Raises Stop."""
-    given = yaml.safe_load(path.read_text()) if path.is_file() else None
+    try:
+        given = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        given = None  # `load_recipe` says what is wrong with it
     student = given.get("student") if isinstance(given, dict) else None
     if isinstance(student, dict) and student.get("model") and not student.get("revision"):
         overrides = ["student.revision=any", *(overrides or [])]  # which commit it is does not matter here

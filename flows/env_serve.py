@@ -3,7 +3,9 @@
 In: its name, a port, how many sessions. Out: nothing; the address is said once it is taken.
 """
 
+import os
 import socket
+import sys
 
 from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.process import web_server
@@ -26,6 +28,9 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
         raise Stop(
             f"Port {port} cannot be had: {error.strerror}.", "Name another one, or --port 0 for a free one."
         ) from (error)
+    if sys.flags.hash_randomization:  # a question that is drawn from a set would be another one on this server
+        listener.close()
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONHASHSEED": "0"})
     with listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         print(f"{name} is served at {url}, for {max_sessions} sessions at once. Ctrl-C ends it.", flush=True)

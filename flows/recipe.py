@@ -165,7 +165,7 @@ class Recipe(BaseModel):
 
     def rungs(self) -> list[EnvironmentSpec]:
         """The environment under the settings of each rung that GRPO may train on; none without a ladder."""
-        own = self.environment.model_dump()
+        own = self.environment.model_dump(exclude={"version"})
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in self.grpo.auto_difficulty]
 
     def guard_window(self, place: int) -> Window:
@@ -214,6 +214,27 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _servers_are_one_for_each_environment(self) -> "Recipe":
+        """Who plays in an environment plays on one server, whoever asks for it."""
+        named = {"env": (self.environment, self.env)}
+        named |= {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
+        known: dict[str, tuple[str, tuple[str, str]]] = {}
+        for where, (environment, server) in named.items():
+            if where != "env" and environment.name == self.environment.name and server.is_local:
+                continue  # a guard in the recipe's own environment is played where that is
+            of_it = {environment.name: (where, server)} if not environment.mixed else {}
+            for part in environment.mixed.values():
+                of_it[part.name] = (f"{where}.parts.{part.name}", server.parts.get(part.name, server))
+            for name, (place, there) in of_it.items():
+                at = there.url, there.image
+                other, before = known.setdefault(name, (place, at))
+                if before != at:
+                    raise ValueError(
+                        f"{other} and {place} name two servers for {name}; an environment has one in a run"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _weights_are_of_streams(self) -> "Recipe":
         known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
         for name in self.grpo.reward_weights:
@@ -253,6 +274,8 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
     except FileNotFoundError:
         known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none beside it"
         raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes there: {known}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a file of YAML.") from None
     except yaml.YAMLError as error:
         raise Stop(f"{path} is not valid YAML: {error}", "Correct the line that it names.") from None
     if not isinstance(given, dict):
@@ -266,7 +289,7 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
 
 
 def override_field(recipe: dict[str, Any], override: str) -> None:
-    """Sets one field, `path=value`, in what a recipe's file holds. Raises Stop for another form."""
+    """Sets one field, `path=value`, in what a recipe's file holds. Raises Stop for another form, or no YAML."""
     path, equals, value = override.partition("=")
     if not equals or not path:
         raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
@@ -277,7 +300,10 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe = recipe[name]
         if not isinstance(recipe, dict):
             raise Stop(f"--set {override}: {name} has no fields.", "Check the path against the recipe.")
-    recipe[last] = yaml.safe_load(value)
+    try:
+        recipe[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise Stop(f"--set {override}: what stands after = is no YAML.", "Close its brackets and quotes.") from None
 
 
 def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.tasks.signal_specs import GrpoSignals
-from apprentice.tasks.signals import ADVICE, are_dead, have_no_signal
+from apprentice.tasks.signals import ADVICE, are_dead, have_no_signal, reward_of
 from apprentice.tasks.statistics import Interval, welch_interval
 
 RULES = GrpoSignals()
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
 
 def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Reading:
     """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without one."""
-    rewards = [entry["reward"] for entry in log if entry.get("reward") is not None]
+    rewards = [reward for entry in log if (reward := reward_of(entry)) is not None]
     if not rewards:
         raise ValueError("the log holds no rewards; lower grpo.logging_steps")
     first, last = rewards[:ENDS], rewards[-ENDS:]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.multi.session import SessionOfParts
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.session import SessionLost
 from apprentice.tasks import announce
@@ -142,11 +143,22 @@ def _take_places(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
     except SessionLost:
         if pool.breaker.gave_up or not pool.granted:
             raise
+        name, url, granted = _scarcest(pool, environment)
         raise Stop(
             f"A GRPO step plays {len(pool.sessions)} rollouts at once (grpo.batch_size × "
-            f"gradient_accumulation × processes), and {pool.server.url} grants {pool.granted} sessions.",
-            f"Raise max_concurrent_envs of the {environment.name} server, or lower grpo.gradient_accumulation.",
+            f"gradient_accumulation × processes), and {url} grants {granted} sessions.",
+            f"Raise max_concurrent_envs of the {name} server, or lower grpo.gradient_accumulation.",
         ) from None
+
+
+def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str, str, int]:
+    """Name, URL and sessions granted of the server that grants the fewest; a mixture has several."""
+    if not pool.server.parts:
+        return environment.name, pool.server.url, pool.granted
+    mixed = [session for session in pool.sessions if isinstance(session, SessionOfParts)]
+    granted = {name: sum(session.part(name).is_open for session in mixed) for name in pool.server.parts}
+    name = min(granted, key=lambda each: granted[each])
+    return name, pool.server.parts[name].url, granted[name]
 
 
 def _config(bench: Bench, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)) -> Any:

@@ -84,7 +84,7 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
         found.append(f"{stage.name} is version {stage.version} here; version {made_by['version']} made {node.ref}.")
     environment = made_by["settings"].get("environment") or {}
     if name := environment.get("name"):
-        here = environment_class(name).version
+        here = environment_class(name)._version_under(environment.get("settings") or {})
         if here != environment.get("version"):
             found.append(f"{name} is version {here} here; {node.ref} was made in version {environment.get('version')}.")
         if environment.get("revision") and served_here:

@@ -28,6 +28,10 @@ class _Heard(NamedTuple):
     gave_up: str
 
 
+OWN_REWARD = "own_reward"
+"""The metric by which GRPO's curves are read where the reward is a weighted sum: the mean of the environments' own."""
+
+
 class Stream(NamedTuple):
     """One thing that GRPO rewards: an environment's reward, or one of several that it tells apart."""
 
@@ -90,12 +94,23 @@ class EnvironmentReward:
         asked = list(zip(seed, question, strict=True)) if trained_on else []
         self._agree(_Heard(asked, len(environments), len(lost), why, self._rollouts.gave_up or ""))
         for place, environment in enumerate(environments):
-            if environment.reward is not None and not math.isfinite(environment.reward):
-                raise Stop(
-                    f"The environment scored a rollout of seed {seed[place]} with {environment.reward}.",
-                    "Correct its reward, then run again: training goes on from the last checkpoint.",
-                )
+            scores = {} if environment.reward is None else environment._scores() | {"reward": environment.reward}
+            for name, score in scores.items():
+                if score is not None and not math.isfinite(score):
+                    raise Stop(
+                        f"The environment scored a rollout of seed {seed[place]} with {score} ({name}).",
+                        "Correct its reward, then run again: training goes on from the last checkpoint.",
+                    )
+        if (own := self._own()) and "log_metric" in row:
+            row["log_metric"](OWN_REWARD, sum(own) / len(own))
         return self._read(self._first)
+
+    def _own(self) -> list[float]:
+        """The environments' own rewards, where the sum of the weighted streams tells something else."""
+        if not self._rest and self._first.weight == 1.0:
+            return []
+        own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.environments)
+        return [reward for reward in own if reward is not None]
 
     def others(self) -> "list[Callable[..., list[float | None]]]":
         """The functions of the other streams; TRL calls them after this one, when all is settled."""

@@ -15,6 +15,7 @@ from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, S
 from apprentice.tasks.hardware import check_training, this_machine
 from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.processes import on_processes
+from apprentice.tasks.questions import same_text
 from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
@@ -50,12 +51,13 @@ def train_sft(
     with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
         played, apart = held_apart(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
     rows = _rows(played)
+    an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     config = SFTConfig(
         **arguments(bench, spec, seed, "sft"),
         num_train_epochs=spec.epochs,
         max_length=lengths.max_length,
         assistant_only_loss=True,
-        **({"eval_strategy": "epoch", "per_device_eval_batch_size": spec.batch_size} if apart else {}),
+        **(_evaluation(an_epoch, spec) if apart else {}),
     )
     trainer = SFTTrainer(
         model=model_to_train(folder, spec),
@@ -68,9 +70,7 @@ def train_sft(
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     watch(trainer, spec.signals)
-    batches = math.ceil(len(rows) / spec.batch_size / spec.processes)
-    steps = math.ceil(spec.epochs * math.ceil(batches / spec.gradient_accumulation))
-    train(bench, "SFT steps", trainer, steps)
+    train(bench, "SFT steps", trainer, math.ceil(spec.epochs * an_epoch))
     settle(bench, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
@@ -79,15 +79,25 @@ def train_sft(
 
 def held_apart(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[Episode]]]:
     """The episodes to train on, and of a mixture a twentieth of each environment's, by its label, on which loss and
-    accuracy are measured after each epoch; of an environment alone none."""
+    accuracy are measured after each epoch; of an environment alone none. What is held apart is trained on under no
+    other seed."""
     by_label: dict[str, list[Episode]] = {}
     for episode in episodes:
         label, is_labelled, _ = episode["environment"].partition(": ")
         if is_labelled:
             by_label.setdefault(label, []).append(episode)
     apart = {label: own[-max(1, len(own) // 20) :] for label, own in by_label.items() if len(own) > 1}
-    seeds = {episode["seed"] for own in apart.values() for episode in own}
-    return [episode for episode in episodes if episode["seed"] not in seeds], apart
+    texts = {_asked(episode) for own in apart.values() for episode in own}
+    return [episode for episode in episodes if _asked(episode) not in texts], apart
+
+
+def _asked(episode: Episode) -> str:
+    return same_text(episode["messages"][1]["content"])
+
+
+def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
+    """By steps: one at an epoch's end comes after that step's checkpoint; a training that goes on there lacks it."""
+    return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size}
 
 
 def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:

@@ -64,6 +64,11 @@ def new_signals(entries: list[Entry], rules: Signals, known: Iterable[str]) -> d
     return seen
 
 
+def reward_of(entry: Entry) -> Any:
+    """The mean of the environments' own rewards, which is what GRPO sums up where it has one stream."""
+    return entry.get("own_reward", entry.get("reward"))
+
+
 def steps_of(log: Iterable[Entry]) -> list[Entry]:
     """The entries on steps of training: neither evaluations nor the summary at the end."""
     return [entry for entry in log if "loss" in entry]
@@ -184,4 +189,5 @@ def _ends(entries: list[Entry], name: str, window: int) -> tuple[float | None, f
 
 
 def _numbers(entries: list[Entry], name: str) -> list[float]:
-    return [entry[name] for entry in entries if entry.get(name) is not None and math.isfinite(entry[name])]
+    values = (reward_of(entry) if name == "reward" else entry.get(name) for entry in entries)
+    return [value for value in values if value is not None and math.isfinite(value)]

@@ -32,7 +32,7 @@ from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench, stage
 
 
-@stage(gives=BaseStudent, version=2, title="Student")
+@stage(gives=BaseStudent, version=3, title="Student")
 def student(
     bench: Bench, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
     leaves the same artifact."""
     log = [
         {name: _or_none(value) for name, value in entry.items() if not _is_unsteady(name)}
-        for entry in map(_by_dataset, trainer.state.log_history)
+        for entry in (_by_dataset(entry, trainer.eval_dataset) for entry in trainer.state.log_history)
         if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
     ]
     (bench.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
@@ -216,12 +216,12 @@ def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
     announce.picture(f"{bench.scratch.name.split('-')[0]}-curves", picture, "Training curves")
 
 
-def _by_dataset(entry: dict[str, Any]) -> dict[str, Any]:
+def _by_dataset(entry: dict[str, Any], evaluated: Any) -> dict[str, Any]:
     """Where several datasets are evaluated, each in an entry of its own, TRL names only the loss after its dataset."""
-    losses = [name for name in entry if name.startswith("eval_") and name.endswith("_loss") and name != "eval_loss"]
-    if not losses:
+    labels = evaluated if isinstance(evaluated, dict) else {}
+    whose = next((f"eval_{label}_" for label in labels if f"eval_{label}_loss" in entry), None)
+    if whose is None:
         return entry
-    whose = losses[0].removesuffix("loss")
     return {
         f"{whose}{name.removeprefix('eval_')}"
         if name.startswith("eval_") and not name.startswith(whose)

@@ -6,7 +6,7 @@ In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not her
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from apprentice.tasks.hardware_specs import GenerationSpec, LoraSpec
 from apprentice.tasks.signal_specs import GrpoSignals, HeldOut, Signals
@@ -106,7 +106,7 @@ class GrpoSpec(TrainerSpec):
     """Tokens of a whole rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
     """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
-    reward_weights: dict[str, float] = Field(default={})
+    reward_weights: dict[str, FiniteFloat] = Field(default={})
     """Weights of an environment's reward streams, such as {greens: 0.5}; left-out ones keep the environment's own."""
     rollouts: Literal["environment_factory", "rollout_func"] = Field(
         default="environment_factory", json_schema_extra=HOW

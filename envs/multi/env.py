@@ -25,7 +25,7 @@ class Part(BaseModel):
     """A folder in `envs/`, but `multi`."""
     settings: dict[str, Any] = {}
     """The environment's own settings."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """How often it is asked from, beside the others' weights."""
 
     def spec(self) -> EnvironmentSpec:

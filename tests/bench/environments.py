@@ -32,12 +32,12 @@ def recipe_of(name: str) -> Path:
 
 
 def run(name: str, folder: Path, seed: int) -> dict[str, Any]:
-    """One environment's row. Raises SystemExit where the run fails."""
+    """One environment's row; where its run fails, why."""
     began = time.perf_counter()
     command = [str(APPRENTICE), "run", str(recipe_of(name)), "--set", f"seed={seed}"]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise SystemExit(f"{name} ended with {done.returncode}:\n{done.stdout}")
+        return {"name": name, "failed": done.stdout.strip().splitlines()[-1] or f"exit code {done.returncode}"}
     report = json.loads((Path(folder, done.stdout.strip().splitlines()[-1]) / "report.json").read_text())
     before, after = ("sft", "grpo") if name in BY_GRPO else ("base", "sft")
     change = next(each for each in report["comparisons"] if (each["from"], each["to"]) == (before, after))
@@ -65,7 +65,8 @@ def main() -> None:
             rows.append(run(name, Path(folder), given.seed))
             print(json.dumps(rows[-1], ensure_ascii=False), file=sys.stderr)
     table = Table("environment", "metric", "models", "n", "before", "after", "95% interval of the difference", "time")
-    for row in rows:
+    measured = [row for row in rows if "failed" not in row]
+    for row in measured:
         low, high = (f"{100 * bound:+.1f} pp" for bound in row["ci"])
         rates = (f"{row['before']:.1%}", f"{row['after']:.1%}")
         table.add_row(
@@ -73,8 +74,10 @@ def main() -> None:
         )
     Console(width=120).print(table)
     print(json.dumps({"envs": rows}, ensure_ascii=False))
-    if flat := [row["name"] for row in rows if row["ci"][0] <= 0]:
-        raise SystemExit(f"no confident move: {', '.join(flat)}")
+    wrong = [f"{row['name']} failed: {row['failed']}" for row in rows if "failed" in row]
+    wrong += [f"{row['name']} moved nothing with confidence" for row in measured if row["ci"][0] <= 0]
+    if wrong:
+        raise SystemExit("; ".join(wrong))
 
 
 if __name__ == "__main__":

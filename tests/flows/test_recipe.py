@@ -144,6 +144,25 @@ def test_what_a_mixture_does_not_have_is_refused_with_what_it_has(override: str,
     assert words in str(stop.value)
 
 
+@pytest.mark.parametrize("guard_env", ["{image: nobody/echo:1}", "{url: 'http://127.0.0.1:9'}"])
+def test_who_plays_in_one_environment_plays_on_one_server(guard_env: str):
+    guard = f"guards=[{{name: a, environment: {{name: echo}}, env: {guard_env}}}]"
+    with pytest.raises(Stop, match=r"env\.parts\.echo and guards\.a\.env name two servers for echo"):
+        load_recipe(RECIPES / "multi-laptop.yaml", [guard])
+
+
+def test_rungs_of_a_ladder_may_mix_other_environments():
+    rungs = [{"parts": {"say": {"name": "echo"}}}, {"parts": {"ball": {"name": "catch"}}}]
+    loaded = load_recipe(RECIPES / "multi-laptop.yaml", [f"grpo.auto_difficulty={json.dumps(rungs)}"])
+    assert [rung.version for rung in loaded.rungs()] == ["1, say echo 1", "1, ball catch 1"]
+
+
+@pytest.mark.parametrize("override", ["grpo.reward_weights={environment_reward: .nan}", "name=[1"])
+def test_a_weight_that_is_no_number_and_a_value_that_is_no_yaml_are_refused(override: str):
+    with pytest.raises(Stop, match=r"finite number|is no YAML"):
+        load_recipe(TOY, [override])
+
+
 def test_parts_are_a_mixtures_only():
     with pytest.raises(Stop, match=r"'echo' is no environment of reasoning_gym .*; this is no mixture"):
         load_recipe(TOY, ["env.parts={echo: {}}"])

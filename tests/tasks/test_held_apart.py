@@ -6,11 +6,15 @@ from apprentice.tasks.sft import held_apart
 def episodes(**numbers: int) -> list[dict]:
     named = [(f"{label}: echo 1", n) for label, n in numbers.items()]
     rows = [name for name, n in named for _ in range(n)]
-    return [{"seed": seed, "environment": name} for seed, name in enumerate(rows)]
+    return [episode(seed, name) for seed, name in enumerate(rows)]
+
+
+def episode(seed: int, environment: str, asked: str = "") -> dict:
+    return {"seed": seed, "environment": environment, "messages": [{}, {"content": asked or f"question {seed}"}]}
 
 
 def test_of_an_environment_alone_everything_is_trained_on():
-    alone = [{"seed": seed, "environment": "echo 1"} for seed in range(40)]
+    alone = [episode(seed, "echo 1") for seed in range(40)]
     assert held_apart(alone) == (alone, {})
 
 
@@ -27,3 +31,10 @@ def test_an_environment_with_a_single_row_is_trained_on():
     trained, apart = held_apart(episodes(a=30, b=1))
     assert list(apart) == ["a"]
     assert trained[-1]["environment"] == "b: echo 1"
+
+
+def test_what_is_held_apart_is_trained_on_under_no_other_seed():
+    again = episode(500, "a: echo 1", "QUESTION  99")
+    trained, apart = held_apart([again, *episodes(a=100)])
+    assert [each["seed"] for each in apart["a"]] == [95, 96, 97, 98, 99]
+    assert again not in trained

@@ -10,8 +10,10 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.rewards import EnvironmentReward, Stream, streams_of
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.rewards import OWN_REWARD, EnvironmentReward, Stream, streams_of
 from apprentice.tasks.rollouts import Rollouts
+from apprentice.tasks.signals import reward_of
 from apprentice.tasks.training_specs import GrpoSpec
 from tests.conftest import TASKS
 
@@ -109,3 +111,21 @@ def test_an_environment_without_streams_has_the_metric_environment_reward(tmp_pa
 def test_weights_are_the_environments_own_unless_the_recipe_names_others(instance, given, weights):
     streams: list[Stream] = streams_of(instance, GrpoSpec(reward_weights=given))
     assert {stream.called: stream.weight for stream in streams} == weights
+
+
+def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_beside_it(tmp_path: Path):
+    logged: dict[str, float] = {}
+    game, lost = ended(1.0), ended(None)
+    streams = streams_of(game, GrpoSpec())
+    first = EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), Ended([game, ended(0.5), lost]), streams)
+    first(seed=[1, 2, 3], question=["", "", ""], log_metric=logged.__setitem__)
+    assert logged == {OWN_REWARD: 0.75}
+    assert reward_of({"reward": 1.3, OWN_REWARD: 0.75}) == 0.75
+    assert reward_of({"reward": 0.5}) == 0.5
+
+
+def test_a_stream_that_is_no_number_stops_the_training(tmp_path: Path):
+    broken = ended(1.0)
+    broken.tidy = float("inf")
+    with pytest.raises(Stop, match=r"seed 0 with inf \(tidy\)"):
+        told(tmp_path, ended(0.0), [broken])

@@ -38,7 +38,7 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, words: int = 3, **_: Any
     ) -> EchoObservation:
-        if seed is None:
+        if not isinstance(seed, int):
             raise ValueError("a reset names its text: seed, and words")
         if not isinstance(words, int) or not 1 <= words <= 20:
             raise ValueError("words must be a whole number, 1 to 20")

@@ -8,7 +8,11 @@ was built once gives the same entry for a seed in microseconds, where that is so
 import copy
 import difflib
 import json
-from collections.abc import Sequence
+import random
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +21,16 @@ Specs = Sequence[dict[str, Any]]
 
 MOST = 10_000
 """Questions of a dataset that one reset may ask for; acre builds them all at once, at 0.6 ms each."""
+
+
+DRAW_GLOBALLY = {"codeio", "list_functions"}
+"""Datasets that draw from Python's or NumPy's common generators, besides their own."""
+DRAW_FROM_SETS = {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
+"""Datasets whose question, or answer, hangs on the order of a set: another one under another PYTHONHASHSEED."""
+
+_common = threading.Lock()
+_building = threading.Lock()
+_ready: set[tuple[str, str, str]] = set()
 
 
 def check_name(dataset: str) -> None:
@@ -48,9 +62,56 @@ def entry(dataset: str, config: dict[str, Any], seed: int, specs: Specs = ()) ->
     Equal to `reasoning_gym.create_dataset(dataset, seed=seed, size=1, **config)[0]`. Raises what Reasoning Gym raises
     for a configuration that it refuses (AssertionError, TypeError, ValueError).
     """
-    built, reusable = _built(dataset, json.dumps(config, sort_keys=True), json.dumps(specs, sort_keys=True))
+    with _building:  # many sessions ask for the same one at first
+        built, reusable = _built(*_named_by(dataset, config, specs))
     source = _reseeded(built, seed) if reusable else dataset_of(dataset, config, seed, 1, specs)
-    return source, source[0]
+    return source, item(source, 0, seed, names_of(dataset, specs))
+
+
+def item(source: Any, place: int, seed: int, names: set[str]) -> dict[str, Any]:
+    """The entry at a place of a dataset, which is that of `seed` + place alone.
+
+    `names`: of the dataset and its parts.
+    """
+    if not names & DRAW_GLOBALLY:
+        return source[place]
+    with _seeded(seed + place):
+        return source[place]
+
+
+def names_of(dataset: str, specs: Specs) -> set[str]:
+    return {dataset, *(_named(spec) for spec in specs)}
+
+
+def is_ready(dataset: str, config: dict[str, Any], specs: Specs) -> bool:
+    """Whether a question costs microseconds; else it may take seconds, and is not for a server's loop."""
+    return _named_by(dataset, config, specs) in _ready and not names_of(dataset, specs) & DRAW_GLOBALLY
+
+
+def check_hashing(dataset: str, specs: Specs) -> None:
+    """Raises ValueError where this process would ask another question under the same seed than another one."""
+    if sys.flags.hash_randomization and (unsteady := sorted(names_of(dataset, specs) & DRAW_FROM_SETS)):
+        raise ValueError(f"{unsteady[0]} draws from sets; start this server with PYTHONHASHSEED=0, or it serves others")
+
+
+def _named_by(dataset: str, config: dict[str, Any], specs: Specs) -> tuple[str, str, str]:
+    return dataset, json.dumps(config, sort_keys=True), json.dumps(specs, sort_keys=True)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The common generators begin with `seed`, and are left as they were."""
+    import numpy
+
+    with _common:
+        python, other = random.getstate(), numpy.random.get_state()
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            numpy.random.set_state(other)
 
 
 def dataset_of(dataset: str, config: dict[str, Any], seed: int, size: int, specs: Specs = ()) -> Any:
@@ -90,12 +151,17 @@ def _built(dataset: str, config_json: str, specs_json: str) -> tuple[Any, bool]:
     A composite's parts are each asked alone: a few seeds may never draw one of little weight.
     """
     config, specs = json.loads(config_json), json.loads(specs_json)
-    built = dataset_of(dataset, config, 0, 1, specs)
+    built, names = dataset_of(dataset, config, 0, 1, specs), names_of(dataset, specs)
     alone = [(spec["name"], json.dumps(spec.get("config") or {}, sort_keys=True)) for spec in specs]
     probes = (1, 12_345, 200_000_007)
-    return built, all(_reusable(*each) for each in alone) and all(
-        _reseeded(built, seed)[0] == dataset_of(dataset, config, seed, 1, specs)[0] for seed in probes
+    reusable = all(_reusable(*each) for each in alone) and all(
+        item(_reseeded(built, seed), 0, seed, names)
+        == item(dataset_of(dataset, config, seed, 1, specs), 0, seed, names)
+        for seed in probes
     )
+    if reusable:
+        _ready.add((dataset, config_json, specs_json))
+    return built, reusable
 
 
 def _reusable(dataset: str, config_json: str) -> bool:

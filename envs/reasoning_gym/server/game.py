@@ -5,6 +5,7 @@ on to the next question of the session's dataset, and is refused where the sessi
 served in silence.
 """
 
+import asyncio
 import json
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,9 @@ from openenv.core.env_server.types import Action, Observation, State
 from pydantic import ConfigDict, Field
 
 from . import datasets, scoring
+
+LONGEST_QUESTION = 200_000
+"""Characters; the longest of a dataset's default has some thousands."""
 
 
 class ReasoningGymAction(Action):
@@ -41,7 +45,8 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
     def __init__(self):
         super().__init__()
         self._dataset: Any = None
-        self._size = 0
+        self._size = self._seed = 0
+        self._names: set[str] = set()
         self._place = 0  # of the question within the dataset
         self._entry: dict[str, Any] | None = None
         self._state = State(episode_id=None, step_count=0)
@@ -60,7 +65,7 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
         given = (seed, dataset_name, dataset_config, dataset_specs, size)
         if self._dataset is not None and all(each is None for each in given):
             self._place = (self._place + 1) % self._size
-            entry = self._dataset[self._place]
+            entry = datasets.item(self._dataset, self._place, self._seed, self._names)
         elif seed is None or dataset_name is None or size is None:
             raise ValueError(
                 "a reset names its question whole: dataset_name, dataset_config (or dataset_specs), seed and size; one "
@@ -76,16 +81,20 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
         """The first question of the dataset that is named, which is the session's from now on."""
         try:
             datasets.check(name, config, specs)
+            datasets.check_hashing(name, specs)
             if not 1 <= size <= datasets.MOST:
                 raise ValueError(f"size must be 1 to {datasets.MOST}")
             if size == 1:
                 dataset, entry = datasets.entry(name, config, seed, specs)
             else:
                 dataset = datasets.dataset_of(name, config, seed, size, specs)
-                entry = dataset[0]
+                entry = datasets.item(dataset, 0, seed, datasets.names_of(name, specs))
+            if len(entry["question"]) > LONGEST_QUESTION:
+                raise ValueError(f"its question has {len(entry['question'])} characters, more than {LONGEST_QUESTION}")
         except Exception as error:  # whatever a dataset raises for a configuration of the wrong types
             raise ValueError(f"Reasoning Gym refuses {name} with {specs or config}: {error}") from error
         self._dataset, self._size, self._place = dataset, size, 0
+        self._seed, self._names = seed, datasets.names_of(name, specs)
         return entry
 
     def step(self, action: ReasoningGymAction, timeout_s: float | None = None, **_: Any) -> ReasoningGymObservation:
@@ -106,8 +115,15 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
     async def reset_async(
         self, seed: int | None = None, episode_id: str | None = None, **given: Any
     ) -> ReasoningGymObservation:
-        """As `reset`; on the server's loop, since a thread for each session costs more than the question."""
-        return self.reset(seed, episode_id, **given)
+        """As `reset`; on the server's loop where the question costs less than a thread, else beside it."""
+        named = given.get("dataset_name"), given.get("dataset_config") or {}, given.get("dataset_specs") or []
+        try:
+            quick = given.get("size") == 1 and datasets.is_ready(*named)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            quick = True  # what is no dataset is refused at once
+        if quick:
+            return self.reset(seed, episode_id, **given)
+        return await asyncio.to_thread(self.reset, seed, episode_id, **given)
 
     async def step_async(
         self, action: ReasoningGymAction, timeout_s: float | None = None, **given: Any

@@ -59,9 +59,20 @@ def _acts(entry: dict[str, Any], answer: str) -> bool:
     if dataset in EVALUATED:
         return bool(re.search(r"[(*@%{]|<<|\bfor\b", text))  # no call, and nothing that grows
     if dataset in RECKONED:
+        if _grows(text):
+            return True
         known = FUNCTIONS | set(re.findall(r"\w+", str(entry["answer"])))
         return bool(set(re.findall(r"[^\W\d]\w+", text)) - known or re.search(r"""["'`@\[{:;]|\.\s*[^\W\d]""", text))
     return False
+
+
+def _grows(formula: str) -> bool:
+    """Whether a formula may come to a number that takes for ever: a tower of powers, a large exponent, a factorial."""
+    powers = re.sub(r"\s", "", formula).replace("^", "**").split("**")
+    small = re.compile(r"[-+]?\d{1,2}(?!\d)|\([-+]?\d{1,2}(/\d{1,2})?\)|[A-Za-z]\b")
+    tower = any(re.fullmatch(r"[-+]?\w+|\([^()]*\)", between) for between in powers[1:-1])
+    nested = sum(before.endswith(")") for before in powers[:-1])
+    return "!" in formula or tower or nested > 2 or any(not small.match(exponent) for exponent in powers[1:])
 
 
 @contextmanager

@@ -68,9 +68,11 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, State]):
         mistakes: int = 3,
         **_: Any,
     ) -> SudokuObservation:
-        if seed is None:
+        if not isinstance(seed, int):
             raise ValueError("a reset names its puzzle: seed, and clues, marks, mistakes")
         most_clues = clues if most_clues is None else most_clues
+        if not all(isinstance(each, int) for each in (clues, most_clues, mistakes)):
+            raise ValueError("clues, most_clues and mistakes must be whole numbers")
         check(clues, most_clues, mistakes)
         self._puzzle, self._marks = Puzzle(seed, clues, most_clues), marks
         self._mistakes_left = mistakes

@@ -70,8 +70,10 @@ class WordleEnvironment(Environment[WordleAction, WordleObservation, State]):
         candidates: int = 0,
         **_: Any,
     ) -> WordleObservation:
-        if seed is None:
+        if not isinstance(seed, int):
             raise ValueError("a reset names its puzzle: seed, words and candidates")
+        if not isinstance(candidates, int):
+            raise ValueError(f"candidates must be a whole number, not {candidates!r}")
         puzzle = word_lists.puzzle(words, candidates, seed)
         self._game, self._list, self._new_words = Game(puzzle.secret, accepted(words)), words, 0
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)

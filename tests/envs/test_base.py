@@ -1,0 +1,76 @@
+"""What every environment does with whatever a model sends, and with a server that breaks."""
+
+from typing import Any
+
+import pytest
+
+from apprentice.envs.base import LONGEST_ACTION, whole_number
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import Refused, Reply, Session, SessionLost
+
+
+class Answering(Session):
+    """A session without a server: answers, or raises, as it is told."""
+
+    def __init__(self, outcome: Exception | None = None):
+        super().__init__(EnvironmentServer(url="http://127.0.0.1:9"))
+        self.outcome = outcome
+        self.sent: list[dict[str, Any]] = []
+
+    def reset(self, **question: Any) -> Reply:
+        return Reply({"text": "ab"}, 0.0, False)
+
+    def step(self, action: dict[str, Any]) -> Reply:
+        self.sent.append(action)
+        if self.outcome is not None:
+            raise self.outcome
+        return Reply({"text": "ab"}, 1.0, True)
+
+
+def playing(session: Session) -> Any:
+    environment = EnvironmentSpec(name="echo").make(session)
+    environment.reset(seed=1)
+    return environment
+
+
+def test_a_game_that_breaks_in_a_step_scores_nobody():
+    environment = playing(Answering(Refused("[Errno 28] No space left on device (code: EXECUTION_ERROR)")))
+    with pytest.raises(SessionLost, match="the server broke"):
+        environment.echo("ab")
+    assert (environment.reward, environment.done) == (None, True)
+    assert "No space left" in environment.failure
+
+
+def test_an_action_that_the_server_refuses_is_told_to_the_player():
+    environment = playing(Answering(Refused("message: field required (code: VALIDATION_ERROR)")))
+    with pytest.raises(Refused, match="field required"):
+        environment.echo("ab")
+    assert (environment.reward, environment.done) == (0.0, False)
+
+
+def test_text_that_is_too_long_is_refused_before_it_is_sent():
+    session = Answering()
+    with pytest.raises(ValueError, match="too long"):
+        playing(session).echo("a" * LONGEST_ACTION)
+    assert session.sent == []
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"), [("漢字 🙂 עברית", "漢字 🙂 עברית"), ("a\ud800b", "a�b"), ("\ud83d\ude42", "🙂")]
+)
+def test_text_in_any_script_is_sent_and_half_characters_are_marked(said: str, sent: str):
+    session = Answering()
+    playing(session).echo(said)
+    assert session.sent == [{"message": sent}]
+
+
+@pytest.mark.parametrize("said", [7, "7", " 7 ", 7.0 // 1 and "7"])
+def test_seven_and_its_text_are_one_number(said: Any):
+    assert whole_number(said, "row", 1, 9) == 7
+
+
+@pytest.mark.parametrize("said", [0, 10, "x", None, True, 7.5, "7.5", [7], "９" * 400])
+def test_what_is_no_such_number_is_refused_with_its_bounds(said: Any):
+    with pytest.raises(ValueError, match="row must be a whole number, 1 to 9"):
+        whole_number(said, "row", 1, 9)
