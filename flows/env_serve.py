@@ -6,6 +6,7 @@ In: its name, a port, how many sessions. Out: nothing; the address is said once 
 import os
 import socket
 import sys
+from contextlib import suppress
 
 from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.process import web_server
@@ -34,7 +35,6 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
     with listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         print(f"{name} is served at {url}, for {max_sessions} sessions at once. Ctrl-C ends it.", flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             web_server(app).run(sockets=[listener])
-        except KeyboardInterrupt:
-            print("Stopped.")
+        print("Stopped.")

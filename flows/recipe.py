@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.server import EnvironmentServer
+from apprentice.flows.recipe_sections import SHIFT, GuardSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.rewards import streams_of
 from apprentice.tasks.specs import (
@@ -32,66 +33,8 @@ from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 BLOCK = 100_000_000
 """Seeds between the windows of two purposes."""
-SHIFT = 1_000_000
-"""Seeds by which a recipe's seed moves each window within its block."""
 RENAMED = {"server": "env"}
 """What sections were called in recipes of before."""
-
-
-class HubSpec(Spec):
-    """The Hugging Face Hub; the token comes from HF_TOKEN."""
-
-    namespace: str
-    """A user or an organisation to which the token may write."""
-    private: bool = True
-    """Whether repositories are made private."""
-    patience: float = Field(default=600.0, gt=0)
-    """Seconds that the Hub may be away, or busy, before the stage stops, to be resumed."""
-
-
-class StoreSpec(Spec):
-    """Where artifacts are kept."""
-
-    path: Path = Path("artifacts")
-    """A folder; on several machines one that all of them see under this name."""
-    hub: HubSpec | None = None
-    """The Hub, where machines that share no folder meet; `path` is then a cache in front of it, on each of them."""
-    license: str = Field(default="unknown", pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """SPDX identifier as the Hub knows it, in lower case such as apache-2.0, written on every card; the teacher's and
-    the base model's terms are yours to check."""
-
-
-class GuardSpec(Spec):
-    """Something else that the student must not forget: another environment, or another of Reasoning Gym's datasets."""
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """What the report calls it: lower case, digits, dashes."""
-    environment: EnvironmentSpec
-    env: EnvironmentServer = EnvironmentServer()
-    """Where it runs, for another environment than the recipe's own; left out, it is started here."""
-    questions: int = Field(default=200, ge=1)
-    """Distinct ones; 200 show a fall of about 10 points at 50%."""
-    may_fall: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share by which its accuracy may fall."""
-    max_new_tokens: int | None = None
-    """Tokens a turn may take; those of the evaluation when left out."""
-
-
-class WindowSpec(Spec):
-    """A seed window; left-out starts are laid out so that no two windows can overlap."""
-
-    size: int = Field(ge=1, le=SHIFT)
-    """Seeds, one question each."""
-    start: int | None = Field(default=None, ge=0)
-    """The first seed; left out, laid out so that no two windows overlap."""
-
-
-class WindowSpecs(Spec):
-    """How many seeds each purpose gets. `evaluate` needs some more than its questions: repeated ones are skipped."""
-
-    collect: WindowSpec
-    grpo: WindowSpec
-    evaluate: WindowSpec
 
 
 class Recipe(BaseModel):

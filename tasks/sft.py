@@ -83,7 +83,7 @@ def held_apart(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[E
     other seed."""
     by_label: dict[str, list[Episode]] = {}
     for episode in episodes:
-        label, is_labelled, _ = episode["environment"].partition(": ")
+        label, is_labelled, _ = episode.get("environment", "").partition(": ")
         if is_labelled:
             by_label.setdefault(label, []).append(episode)
     apart = {label: own[-max(1, len(own) // 20) :] for label, own in by_label.items() if len(own) > 1}

@@ -29,6 +29,7 @@ from apprentice.flows.env_check import Needs
 from apprentice.flows.env_play import play
 from apprentice.flows.recipe import load_recipe
 from apprentice.tasks.errors import Stop
+from tests.flows.test_retrain import hears_ctrl_c
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
 TOY = RECIPES / "toy.yaml"
@@ -105,7 +106,10 @@ def test_an_unknown_environment_is_told_with_the_nearest_name(command: list[str]
 
 def test_an_environment_is_served_until_ctrl_c():
     with subprocess.Popen(
-        [*COMMAND, "serve", "echo", "--port", "0", "--max-sessions", "3"], stdout=subprocess.PIPE, text=True
+        [*COMMAND, "serve", "echo", "--port", "0", "--max-sessions", "3"],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hears_ctrl_c,
     ) as serving:
         assert serving.stdout is not None
         url = re.search(r"http://127\.0\.0\.1:\d+", serving.stdout.readline())
@@ -286,7 +290,12 @@ def pressed(playing: "subprocess.Popen[bytes]") -> int:
 def test_ctrl_c_at_a_terminal_leaves_and_stops_the_server():
     terminal, its_end = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "play", "echo", "--seed", "1"], stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True
+        [*COMMAND, "play", "echo", "--seed", "1"],
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+        preexec_fn=hears_ctrl_c,
     ) as playing:
         shown = b""
         while b"message: " not in shown:

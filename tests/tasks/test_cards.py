@@ -9,7 +9,8 @@ from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.recipe import Recipe, StoreSpec
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.recipe_sections import StoreSpec
 from apprentice.flows.stores import open_store
 from apprentice.tasks.artifacts import Artifact, GrpoCheckpoint, KeptRollouts, Questions
 from apprentice.tasks.specs import StudentSpec, TeacherSpec

@@ -10,6 +10,7 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import reasoning_gym  # noqa: F401 (takes a second or two: when the server starts, not in a session's first reset)
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import ConfigDict, Field
