@@ -142,11 +142,14 @@ class Recipe(BaseModel):
             raise ValueError("grpo.auto_difficulty is chosen from by a probe: set probe.questions, such as 48")
         return self
 
+    def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
+        """The recipe's environment and those of its guard rails, by the sections that say where they run."""
+        own = {"env": (self.environment, self.env)}
+        return own | {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
+
     @model_validator(mode="after")
     def _parts_are_of_a_mixture(self) -> "Recipe":
-        named = {"env": (self.environment, self.env)}
-        named |= {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
-        for where, (environment, server) in named.items():
+        for where, (environment, server) in self._played_where().items():
             mixed = self.mixed_in(environment.name)
             if mixed and not server.is_local:
                 raise ValueError(f"{where}: a mixture has no server of its own; name those of {where}.parts")
@@ -159,10 +162,8 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _servers_are_one_for_each_environment(self) -> "Recipe":
         """Who plays in an environment plays on one server, whoever asks for it."""
-        named = {"env": (self.environment, self.env)}
-        named |= {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
         known: dict[str, tuple[str, tuple[str, str]]] = {}
-        for where, (environment, server) in named.items():
+        for where, (environment, server) in self._played_where().items():
             if where != "env" and environment.name == self.environment.name and server.is_local:
                 continue  # a guard in the recipe's own environment is played where that is
             of_it = {environment.name: (where, server)} if not environment.mixed else {}

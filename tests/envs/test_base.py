@@ -65,7 +65,7 @@ def test_text_in_any_script_is_sent_and_half_characters_are_marked(said: str, se
     assert session.sent == [{"message": sent}]
 
 
-@pytest.mark.parametrize("said", [7, "7", " 7 ", 7.0 // 1 and "7"])
+@pytest.mark.parametrize("said", [7, "7", " 7 ", "07"])
 def test_seven_and_its_text_are_one_number(said: Any):
     assert whole_number(said, "row", 1, 9) == 7
 

@@ -1,6 +1,10 @@
 """One seed is one question whatever else runs in the server, and no session makes the others wait."""
 
+import json
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -78,11 +82,7 @@ def test_a_question_that_takes_long_makes_no_other_session_wait():
     assert answered >= 5, "the quick session waited for the slow one"
 
 
-def test_a_server_that_would_ask_another_question_after_its_next_start_says_so(monkeypatch: pytest.MonkeyPatch):
-    import os
-    import subprocess
-    import sys
-
+def test_a_server_that_would_ask_another_question_after_its_next_start_says_so():
     code = "from apprentice.envs.reasoning_gym.server import datasets; datasets.check_hashing('ransom_note', ())"
     for seed, fine in (("0", True), ("random", False)):
         ran = subprocess.run(
@@ -100,8 +100,6 @@ def test_a_dataset_with_a_question_of_megabytes_is_refused(server: EnvironmentSe
 
 def test_an_answer_that_is_a_list_is_the_json_text_of_it(server: EnvironmentServer):
     environment = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "group_anagrams"}).make(Session(server))
-    import json
-
     environment.reset(seed=4)
     _, entry = datasets.entry("group_anagrams", {}, 4)
     environment.answer(json.loads(entry["answer"]))  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 The tasks are those of the laptop recipes; their scripted teachers play them, over their own servers.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,6 @@ def test_every_turn_of_the_teacher_has_the_prompt_that_the_student_has_in_an_eva
 
 def heard_before(episode: Episode, place: int) -> list[dict[str, Any]]:
     """What an examined student has before it: its own turns come back from the parser, arguments as objects."""
-    import json
 
     def parsed(message: dict[str, Any]) -> dict[str, Any]:
         calls = [
