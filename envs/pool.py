@@ -6,9 +6,10 @@ server grants only so many: how many is found out by asking for one more after a
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -56,6 +57,9 @@ class EnvironmentPool:
         self.breaker, self.sessions = sessions_with(server, size or server.sessions, say, lease)
         self._crews: list[Crew[Any, Any]] = []
         self._opening: Future[Any] | None = None
+        self._limit: int | None = None
+        self._refusals = 0
+        self._ask_at = 0.0
         open_pools.add(self)
         self.environments = [spec.make(session) for session in self.sessions]
 
@@ -68,21 +72,50 @@ class EnvironmentPool:
         wait_for(self._shut())
 
     def open_ahead(self) -> "Future[Any]":
-        """Begins to open the sessions while the caller does something else, such as loading a model.
+        """Begins to open what the server grants while the caller does something else, such as loading a model.
 
-        Take the result before anything is played: SessionLost where the server is away. What the server has no place
-        for yet is opened, patiently, when it is first used.
+        Take the result before anything is played: SessionLost where the server is away.
         """
-
-        async def open_one(session: Session) -> None:
-            with suppress(AtCapacity):
-                await session.open()
-
-        async def all_of_them() -> None:
-            await asyncio.gather(*(open_one(session) for session in self.sessions))
-
-        self._opening = start(all_of_them())
+        self._opening = start(self._open(range(len(self.sessions))))
         return self._opening
+
+    def playable(self, idle: Sequence[int], wanted: int) -> list[int]:
+        """At most `wanted` of the `idle` environments that can be played in: their sessions are open.
+
+        More are opened as far as the server grants them; at its limit it is asked again now and then. Where no session
+        is open at all, one is waited for. Raises SessionLost.
+        """
+        closed = [place for place in idle if not self.sessions[place].is_open]
+        missing = closed[: max(0, wanted - (len(idle) - len(closed)))]
+        if missing and time.monotonic() >= self._ask_at:
+            wait_for(self._open(missing))
+        if missing and not self.granted:
+            wait_for(self.sessions[missing[0]].open(patient=True))
+        return [place for place in idle if self.sessions[place].is_open][:wanted]
+
+    async def _open(self, places: Iterable[int]) -> None:
+        """Opens the sessions of these places, one after another, until the server grants no more."""
+        for place in places:
+            try:
+                await self.sessions[place].open()
+            except AtCapacity:
+                await self.sessions[place].shut()
+                self._ask_at = time.monotonic() + self.at_limit()
+                return
+
+    def at_limit(self) -> float:
+        """Says that the server grants no more than it does; returns in how many seconds to ask again."""
+        if self._limit is None or self.granted > self._limit:
+            self._limit, self._refusals = self.granted, 0
+            self.say(
+                f"{self.server.url} grants no more than {self._limit} sessions at once, and this stage can use "
+                f"{len(self.sessions)}. Going on with {self._limit}; a higher max_concurrent_envs on the server is "
+                "faster."
+                if self._limit
+                else f"{self.server.url} grants no session: all are in use. Waiting for one."
+            )
+        self._refusals += 1
+        return min(2.0 ** (self._refusals - 1), ASK_AGAIN)
 
     def open_all(self) -> None:
         """Opens every session; waits for places for as long as one is patient with the server. Raises SessionLost."""
@@ -172,7 +205,6 @@ class Crew(Generic[I, R]):
         if self._ahead is _END:
             self._no_more.set()
         self._error: BaseException | None = None
-        self._limit: int | None = None
         self._running: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
@@ -198,7 +230,6 @@ class Crew(Generic[I, R]):
 
     async def _grow(self) -> None:
         """Opens one session after another; asks a server at its limit again now and then."""
-        refused = 0
         try:
             while not self._no_more.is_set():
                 environment, session = await self._idle.get()
@@ -207,15 +238,13 @@ class Crew(Generic[I, R]):
                 try:
                     await session.open()
                 except AtCapacity:
-                    self._at_limit()
+                    wait = self._pool.at_limit()
                     if self._workers or self._siblings_play():
                         await session.shut()
                         self._idle.put_nowait((environment, session))
-                        await asyncio.sleep(min(2.0**refused, ASK_AGAIN))
-                        refused += 1
+                        await asyncio.sleep(wait)
                         continue
                     await session.open(patient=True)
-                refused = 0
                 worker = asyncio.create_task(self._work(environment, session))
                 self._workers.add(worker)
                 worker.add_done_callback(self._workers.discard)
@@ -250,19 +279,6 @@ class Crew(Generic[I, R]):
         """Whether other pools of this process hold the places: they give them back when they are done."""
         others = (pool for pool in list(open_pools) if pool is not self._pool)
         return any(session.is_open for pool in others for session in pool.sessions)
-
-    def _at_limit(self) -> None:
-        held = sum(session.is_open for session in self._pool.sessions)
-        if self._limit is not None and held <= self._limit:
-            return
-        self._limit = held
-        url = self._pool.server.url
-        self._pool.say(
-            f"{url} grants no more than {held} sessions at once; env.sessions asks for {len(self._pool.sessions)}. "
-            f"Going on with {held}; a higher max_concurrent_envs on the server is faster."
-            if held
-            else f"{url} grants no session: all are in use. Waiting for one."
-        )
 
     def _stop(self, error: BaseException) -> None:
         self._error = self._error or error

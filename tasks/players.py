@@ -45,16 +45,17 @@ class Speaker(Protocol):
 
 
 def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
-    """Plays all, as many at a time as the pool has environments, every turn of those generated together.
+    """Plays all, as many at a time as the server grants sessions, every turn of those generated together.
 
-    A place whose episode ended takes the next one at once, so that batches stay full where episodes end at different
-    turns; questions of like length meet in a batch, so that little is padded. Raises SessionLost, Stop.
+    An environment whose episode ended takes the next one at once, so that batches stay full where episodes end at
+    different turns; questions of like length meet in a batch, so that little is padded. What is played does not depend
+    on the batch: fewer sessions make smaller batches of the same episodes. Raises SessionLost, Stop.
     """
     ahead = sorted(plays, key=lambda play: len(play.question))  # the longest is played first: it needs most memory
-    idle = list(range(len(pool.environments)))
     running: dict[int, tuple[Play, Episode]] = {}
     while ahead or running:
-        starting = [(idle.pop(), ahead.pop()) for _ in range(min(len(idle), len(ahead)))]
+        idle = [place for place in range(len(pool.environments)) if place not in running]
+        starting = [(place, ahead.pop()) for place in pool.playable(idle, len(ahead))]
         begun = pool.together(
             lambda n: protocol.begin(pool.environments[starting[n][0]], starting[n][1].seed),  # noqa: B023
             len(starting),
@@ -69,7 +70,6 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
         for slot, (play, episode) in list(running.items()):
             if episode.done:
                 keep(as_record(episode, play))
-                idle.append(slot)
                 del running[slot]
 
 

@@ -57,7 +57,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
     assert play.most == 4
     assert len(opened) == 4 + 1
     assert len(said) == 1
-    assert "grants no more than 4 sessions at once; env.sessions asks for 16" in said[0]
+    assert "grants no more than 4 sessions at once, and this stage can use 16" in said[0]
 
 
 def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):

@@ -7,9 +7,11 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import Session
 from apprentice.tasks.episode import Episode, Message
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.evaluate import rates
@@ -111,6 +113,45 @@ def test_each_record_belongs_to_its_question_however_they_are_played(
     records = played(task, server, range(60), perfect(task), play=play)
     assert [record.seed for record in records] == list(range(60))
     assert all(record.correct and record.is_right and json.loads(record.traits) for record in records)
+
+
+def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_same_episodes(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer
+):
+    said: list[str] = []
+    scripted = Scripted(perfect(chain_sum))
+    records: list[Examined] = []
+    plays = [Play(place, seed, question(chain_sum, seed), 0) for place, seed in enumerate(range(40))]
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "3") as url:
+        few = EnvironmentServer(url=url, patience=5.0)
+        with EnvironmentPool(chain_sum, few, 25, said.append) as pool:
+            pool.open_ahead().result()
+            play_batched(pool, plays, scripted, PROTOCOLS["parity"], records.append)
+    assert set(scripted.batches) == {3, 1}
+    assert len(said) == 1
+    assert "grants no more than 3 sessions at once" in said[0]
+    assert sorted(records, key=lambda each: each.place) == played(chain_sum, server, range(40), perfect(chain_sum))
+
+
+def test_a_session_that_becomes_free_while_an_evaluation_plays_is_used(chain_sum: EnvironmentSpec):
+    scripted = Scripted(perfect(chain_sum))
+    plays = [Play(place, seed, question(chain_sum, seed), 0) for place, seed in enumerate(range(400))]
+    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "4") as url:
+        server = EnvironmentServer(url=url)
+        others = [chain_sum.make(Session(server)) for _ in range(3)]
+        for other in others:
+            other.reset(seed=1)
+        with EnvironmentPool(chain_sum, server, 4) as pool:
+
+            def keep(record: Examined) -> None:
+                if len(scripted.batches) == 3:
+                    for other in others:
+                        other._close()
+                    pool._ask_at = 0.0  # as if the wait before asking again was over
+
+            play_batched(pool, plays, scripted, PROTOCOLS["parity"], keep)
+    assert scripted.batches[0] == 1
+    assert 4 in scripted.batches
 
 
 def test_a_server_that_asks_something_else_under_a_seed_judges_nobody(

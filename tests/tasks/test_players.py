@@ -22,6 +22,9 @@ class Places:
     def __init__(self, size: int):
         self.environments = [Guess(Settings(dataset="chain_sum")) for _ in range(size)]
 
+    def playable(self, idle: list[int], wanted: int) -> list[int]:
+        return idle[:wanted]
+
 
 class Counting:
     """Says in turn n of an episode that the number is n: right for seed n in its n-th turn."""
