@@ -1,34 +1,37 @@
 """Whether a server will do for an environment and a recipe, and how to mend it where it will not.
 
 In: a server, an environment, how many sessions are needed. Out: findings, each with what to do about it.
+`apprentice env check` shows them all; a run looks at the same ones before it buys anything, and stops at a wrong one.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from apprentice.envs.breaker import why
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import AtCapacity, Refused, SessionLost, connect
+from apprentice.envs.session import AtCapacity, Refused, SessionLost
 from apprentice.envs.space import Space
 from apprentice.envs.waiting import wait_for
-from apprentice.flows.env_probe import Seen, play_a_few
+from apprentice.flows.env_probe import Seen, Timed, play_a_few
 from apprentice.flows.recipe import Recipe
 
 AT_ONCE = 16
 """Sessions that are opened together."""
 PATIENCE = 10.0
 """Seconds for which a server may fail while it is looked at."""
+SEEDS = range(5)
+"""Of the questions that are asked where no recipe says which."""
 
 
 class Needs(NamedTuple):
     """Sessions that a run holds at once."""
 
     grpo: int
-    """It stops before it trains where there are fewer."""
+    """A run stops before it buys anything where there are fewer."""
     evaluate: int
+    """With fewer it plays smaller batches, as collection does."""
     collect: int
 
     @staticmethod
@@ -49,6 +52,8 @@ class Finding(NamedTuple):
     verdict: Literal["right", "slower", "wrong"]
     found: str
     fix: str = ""
+    may_pass: bool = False
+    """It may come right by itself, such as a server that is started, or a Space that wakes up."""
 
 
 class Checked(NamedTuple):
@@ -57,38 +62,52 @@ class Checked(NamedTuple):
     findings: list[Finding]
     granted: int
     latency_ms: dict[str, float]
+    question: str = ""
+    """The first one that was asked."""
+
+    @property
+    def wrong(self) -> Finding | None:
+        """The first thing that is wrong."""
+        return next((finding for finding in self.findings if finding.verdict == "wrong"), None)
 
     @property
     def ok(self) -> bool:
-        return all(finding.verdict != "wrong" for finding in self.findings)
+        return self.wrong is None
 
 
-def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs) -> Checked:
+def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, seeds: Sequence[int] = SEEDS) -> Checked:
     """Looks no further where a thing is wrong on which the rest stands."""
     hurried = server.model_copy(update={"patience": min(PATIENCE, server.patience)})
     if (answered := answers(server)).verdict == "wrong":
         return Checked([answered], 0, {})
-    granted, trouble = wait_for(_grant(hurried, max(needs)))
-    if trouble:
-        fix = f"Name the address of an OpenEnv server, such as that of: apprentice env serve {spec.name}"
-        return Checked([answered, Finding("sessions", "wrong", f"it opens none: {trouble}", fix)], granted, {})
-    sessions = _sessions(granted, needs)
-    if not granted:
-        return Checked([answered, sessions], 0, {})
+    opened = [Timed(hurried) for _ in range(max(2, *needs))]
     try:
-        seen = play_a_few(spec, hurried)
-    except Refused as refused:
-        return Checked(
-            [answered, sessions, _foreign(server, spec, f"it refuses a reset or a step: {refused}")], granted, {}
-        )
-    except SessionLost as lost:
-        fix = "See the server's own log; check again."
-        return Checked([answered, sessions, Finding("wire", "wrong", f"it went away: {lost}", fix)], granted, {})
-    except Exception as error:  # whatever the class stumbles over in the replies of another environment
-        found = f"its replies are not those of {spec.name} ({type(error).__name__}: {error})"
-        return Checked([answered, sessions, _foreign(server, spec, found)], granted, {})
+        trouble = wait_for(_open(opened))
+        granted = [session for session in opened if session.is_open]
+        sessions = _sessions(len(granted), needs, trouble)
+        if not granted:
+            return Checked([answered, sessions], 0, {})
+        seen = _seen(server, spec, granted[:2], seeds)
+    finally:
+        wait_for(_shut(opened))
+    if isinstance(seen, Finding):
+        return Checked([answered, sessions, seen], len(granted), {})
     latency = {"reset": 1000 * median(seen.resets)} | ({"step": 1000 * median(seen.steps)} if seen.steps else {})
-    return Checked([answered, sessions, *_judged(seen, spec, latency)], granted, latency)
+    return Checked([answered, sessions, *_judged(seen, spec, latency)], len(granted), latency, seen.questions[0])
+
+
+def _seen(
+    server: EnvironmentServer, spec: EnvironmentSpec, sessions: list[Timed], seeds: Sequence[int]
+) -> Seen | Finding:
+    """What it does in a few episodes, or why they cannot be played."""
+    try:
+        return play_a_few(spec, sessions, seeds)
+    except Refused as refused:
+        return _foreign(server, spec, f"it refuses a reset or a step: {refused}")
+    except SessionLost as lost:
+        return Finding("wire", "wrong", f"it went away: {lost}", "See the server's own log; check again.")
+    except Exception as error:  # whatever the class stumbles over in the replies of another environment
+        return _foreign(server, spec, f"its replies are not those of {spec.name} ({type(error).__name__}: {error})")
 
 
 def answers(server: EnvironmentServer) -> Finding:
@@ -100,11 +119,11 @@ def answers(server: EnvironmentServer) -> Finding:
     try:
         answer = httpx.get(f"{server.url}/health", timeout=server.message_timeout, follow_redirects=True)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Finding("health", "wrong", f"it does not answer ({type(error).__name__}: {error})", runs)
+        return Finding("health", "wrong", f"it does not answer ({type(error).__name__}: {error})", runs, may_pass=True)
     if answer.status_code in (401, 403):
         return Finding("health", "wrong", f"it answers {answer.status_code}", "Make the Space public: it is private.")
     if answer.status_code >= 500:
-        return Finding("health", "wrong", f"it answers {answer.status_code}: it sleeps, starts or fails", runs)
+        return Finding("health", "wrong", f"it answers {answer.status_code}: it sleeps, starts or fails", runs, True)
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
         return Finding("health", "wrong", f"/health is no OpenEnv server's (status {answer.status_code})", no_server)
     return Finding("health", "right", "it answers")
@@ -127,30 +146,56 @@ def known_as(name: str) -> str | None:
     return next((each for each in CATALOGUE if each.replace("_", "") == plain), None)
 
 
-async def _grant(server: EnvironmentServer, wanted: int) -> tuple[int, str]:
-    """Sessions that it grants at once, up to those wanted, and what is wrong with it where it grants none."""
-    clients: list[Any] = []
-    try:
-        while len(clients) < wanted:
-            asked = min(AT_ONCE, wanted - len(clients))
-            opened = await asyncio.gather(*(connect(server) for _ in range(asked)), return_exceptions=True)
-            clients += [each for each in opened if not isinstance(each, BaseException)]
-            if failed := [each for each in opened if isinstance(each, BaseException)]:
-                told = next((why(each) for each in failed if not isinstance(each, AtCapacity)), "")
-                return len(clients), "" if clients else told
-    finally:
-        await asyncio.gather(*(client.disconnect() for client in clients), return_exceptions=True)
-    return len(clients), ""
+async def _open(sessions: Sequence[Timed]) -> str:
+    """Opens those that the server grants; returns why another one failed to open, where that is not the server's limit.
+
+    A failed connection is tried again, by itself; one that is refused for want of room, once more after the others.
+    """
+    refused: list[Timed] = []
+    for start in (0, *range(1, len(sessions), AT_ONCE)):  # the first one alone: a server that opens none shows it there
+        batch = sessions[start : start + AT_ONCE] if start else sessions[:1]
+        for session, error in zip(batch, await _each_opened(batch), strict=True):
+            if isinstance(error, AtCapacity):
+                refused.append(session)
+            elif error is not None:
+                return str(error)
+        if refused:  # those of a connection that failed may still be counted
+            await asyncio.sleep(0.2)
+            errors = [each for each in await _each_opened(refused) if each is not None]
+            if errors:
+                return next((str(each) for each in errors if not isinstance(each, AtCapacity)), "")
+            refused.clear()
+    return ""
 
 
-def _sessions(granted: int, needs: Needs) -> Finding:
+async def _each_opened(sessions: Sequence[Timed]) -> list[AtCapacity | SessionLost | None]:
+    results = await asyncio.gather(*(session.open() for session in sessions), return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException) and not isinstance(each, AtCapacity | SessionLost):
+            raise each
+    return results  # type: ignore[return-value]
+
+
+async def _shut(sessions: Sequence[Timed]) -> None:
+    await asyncio.gather(*(session.shut() for session in sessions), return_exceptions=True)
+
+
+def _sessions(granted: int, needs: Needs, trouble: str) -> Finding:
+    """`trouble`: why no more could be opened, where it was not the server's limit."""
     most = max(needs)
-    if granted >= most:
-        return Finding("sessions", "right", f"it grants {granted} and more; {needs}")
+    if granted >= max(most, 1):
+        return Finding(
+            "sessions", "right", f"it grants {granted} and more; {needs}" if most else f"it grants {granted}"
+        )
+    if trouble:
+        found = f"it opens {granted or 'none'}, and the next one failed: {trouble}; {needs}"
+        fix = "See the server's own log, and that it is an OpenEnv server; check again."
+        return Finding("sessions", "slower" if granted >= max(needs.grpo, 1) else "wrong", found, fix)
     found = f"it grants {granted}; {needs}"
     fix = f"Raise max_concurrent_envs on the server (MAX_CONCURRENT_ENVS={most}; env serve --max-sessions {most})"
     if granted < needs.grpo:
-        return Finding("sessions", "wrong", found, f"{fix}, or lower grpo.batch_size × grpo.gradient_accumulation.")
+        lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs have ended"
+        return Finding("sessions", "wrong", found, f"{fix}, {lower}.")
     if not granted:
         return Finding("sessions", "wrong", found, f"{fix}, or wait until other runs have ended.")
     return Finding("sessions", "slower", found, f"{fix}; a run goes on with fewer, more slowly.")
@@ -161,7 +206,7 @@ def _judged(seen: Seen, spec: EnvironmentSpec, latency: dict[str, float]) -> Ite
     yield Finding("wire", "right", f"reset and step are those of {spec.name}")
     if seen.questions != seen.again:
         yield Finding("seeds", "wrong", "the same seed asked two different questions", newer)
-    elif len(set(seen.questions)) == 1:
+    elif len(set(seen.questions)) == 1 < len(seen.questions):
         yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds asked one and the same question", newer)
     else:
         yield Finding("seeds", "right", "the same seed asked the same question in two sessions")
@@ -179,11 +224,11 @@ def _foreign(server: EnvironmentServer, spec: EnvironmentSpec, found: str) -> Fi
     name = calls_itself(server)
     told = f"; it calls itself {name}" if name else ""
     other = known_as(name)
-    fix = (
-        f"It serves another environment: --environment {other}"
-        if other and other != spec.name
-        else (f"Name a server of {spec.name}, such as that of: apprentice env serve {spec.name}")
-    )
+    fix = f"Name a server of {spec.name}, such as that of: apprentice env serve {spec.name}"
+    if other and other != spec.name:
+        fix = f"It serves another environment: --environment {other}"
+    elif other:
+        fix = f"Correct the environment's settings, or serve this version of it: apprentice env serve {spec.name}"
     return Finding("wire", "wrong", found + told, fix)
 
 

@@ -1,11 +1,11 @@
 """Plays a few episodes on a server, to see whether it speaks an environment's wire.
 
-In: an environment, a server that answers. Out: what was seen: questions, rewards, seconds of each round trip.
+In: an environment, open sessions, seeds. Out: what was seen: questions, rewards, seconds of each round trip.
 The scripted teacher's moves are played, where it knows the settings; else each tool's arguments are any of their types.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.scripted_teacher import policy_of
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Reply, Session
-from apprentice.envs.waiting import wait_for
-from apprentice.tasks.episode import Message, prompt
+from apprentice.tasks.episode import Episode, Message
 
-SEEDS = range(5)
+PLAYED = 2
+"""Episodes that are played to their end; of the other seeds only the question is asked."""
 ANY = {"string": "0", "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
 
 
@@ -47,30 +47,25 @@ class Seen(NamedTuple):
 
     questions: list[str]
     again: list[str]
-    """The same seeds on another session, the second of them after another question."""
+    """The same seeds in the opposite order, on another session where there is one: a server that counts its resets,
+    or draws, asks something else."""
     rewards: list[float | None]
     resets: list[float]
     steps: list[float]
 
 
-def play_a_few(spec: EnvironmentSpec, server: EnvironmentServer) -> Seen:
+def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence[int]) -> Seen:
     """Raises what the environment's class raises over a wire that is not its own; Refused, SessionLost."""
-    sessions = [Timed(server), Timed(server)]
-    try:
-        for session in sessions:
-            wait_for(session.open(patient=True))
-        one, other = (spec.make(session) for session in sessions)
-        move = _mover(spec, one)
-        episodes = [_play(one, seed, move) for seed in SEEDS]
-        again = [other.reset(seed=seed) for seed in SEEDS]
-    finally:
-        for session in sessions:
-            session.close()
+    one, other = spec.make(sessions[0]), spec.make(sessions[-1])
+    move = _mover(spec, one)
+    played = [_play(one, seed, move) for seed in seeds[:PLAYED]]
+    questions = [question for question, _ in played] + [Episode(one, seed).question for seed in seeds[PLAYED:]]
+    again = [Episode(other, seed).question for seed in reversed(seeds)][::-1]
     return Seen(
-        [question for question, _ in episodes],
+        questions,
         again,
-        [reward for _, reward in episodes],
-        [took for session in sessions for took in session.resets],
+        [reward for _, reward in played],
+        [took for session in dict.fromkeys((sessions[0], sessions[-1])) for took in session.resets],
         sessions[0].steps,
     )
 
@@ -79,26 +74,13 @@ def _play(
     environment: ToolEnvironment, seed: int, move: Callable[[list[Message]], tuple[str, dict[str, Any]]]
 ) -> tuple[str, float | None]:
     """One episode: its question and its reward."""
-    question = environment.reset(seed=seed)
-    messages = prompt(environment, question)
-    for turn in range(environment.max_turns):
-        name, arguments = move(messages)
-        try:
-            said = str(getattr(environment, name)(**arguments))
-        except ValueError as refused:  # a tool's word to the player: the move was none
-            said = str({"error": str(refused)})
-        call = {
-            "id": f"call_{turn}",
-            "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments)},
-        }
-        messages += [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "name": name, "content": said},
-        ]
-        if environment.done:
-            break
-    return question, environment.reward
+    episode = Episode(environment, seed)
+    while not episode.done:
+        name, arguments = move(episode.messages)
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"id": f"call_{episode.turns}", "type": "function", "function": function}
+        episode.hear({"role": "assistant", "content": None, "tool_calls": [call]})
+    return episode.question, episode.reward
 
 
 def _mover(
