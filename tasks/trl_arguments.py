@@ -41,17 +41,8 @@ _SHARED = {
     **dict.fromkeys(("push_to_hub", "hub_model_id", "hub_token", "hub_strategy", "hub_revision"), "store.hub"),
     "model_init_kwargs": "student",
     "trust_remote_code": "student.trust_remote_code",
-    **dict.fromkeys(
-        (
-            "trackio_static_space_id",
-            "run_name",
-            "use_cpu",
-            "disable_tqdm",
-            "logging_nan_inf_filter",
-            "logging_strategy",
-        ),
-        ITSELF,
-    ),
+    **dict.fromkeys(("trackio_static_space_id", "run_name", "use_cpu", "disable_tqdm"), ITSELF),
+    **dict.fromkeys(("logging_nan_inf_filter", "logging_strategy"), ITSELF),
     **dict.fromkeys(("save_strategy", "save_total_limit", "save_only_model", "resume_from_checkpoint"), ITSELF),
     **dict.fromkeys(("eval_strategy", "eval_steps", "per_device_eval_batch_size", "local_rank"), ITSELF),
 }

@@ -26,6 +26,7 @@ from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.contamination import Asked
+from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.rendering import row_ids
 from apprentice.tasks.rewards import EnvironmentReward
