@@ -35,14 +35,16 @@ class Needs(NamedTuple):
     collect: int
 
     @staticmethod
-    def of(recipe: Recipe) -> "Needs":
-        grpo = recipe.grpo.sessions() * recipe.grpo.processes
-        return Needs(grpo, recipe.evaluate.batch_size, recipe.env.sessions)
+    def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
+        """Of a whole run, or of one that has no GRPO or no collection ahead."""
+        rollouts = recipe.grpo.sessions() * recipe.grpo.processes
+        return Needs(rollouts if grpo else 0, recipe.evaluate.batch_size, recipe.env.sessions if collect else 0)
 
     def __str__(self) -> str:
         grpo = f"GRPO needs {self.grpo}, " if self.grpo else ""
         evaluate = f"an evaluation uses {self.evaluate}, " if self.evaluate else ""
-        return f"{grpo}{evaluate}collection uses {self.collect}"
+        collect = f"collection uses {self.collect}" if self.collect else ""
+        return f"{grpo}{evaluate}{collect}".removesuffix(", ")
 
 
 class Finding(NamedTuple):
@@ -62,8 +64,8 @@ class Checked(NamedTuple):
     findings: list[Finding]
     granted: int
     latency_ms: dict[str, float]
-    question: str = ""
-    """The first one that was asked."""
+    questions: Sequence[str] = ()
+    """Those that were asked."""
 
     @property
     def wrong(self) -> Finding | None:
@@ -93,7 +95,7 @@ def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, seeds:
     if isinstance(seen, Finding):
         return Checked([answered, sessions, seen], len(granted), {})
     latency = {"reset": 1000 * median(seen.resets)} | ({"step": 1000 * median(seen.steps)} if seen.steps else {})
-    return Checked([answered, sessions, *_judged(seen, spec, latency)], len(granted), latency, seen.questions[0])
+    return Checked([answered, sessions, *_judged(seen, spec, latency)], len(granted), latency, seen.questions)
 
 
 def _seen(

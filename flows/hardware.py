@@ -1,29 +1,26 @@
-"""Says before a run begins what its trainings would lack on this machine: a package, a GPU, a server.
+"""Finds out before a run buys anything what its trainings would lack on this machine: a package, a GPU, a server.
 
-In: the recipe. Out: warnings; the stage itself stops, if it still has to be made. A run that finds everything in its
-store needs none of it.
+In: the recipe, and which trainings are still ahead. Out: nothing, or Stop. A run that finds them in its store needs
+none of it.
 """
 
+from collections.abc import Sequence
+
 from apprentice.flows.recipe import Recipe
-from apprentice.tasks import announce
-from apprentice.tasks.errors import Stop
 
 
-def warn_of_hardware(recipe: Recipe) -> None:
-    """Looks only where the recipe asks for more than a processor: torch takes seconds to import."""
-    asking = [spec for spec in (recipe.sft, recipe.grpo) if spec.lora or spec.liger]
-    if not asking and recipe.grpo.generation.engine == "plain":
+def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) -> None:
+    """Looks only where the recipe asks for more than a processor: torch takes seconds to import. Raises Stop."""
+    specs = {section: getattr(recipe, section) for section in sections}
+    asking = [spec for spec in specs.values() if spec.lora or spec.liger]
+    generates = "grpo" in specs and recipe.grpo.generation.engine != "plain"
+    if not asking and not generates:
         return
     from apprentice.tasks.generation import check_generation
     from apprentice.tasks.hardware import check_training, this_machine
 
     machine = this_machine()
-    for check in (
-        lambda: check_training("sft", recipe.sft, machine),
-        lambda: check_training("grpo", recipe.grpo, machine._replace(processes=recipe.grpo.processes)),
-        lambda: check_generation(recipe.grpo.generation, machine._replace(processes=recipe.grpo.processes)),
-    ):
-        try:
-            check()
-        except Stop as lacking:
-            announce.warn(str(lacking))
+    for section, spec in specs.items():
+        check_training(section, spec, machine._replace(processes=spec.processes))
+    if generates:
+        check_generation(recipe.grpo.generation, machine._replace(processes=recipe.grpo.processes))

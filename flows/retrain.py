@@ -11,8 +11,8 @@ from prefect.states import Completed
 
 from apprentice.flows.dispatch import Pool
 from apprentice.flows.examination import guard_rails, held_out, promotion
-from apprentice.flows.hardware import warn_of_hardware
 from apprentice.flows.place import here
+from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.report import Made, link_up, new_run_folder, write_report
@@ -50,13 +50,13 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         check_space(recipe.trackio, recipe.name)
     if not gpu:
         check_reporters(recipe.report_to)
-        warn_of_hardware(recipe)
     with RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
         written = recipe.for_record()
         work = Work(store, servers, here(), pool, recipe=written, trackio=recipe.trackio, report_to=recipe.report_to)
+        work.preflight = Preflight(recipe, trains_here=not gpu)
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

@@ -120,6 +120,9 @@ class Work:
         recipe: What is written beside every artifact of how the whole run was meant.
         trackio: Where the curves of trainings grow; in the store's folder when left out.
         report_to: Who is sent them.
+
+    Attributes:
+        preflight: Called once, with this and the name of the first stage that has to be made, before it is.
     """
 
     def __init__(
@@ -141,9 +144,16 @@ class Work:
         self.recipe = recipe or {}
         self.trackio = trackio or TrackioSpec()
         self.report_to = report_to
+        self.preflight: Callable[[Work, str], None] | None = None
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
         keep_curves_in(store.root)
+
+    def look_ahead(self, stage: str) -> None:
+        """Before `stage` is made. Raises Stop."""
+        preflight, self.preflight = self.preflight, None
+        if preflight is not None:
+            preflight(self, stage)
 
 
 @dataclass(frozen=True)
@@ -197,6 +207,9 @@ class Stage(Generic[P, A]):
         key = self.key(args, kwargs)
         title = self._titled(args, kwargs)
         found, made = work.store.find(self.gives, key), None
+        with counted() as looked:
+            if found is None:
+                work.look_ahead(self.name)
         started = time.perf_counter()
         if found is None and self.gpu and work.dispatch is not None:
             with counted() as counts:  # what was waited for on this side
@@ -208,6 +221,7 @@ class Stage(Generic[P, A]):
                 made = self._run(work, key, (args, kwargs), found)(work, key, (args, kwargs))
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
+        counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
         artifact = found or made or work.store.find(self.gives, key)
         assert artifact is not None
         seconds = time.perf_counter() - started
@@ -249,6 +263,14 @@ class Stage(Generic[P, A]):
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return make_key(self.name, self.version, *self.made_from(args, kwargs))
+
+    def find(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A | None:
+        """The artifact, where it was made before."""
+        return work.store.find(self.gives, self.key(args, kwargs))
+
+    def scratch(self, work: Work, key: str) -> Path:
+        """What an interrupted stage has kept."""
+        return work.store.root / ".scratch" / f"{self.name}-{key}"
 
     def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
@@ -308,7 +330,7 @@ class Stage(Generic[P, A]):
             inputs={name: parent(artifact) for name, artifact in self.inputs(args, kwargs).items()},
         )
         announce.stage_starts(self._titled(args, kwargs))
-        scratch = work.store.root / ".scratch" / f"{self.name}-{key}"
+        scratch = self.scratch(work, key)
         with work.store.staging() as out:
             scratch.mkdir(parents=True, exist_ok=True)
             body: Callable[..., dict[str, Any]] = self.body

@@ -30,6 +30,7 @@ from apprentice.tasks.rendering import (
 )
 from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.student_template import prepared
 
 
 @stage(gives=BaseStudent, version=3, title="Student")
@@ -89,20 +90,13 @@ def _forget_the_network(config: Path) -> None:
 
 
 def _from_hub(spec: StudentSpec, out: Path) -> int:
-    """Keeps a reference to the Hub's weights, not a copy, with the prepared tokenizer and the configuration.
-
-    Raises Stop for a model whose loading would run code that the recipe does not trust.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    """Keeps a reference to the Hub's weights, not a copy, with the prepared tokenizer and the configuration."""
+    from transformers import AutoModelForCausalLM
 
     assert spec.model is not None
-    _check_weights(spec)
-    where: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
-    with _code_refused(spec):
-        config = AutoConfig.from_pretrained(spec.model, **where)
-        tokenizer = AutoTokenizer.from_pretrained(spec.model, **where)
+    config, tokenizer = named_model(spec)
     config.save_pretrained(out)
-    prepare_tokenizer(tokenizer).save_pretrained(out)
+    tokenizer.save_pretrained(out)
     _forget_the_network(out / "tokenizer_config.json")
     if spec.trust_remote_code:
         (out / TRUSTED).touch()
@@ -115,6 +109,22 @@ def _from_hub(spec: StudentSpec, out: Path) -> int:
 
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code).num_parameters()
+
+
+def named_model(spec: StudentSpec) -> tuple[Any, Any]:
+    """The configuration and the prepared tokenizer of a model that there is already.
+
+    Raises Stop where there is none, for one whose loading would run code that the recipe does not trust, and for one
+    whose chat template cannot be trained on.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    _check_weights(spec)
+    where: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+    with _code_refused(spec):
+        config = AutoConfig.from_pretrained(spec.model, **where)
+        tokenizer = AutoTokenizer.from_pretrained(spec.model, **where)
+    return config, prepared(tokenizer, str(spec.model))
 
 
 def _check_weights(spec: StudentSpec) -> None:

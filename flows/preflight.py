@@ -1,0 +1,137 @@
+"""Before a run makes anything: whether what is ahead of it can be done, found out in seconds.
+
+In: the recipe, the store, the servers. Out: nothing; Stop with cause and remedy before a token is bought or a step is
+trained. A run in which everything is cached makes nothing, so it looks at nothing and starts no server.
+"""
+
+from typing import NamedTuple
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.session import SessionLost, wait_until_there
+from apprentice.flows.env_check import Needs, answers, check
+from apprentice.flows.hardware import check_hardware
+from apprentice.flows.preflight_teacher import check_teacher
+from apprentice.flows.recipe import Recipe
+from apprentice.tasks import announce
+from apprentice.tasks.collect import collect
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.questions import questions
+from apprentice.tasks.specs import StudentSpec, Window
+from apprentice.tasks.stage import Work
+from apprentice.tasks.student import named_model, student, tokenizer_of
+from apprentice.tasks.student_template import check_prompt
+from apprentice.tasks.teacher import read_key
+
+JUDGING = ("verdict", "gate", "release")
+"""Stages from which on nothing is played."""
+SEEDS = 5
+"""Questions that are asked of each task."""
+
+Asked = list[tuple[ToolEnvironment, list[str]]]
+"""Environments with questions of theirs."""
+
+
+class Task(NamedTuple):
+    """What the run plays on one server."""
+
+    spec: EnvironmentSpec
+    server: EnvironmentServer
+    seeds: range
+    needs: Needs
+
+
+class Preflight:
+    """Called once, before the first stage that has to be made.
+
+    Args:
+        trains_here: Whether the trainings run on this machine.
+    """
+
+    def __init__(self, recipe: Recipe, trains_here: bool):
+        self._recipe = recipe
+        self._trains_here = trains_here
+
+    def __call__(self, work: Work, stage: str) -> None:
+        """Raises Stop. `stage`: the first one that has to be made; those before it are in the work's log."""
+        if stage in JUDGING:
+            return
+        recipe, done = self._recipe, {run.name for run in work.log}
+        windows = recipe.seed_windows()
+        ahead = [section for section in ("sft", "grpo") if section not in done]
+        if self._trains_here:
+            check_hardware(recipe, ahead)
+        buys = collect.find(work, recipe.collect, recipe.teacher, recipe.environment, windows.collect) is None
+        if buys and recipe.teacher.scripted_error_rate is None:
+            read_key(recipe.teacher)
+        asked = questions.find(work, recipe.environment, windows, recipe.evaluate.questions)
+        begins = asked is None or student.find(work, recipe.student, recipe.environment, asked, recipe.seed) is None
+        model = named_model(recipe.student) if begins and recipe.student.build is None else None
+        seen = self._check_environments(work, Needs.of(recipe, grpo="grpo" in ahead, collect=buys))
+        if begins:
+            _check_student(recipe.student, model, seen)
+        if buys:
+            check_teacher(work, recipe, *seen[0])
+
+    def _check_environments(self, work: Work, needs: Needs) -> Asked:
+        """Of every server that the run plays on, the recipe's own first."""
+        seen: Asked = []
+        granted: set[str] = set()
+        for task in self._tasks(work, needs):
+            _wait_for(task.server)
+            counted = task.server.url in granted
+            checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
+            granted.add(task.server.url)
+            for finding in checked.findings:
+                if finding.verdict == "wrong":
+                    raise Stop(f"{task.server.url} will not do for {task.spec}: {_line(finding.found)}.", finding.fix)
+                if finding.verdict == "slower":
+                    announce.warn(f"{task.server.url}: {_line(finding.found)}. {finding.fix}")
+            seen.append((task.spec.make(), list(checked.questions)))
+        return seen
+
+    def _tasks(self, work: Work, needs: Needs) -> list[Task]:
+        recipe = self._recipe
+        first = recipe.seed_windows().collect
+        tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(work, spec, first, needs)]
+        of_guards = Needs(0, recipe.evaluate.batch_size, 0)
+        for place, guard in enumerate(recipe.guards):
+            tasks += _parts(work, guard.environment, recipe.guard_window(place), of_guards)
+        return tasks
+
+
+def _parts(work: Work, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
+    """One task; of a mixture one for each of its environments."""
+    server, seeds = work.servers.environment(spec.name), window.seeds()[:SEEDS]
+    if not spec.mixed:
+        return [Task(spec, server, seeds, needs)]
+    return [Task(part, server.parts[part.name], seeds, needs) for part in spec.mixed.values()]
+
+
+def _wait_for(server: EnvironmentServer) -> None:
+    """Returns when the server answers, for which one is patient as in any outage. Raises Stop."""
+    answered = answers(server)
+    if not answered.may_pass:
+        return
+    try:
+        wait_until_there(server, announce.warn)
+    except SessionLost as lost:
+        raise Stop(f"The environment's server cannot be reached: {_line(str(lost))}.", answered.fix) from lost
+
+
+def _check_student(spec: StudentSpec, model: tuple[object, object] | None, seen: Asked) -> None:
+    """Renders the questions with the student's template. Raises Stop."""
+    if model is None:
+        assert spec.build is not None
+        name, tokenizer, longest = "the student", tokenizer_of(seen), spec.build.max_positions
+    else:
+        config, tokenizer = model
+        name, longest = str(spec.model), getattr(config, "max_position_embeddings", None)
+    for environment, asked in seen:
+        check_prompt(name, tokenizer, longest, environment, asked)
+
+
+def _line(text: str) -> str:
+    """What a server said, on one line that a person still reads."""
+    return " ".join(text.split())[:300]
