@@ -83,11 +83,8 @@ class Preflight:
             counted = task.server.url in granted
             checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
             granted.add(task.server.url)
-            for finding in checked.findings:
-                if finding.verdict == "wrong":
-                    raise Stop(f"{task.server.url} will not do for {task.spec}: {_line(finding.found)}.", finding.fix)
-                if finding.verdict == "slower":
-                    announce.warn(f"{task.server.url}: {_line(finding.found)}. {finding.fix}")
+            if wrong := checked.wrong:
+                raise Stop(f"{task.server.url} will not do for {task.spec}: {_line(wrong.found)}.", wrong.fix)
             seen.append((task.spec.make(), list(checked.questions)))
         return seen
 

@@ -44,8 +44,8 @@ def _ask(work: Work, recipe: Recipe, environment: ToolEnvironment, question: str
     except TeacherFailed as failed:
         raise Stop(
             f"{called} at {url or 'OpenAI'} gives no tool call that can be played: {failed}.",
-            "Name a model that calls tools (teacher.model), have its server parse calls (vLLM: --enable-auto-tool-choice "
-            "--tool-call-parser), or raise teacher.max_tokens where thinking uses them up.",
+            "Name a model that calls tools (teacher.model), have its server parse them (vLLM: "
+            "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens where thinking uses them up.",
         ) from failed
     except TeacherAway as away:
         raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {away}.", "Run again when it does.") from away

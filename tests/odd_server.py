@@ -1,7 +1,8 @@
 """An echo server with a fault, for whoever looks at servers.
 
 Run: `python -m tests.odd_server KIND` (prints its URL; ends with its standard input). KIND: `forgetful` asks anything
-under any seed, `stubborn` one and the same under all, `generous` rewards with 7, `page` is no OpenEnv server, `asleep`
+under any seed, `stubborn` one and the same under all, `counting` the next one at each reset, `sudoku` is a Sudoku that
+draws its puzzles, `generous` rewards with 7, `page` is no OpenEnv server, `asleep`
 answers 503, `deaf` has a health and no sessions.
 """
 
@@ -27,9 +28,30 @@ class Stubborn(EchoEnvironment):
         return super().reset(1, episode_id, words)
 
 
+class Counting(EchoEnvironment):
+    """As a server that goes through its dataset, whatever seed is named."""
+
+    resets = 0
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, words: int = 3, **_: Any):
+        self.resets += 1
+        return super().reset(self.resets, episode_id, words)
+
+
 class Generous(EchoEnvironment):
     def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
         return super().step(action).model_copy(update={"reward": 7.0})
+
+
+def sudoku() -> FastAPI:
+    """A Sudoku that ignores seeds."""
+    from apprentice.envs.sudoku.server.game import SudokuAction, SudokuEnvironment, SudokuObservation
+
+    class Drawn(SudokuEnvironment):
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **given: Any) -> SudokuObservation:
+            return super().reset(random.SystemRandom().randrange(10**9), episode_id, **given)
+
+    return create_app(Drawn, SudokuAction, SudokuObservation, env_name="sudoku", max_concurrent_envs=99)
 
 
 def plain(kind: str) -> FastAPI:
@@ -46,9 +68,11 @@ def plain(kind: str) -> FastAPI:
 
 
 def main() -> None:
-    games = {"forgetful": Forgetful, "stubborn": Stubborn, "generous": Generous}
+    games = {"forgetful": Forgetful, "stubborn": Stubborn, "counting": Counting, "generous": Generous}
     kind = sys.argv[1]
-    if kind in games:
+    if kind == "sudoku":
+        serve(sudoku())
+    elif kind in games:
         serve(create_app(games[kind], EchoAction, EchoObservation, env_name="echo", max_concurrent_envs=99))
     else:
         serve(plain(kind))

@@ -48,6 +48,8 @@ class Settings(BaseModel):
         for config in (self.config, *(part.config for part in self.dataset_specs)):
             if taken := {"seed", "size"} & set(config):
                 raise ValueError(f"{', '.join(sorted(taken))} cannot be set: a question is its seed, one a dataset")
+        if refused := datasets.refusal(self.dataset, self.config, self.specs):
+            raise ValueError(f"Reasoning Gym refuses {self.dataset} with {self.specs or self.config}: {refused}")
         return self
 
     @property

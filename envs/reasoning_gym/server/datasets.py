@@ -56,6 +56,26 @@ def check(dataset: str, config: dict[str, Any], specs: Specs) -> None:
         raise ValueError("a part of composite cannot be composite itself")
 
 
+def refusal(dataset: str, config: dict[str, Any], specs: Specs) -> str:
+    """Why Reasoning Gym does not take a configuration; empty where it does. For a dataset that is known."""
+    return _refusal(*_named_by(dataset, config, specs))
+
+
+@lru_cache(maxsize=64)
+def _refusal(dataset: str, config_json: str, specs_json: str) -> str:
+    import reasoning_gym.factory
+
+    parts = [(spec["name"], spec.get("config") or {}) for spec in json.loads(specs_json)]
+    for name, config in parts or [(dataset, json.loads(config_json))]:
+        try:
+            made = reasoning_gym.factory.DATASETS[name][1](**config)
+            if hasattr(made, "validate"):
+                made.validate()
+        except Exception as error:  # whatever a dataset raises for a configuration of the wrong types
+            return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
 def entry(dataset: str, config: dict[str, Any], seed: int, specs: Specs = ()) -> tuple[Any, dict[str, Any]]:
     """The dataset (for scoring) and the entry of the question that `seed` names.
 

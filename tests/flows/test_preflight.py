@@ -1,0 +1,229 @@
+"""Before a run buys a token it has found out, in seconds, whether it can end."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apprentice.envs.process import local_server
+from apprentice.flows.preflight import Preflight
+from apprentice.flows.recipe import Recipe, load_recipe
+from apprentice.flows.servers import RunServers
+from apprentice.tasks.collect import collect_shard
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.stage import StageRun, Work
+from apprentice.tasks.store import LocalStore
+from apprentice.tasks.student import build_tokenizer, save
+from tests.endpoint import KEY, Endpoint, call
+from tests.hostile.endings import assert_clear, assert_clear_exit
+from tests.tasks.test_one_prompt import tiny_model
+
+RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
+TOY = RECIPES / "toy.yaml"
+ECHO = call("echo", '{"message": "hello"}')
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[str]:
+    """An echo server with room for a whole run."""
+    with local_server("apprentice.envs.serving", "echo", "--max-sessions", "99") as url:
+        yield url
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """A teacher's endpoint that calls echo's tool."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    endpoint = Endpoint([ECHO])
+    yield endpoint
+    endpoint.shutdown()
+
+
+def recipe(endpoint: Endpoint, *overrides: str, environment: str = "{name: echo}") -> Recipe:
+    """The toy recipe in another environment, taught by an endpoint."""
+    teacher = f"teacher={{base_url: '{endpoint.url}', model: toy, patience: 1, timeout: 5}}"
+    return load_recipe(TOY, [f"environment={environment}", "guards=[]", teacher, *overrides])
+
+
+def look(chosen: Recipe, folder: Path, before: tuple[str, ...] = (), stage: str = "questions") -> Work:
+    """The preflight of a run that has found `before` in its store, and not `stage`."""
+    with RunServers(chosen) as servers:
+        work = Work(LocalStore(folder / "artifacts", project="toy"), servers)
+        work.log += [StageRun(name, "cached", 0.0, "") for name in before]
+        Preflight(chosen, trains_here=True)(work, stage)
+        return work
+
+
+def stopped(chosen: Recipe, folder: Path) -> str:
+    with pytest.raises(Stop) as stop:
+        look(chosen, folder)
+    assert_clear(stop.value)
+    return str(stop.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("forgetful", "the same seed asked two different questions"),
+        ("stubborn", "5 seeds asked one and the same question"),
+        ("counting", "the same seed asked two different questions"),
+        ("generous", "7"),
+        ("page", "/health is no OpenEnv server's"),
+        ("deaf", "it opens none"),
+        ("asleep", "cannot be reached"),
+    ],
+)
+def test_a_server_that_will_not_do_stops_the_run_before_the_teacher_is_asked(
+    kind: str, says: str, endpoint: Endpoint, tmp_path: Path
+):
+    with local_server("tests.odd_server", kind) as url:
+        assert says in stopped(recipe(endpoint, f"env.url={url}", "env.patience=1"), tmp_path)
+    assert endpoint.requests == []
+
+
+def test_a_sudoku_that_ignores_seeds_is_found_out(endpoint: Endpoint, tmp_path: Path):
+    given = yaml.safe_load((RECIPES / "sudoku-laptop.yaml").read_text())["environment"]
+    with local_server("tests.odd_server", "sudoku") as url:
+        chosen = recipe(endpoint, f"env.url={url}", environment=json.dumps(given))
+        assert "the same seed asked two different questions" in stopped(chosen, tmp_path)
+    assert endpoint.requests == []
+
+
+def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path, server: Any):
+    said = stopped(recipe(endpoint, f"env.url={server.url}"), tmp_path)
+    assert "will not do for echo" in said
+    assert "--environment reasoning_gym" in said
+    assert endpoint.requests == []
+
+
+def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(endpoint: Endpoint, tmp_path: Path):
+    with local_server("apprentice.envs.serving", "echo", "--max-sessions", "3") as url:
+        at = f"env.url={url}"
+        said = stopped(recipe(endpoint, at), tmp_path)
+        assert "it grants 3; GRPO needs 8, an evaluation uses 20, collection uses 64" in said
+        assert "lower grpo.batch_size" in said
+        assert endpoint.requests == []
+        look(recipe(endpoint, at, "grpo.batch_size=2", "grpo.num_generations=2"), tmp_path)
+        look(recipe(endpoint, at), tmp_path, before=("sft", "grpo"), stage="evaluate")
+
+
+def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
+    with local_server("tests.odd_server", "stubborn") as url:
+        guard = {"name": "words", "environment": {"name": "echo"}, "env": {"url": url}}
+        chosen = load_recipe(TOY, [f"guards=[{json.dumps(guard)}]"])
+        assert f"{url} will not do for echo: 5 seeds asked one and the same question" in stopped(chosen, tmp_path)
+
+
+def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_account(
+    endpoint: Endpoint, echo: str, tmp_path: Path
+):
+    priced = f"env.url={echo}", "teacher.prices={prompt: 1.0, completion: 2.0}"
+    chosen = recipe(endpoint, *priced, "teacher.budget_usd=1")
+    work = look(chosen, tmp_path)
+    assert len(endpoint.requests) == 1
+    assert endpoint.requests[0]["tools"][0]["function"]["name"] == "echo"
+    given = chosen.collect, chosen.teacher, chosen.environment, chosen.seed_windows().collect
+    ledger = collect_shard.scratch(work, collect_shard.key(given, {})) / "spent_usd"
+    assert float(ledger.read_text()) > 0
+    look(recipe(endpoint, *priced, "teacher.budget_usd=0.000001"), tmp_path)
+    assert len(endpoint.requests) == 1, "the budget is kept"
+
+
+@pytest.mark.parametrize(
+    ("turn", "says"),
+    [
+        ([], "gives no tool call that can be played: no valid tool call in 3 answers; the last one had: no tool call"),
+        ([call("fly")], "unknown tool"),
+        ([call("echo", '{"message": ')], "malformed arguments"),
+        (401, "refused the request with status 401"),
+        (503, "has not answered for 1 s (status 503)"),
+    ],
+)
+def test_a_teacher_that_will_not_do_stops_the_run(turn: Any, says: str, endpoint: Endpoint, echo: str, tmp_path: Path):
+    endpoint.turns = [turn]
+    said = stopped(recipe(endpoint, f"env.url={echo}"), tmp_path)
+    assert says in said
+    assert KEY not in said
+
+
+def test_a_missing_key_is_told_before_a_server_is_asked(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert "OPENAI_API_KEY is not set" in stopped(recipe(endpoint, "env.url=http://127.0.0.1:9"), tmp_path)
+
+
+def test_what_both_trainings_lack_is_told_before_a_server_is_asked(endpoint: Endpoint, tmp_path: Path):
+    away = "env.url=http://127.0.0.1:9"
+    assert "needs an NVIDIA GPU" in stopped(recipe(endpoint, away, "sft.lora.quantized=true"), tmp_path)
+    assert "needs vLLM" in stopped(recipe(endpoint, away, "grpo.generation.engine=vllm"), tmp_path)
+
+
+def test_nothing_is_looked_at_where_only_judging_is_left(endpoint: Endpoint, tmp_path: Path):
+    chosen = recipe(endpoint, "env.url=http://127.0.0.1:9")
+    for stage in ("verdict", "gate", "release"):
+        look(chosen, tmp_path, before=("sft", "grpo", "evaluate"), stage=stage)
+    assert endpoint.requests == []
+
+
+NO_TOOLS = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [(None, "has no chat template"), (NO_TOOLS, "TRL cannot parse tool calls in the chat template of")],
+)
+def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
+    template: str | None, says: str, endpoint: Endpoint, tmp_path: Path
+):
+    folder, chosen = tmp_path / "student", recipe(endpoint)
+    folder.mkdir()
+    tokenizer = build_tokenizer(chosen.environment, ["a", "b"])
+    save(tiny_model(tokenizer), tokenizer, folder)
+    (folder / "chat_template.jinja").unlink()
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    said = stopped(recipe(endpoint, f"student={{model: '{folder}', revision: any}}"), tmp_path)
+    assert says in said
+    assert endpoint.requests == []
+
+
+def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoint, echo: str, tmp_path: Path):
+    assert "reads 8 at most" in stopped(recipe(endpoint, f"env.url={echo}", "student.build.max_positions=8"), tmp_path)
+    assert endpoint.requests == []
+
+
+def test_a_dataset_that_refuses_its_configuration_is_told_when_the_recipe_is_read():
+    with pytest.raises(Stop, match="max_word_len must be >= min_word_len"):
+        load_recipe(TOY, ["environment.settings.config={min_word_len: 9, max_word_len: 3}"])
+
+
+def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpoint: Endpoint, tmp_path: Path):
+    with local_server("tests.odd_server", "forgetful") as url:
+        given = {
+            "environment": "{name: echo}",
+            "guards": "[]",
+            "teacher": f"{{base_url: '{endpoint.url}', model: toy}}",
+            "env.url": url,
+        }
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-c", "from apprentice.flows.cli import app; app()", "run", str(TOY)),
+                *(part for name, value in given.items() for part in ("--set", f"{name}={value}")),
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"PREFECT_HOME": str(tmp_path / "prefect")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert_clear_exit(ended)
+    assert "the same seed asked two different questions" in ended.stdout + ended.stderr
+    assert endpoint.requests == []
