@@ -29,14 +29,15 @@ def endpoint_client(key: str, base_url: str | None, timeout: float, max_tokens: 
 
 class _Bounded(DefaultAioHttpClient):
     def __init__(self, largest: int, **settings: Any):
-        super().__init__(headers={"Accept-Encoding": "identity"}, **settings)
+        super().__init__(**settings)
         self._largest = largest
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Raises Unanswered, Redirected."""
         request.headers["Accept-Encoding"] = "identity"
+        options["stream"], options["follow_redirects"] = True, False
         try:
-            answer = await super().send(request, **options | {"stream": True, "follow_redirects": False})
+            answer = await super().send(request, **options)
             try:
                 content = await self._read(answer)
             finally:
