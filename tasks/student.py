@@ -119,12 +119,13 @@ def named_model(spec: StudentSpec) -> tuple[Any, Any]:
     """
     from transformers import AutoConfig, AutoTokenizer
 
+    assert spec.model is not None
     _check_weights(spec)
     where: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     with _code_refused(spec):
         config = AutoConfig.from_pretrained(spec.model, **where)
         tokenizer = AutoTokenizer.from_pretrained(spec.model, **where)
-    return config, prepared(tokenizer, str(spec.model))
+    return config, prepared(tokenizer, spec.model)
 
 
 def _check_weights(spec: StudentSpec) -> None:
