@@ -15,7 +15,7 @@ from apprentice.flows.hardware import warn_of_hardware
 from apprentice.flows.place import here
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe import Recipe
-from apprentice.flows.report import Made, link_up, new_run_folder, write_report
+from apprentice.flows.report import Made, link_up, run_folder, write_report
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
 from apprentice.flows.watch import seen
@@ -43,12 +43,11 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
             that `watch` saw last, of a Space that is watched.
     """
     recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
-    folder = new_run_folder(runs, recipe)
     link_up(recipe)
     check_space(recipe.trackio, recipe.name)
     if not gpu:
         warn_of_hardware(recipe)
-    with RunServers(recipe) as servers:
+    with run_folder(runs, recipe) as folder, RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
