@@ -69,7 +69,9 @@ def run(
     with told_in_words():
         chosen = prepared(recipe, set_)
         from apprentice.flows.retrain import retrain
+        from apprentice.flows.run_folder import check_runs
 
+        check_runs(runs)
         ready_for_flows(chosen.store.path)
         folder = retrain(chosen, runs)
         from apprentice.flows.page import BRIEF_ENDS

@@ -6,13 +6,8 @@ In: the artifacts of all stages. Out: the run's folder. Only files are read here
 import json
 import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 from apprentice.flows.examination import Outcome
 from apprentice.flows.page import as_html_page, as_markdown_page
@@ -31,7 +26,6 @@ from apprentice.tasks.artifacts import (
     SftCheckpoint,
     Verdict,
 )
-from apprentice.tasks.errors import Stop
 from apprentice.tasks.gate import read_decision
 from apprentice.tasks.said import last_groups, read_said
 from apprentice.tasks.signals import as_lines, read_signals
@@ -60,28 +54,6 @@ class Made(NamedTuple):
         single = [self.asked, self.rollouts, self.kept, self.base, self.measured, self.warm, self.trained]
         probed = [each for each in self.probed.artifacts() if each != self.asked]
         return [*single, *probed, *self.examined.values(), *self.guards.values(), self.judged, self.outcome.release]
-
-
-@contextmanager
-def run_folder(runs: Path, recipe: Recipe) -> Iterator[Path]:
-    """A folder named by recipe, seed and time, with the recipe as it was run; a run that fails leaves none.
-
-    Raises Stop where it cannot be made.
-    """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    folder = runs.absolute() / f"{recipe.name}-seed{recipe.seed}-{stamp}"
-    try:
-        folder.mkdir(parents=True)
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
-    except OSError as error:
-        raise Stop(
-            f"The run's folder cannot be made in {runs}: {error.strerror}.", "Name another place with --runs."
-        ) from error
-    try:
-        yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def link_up(recipe: Recipe) -> None:

@@ -15,7 +15,8 @@ from apprentice.flows.hardware import warn_of_hardware
 from apprentice.flows.place import here
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe import Recipe
-from apprentice.flows.report import Made, link_up, run_folder, write_report
+from apprentice.flows.report import Made, link_up, write_report
+from apprentice.flows.run_folder import run_folder
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
 from apprentice.flows.watch import seen

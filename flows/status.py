@@ -65,7 +65,7 @@ def status(hours: float) -> dict[str, list[dict[str, str]]]:
 
 def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
     """Those that began, wait, or are to begin within the hour; the rest of the calendar is Prefect's interface's."""
-    soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))
+    soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
     return _newest_first([*_runs(client, BEGUN), *_runs(client, [StateType.SCHEDULED], soon)])
 
 

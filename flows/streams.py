@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 GONE = (errno.EPIPE, errno.EIO)
 """The reader left, such as `head` or a terminal: nobody is missing anything."""
@@ -21,7 +22,7 @@ class _Lenient(io.FileIO):
 
     failed: OSError | None = None
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]
+    def write(self, data: Any) -> int:
         try:
             return super().write(data) or 0
         except OSError as error:
