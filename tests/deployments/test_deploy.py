@@ -1,19 +1,22 @@
 """A recipe of one's own is deployed and run by one command each; what a person paused stays paused. A real server."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.runtime import flow_run
 
 from apprentice.deployments import steps
 from apprentice.deployments.deploy import deploy
 from apprentice.flows.recipe import Recipe, load_recipe
 from apprentice.flows.remote import start_on
+from apprentice.flows.retrain import retrain
 from apprentice.tasks.errors import Stop
 
 pytestmark = pytest.mark.usefixtures("prefect_server", "pool")
@@ -29,16 +32,17 @@ def pool(prefect_server: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A recipe of one's own."""
+    """A recipe of one's own, under a name that no other test deploys."""
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(yaml.safe_dump(yaml.safe_load(TOY.read_text()) | {"name": "mine"}))
+    recipe.write_text(yaml.safe_dump(yaml.safe_load(TOY.read_text()) | {"name": f"mine-{uuid4().hex[:8]}"}))
     return recipe
 
 
 def deployed(path: Path, schedule: str | None = None) -> DeploymentResponse:
-    deploy(load_recipe(path, []), "cpu", "", schedule, "Europe/Berlin")
+    recipe = load_recipe(path, [])
+    deploy(recipe, "cpu", "", schedule, "Europe/Berlin")
     with get_client(sync_client=True) as client:
-        return client.read_deployment_by_name("retrain/mine")
+        return client.read_deployment_by_name(f"retrain/{recipe.name}")
 
 
 def test_a_recipe_is_deployed_with_its_schedule_its_limit_and_its_triggers(mine: Path, tmp_path: Path):
@@ -92,8 +96,8 @@ def test_a_field_is_changed_for_one_run_and_nothing_else_is_sent(mine: Path):
     ("change", "pool", "overrides", "words"),
     [
         ({"name": "other"}, "cpu", [], "There is no deployment retrain/other on Prefect's server"),
-        ({"seed": 5}, "cpu", [], "is not what is deployed as retrain/mine: seed differs"),
-        ({}, "a100", [], "retrain/mine is deployed on the pool cpu, not on a100"),
+        ({"seed": 5}, "cpu", [], ": seed differs"),
+        ({}, "a100", [], " is deployed on the pool cpu, not on a100"),
         ({}, "cpu", ["grpo.max_steps=-5"], "grpo.max_steps: Input should be greater than or equal to 1"),
     ],
     ids=["not deployed", "changed since", "another pool", "a bad value"],
@@ -128,9 +132,13 @@ def triggers_of(there: DeploymentResponse) -> dict[str, Any]:
 
 
 def test_a_run_is_named_by_the_seed_that_it_was_given():
-    from apprentice.flows.retrain import retrain
+    @flow(name="named", flow_run_name=retrain.flow_run_name)
+    def named(recipe: Recipe, overrides: list[str]) -> str:
+        return flow_run.name or ""
 
-    named: Callable[[], str] = retrain.flow_run_name  # type: ignore[assignment]
-    assert callable(named)
-    parameters = retrain.validate_parameters({"recipe": load_recipe(TOY, []).as_parameters(), "overrides": ["seed=1"]})
-    assert isinstance(parameters["recipe"], Recipe)
+    recipe = load_recipe(TOY, [])
+    assert [named(recipe, given) for given in ([], ["seed=1"], ["no-such=1"])] == [
+        "toy-seed0",
+        "toy-seed1",
+        "toy-seed0",
+    ]
