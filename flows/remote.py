@@ -33,7 +33,9 @@ def start_on(pool: str, path: Path, overrides: Sequence[str]) -> FlowRun:
             f"{path} is not what is deployed as retrain/{wanted.name}: {changed} differs.",
             f"Deploy it again (apprentice deploy {path} --pool {pool}), with the --set options of this run or without.",
         )
-    run = run_deployment(deployment.id, parameters={"overrides": list(overrides)}, timeout=0)
+    named = f"{wanted.name}-seed{wanted.seed}"
+    changed_here = {"overrides": list(overrides)}
+    run = run_deployment(deployment.id, parameters=changed_here, flow_run_name=named, timeout=0)
     assert isinstance(run, FlowRun)
     return run
 

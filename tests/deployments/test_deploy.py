@@ -86,6 +86,7 @@ def test_a_field_is_changed_for_one_run_and_nothing_else_is_sent(mine: Path):
     there = deployed(mine)
     run = start_on("cpu", mine, ["seed=1", "grpo.max_steps=3"])
     assert run.deployment_id == there.id
+    assert run.name == f"{there.name}-seed1"
     assert run.parameters["overrides"] == ["seed=1", "grpo.max_steps=3"]
     assert run.parameters["recipe"] == there.parameters["recipe"], "the deployment's own default"
     assert run.state is not None
