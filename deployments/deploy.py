@@ -59,7 +59,7 @@ def _cron(schedule: str, timezone: str) -> CronSchedule:
         ) from None
 
 
-def _triggers(deployment: str) -> list[DeploymentEventTrigger]:
+def _triggers(deployment: str) -> list[Any]:
     """Those of the index."""
     index = yaml.safe_load((Path(__file__).parent / "prefect.yaml").read_text())
     wanted = next(each["triggers"] for each in index["deployments"] if each.get("triggers"))
