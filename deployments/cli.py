@@ -1,6 +1,7 @@
 """The whole command line: that of the flows, and for a Prefect server `setup` and `deploy`."""
 
 import json
+import sys
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,8 @@ import yaml
 
 from apprentice.flows.cli import app
 from apprentice.flows.cli_parts import RECIPE, SET, quiet, told_in_words
+from apprentice.flows.interruption import handle_signals
+from apprentice.flows.streams import prepare_streams, use_utf8, write_errors_told
 
 HERE = Path(__file__).parent
 
@@ -115,4 +118,10 @@ def template_of(pool: str, infrastructure: Infrastructure) -> Path:
 
 
 def main() -> None:
-    app()
+    """The command `apprentice`; `--debug` may stand anywhere in it."""
+    use_utf8()
+    prepare_streams()
+    handle_signals()
+    given = [each for each in sys.argv[1:] if each != "--debug"]
+    with write_errors_told():
+        app(args=given if len(given) == len(sys.argv) - 1 else ["--debug", *given])

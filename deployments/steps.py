@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from apprentice.flows.recipe import Recipe, load_recipe
-from apprentice.tasks.limits import shared
+from apprentice.tasks.shared_server import shared
 
 
 def recipe(path: str) -> dict[str, Any]:

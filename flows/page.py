@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from apprentice.tasks import difficulty
+from apprentice.tasks.call_faults import faults_of_calls
 from apprentice.tasks.gate import as_markdown
 from apprentice.tasks.markdown import code, comparison_rows, difference_cells, fenced, markdown_table, points
 from apprentice.tasks.record import Examined
@@ -171,6 +172,7 @@ def _failures(failures: list[dict[str, Any]]) -> list[str]:
         own = f"; the environment's own answer: {code(record.correct)}" if record.correct else ""
         lines.append(f"### Seed {record.seed}, reward {record.reward:g}{why}\n")
         lines.append(f"Said {code(spoken(record))}{own}.\n")
+        lines += [f"What is wrong with a call: {code(wrong)}.\n" for wrong in faults_of_calls(record.messages)]
         lines.append(fenced("\n\n".join(_turn(message) for message in record.messages)))
     return lines
 
@@ -245,11 +247,22 @@ def _costs(report: dict[str, Any]) -> list[str]:
     told = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
     return [
         "## Costs\n",
+        *_corrected(report["stages"]),
         f"Teacher: {collected['prompt_tokens']:,} prompt and {collected['completion_tokens']:,} completion tokens, "
         f"{spent}. Stages: "
         f"{sum(row['seconds'] for row in report['stages']):.0f} s on {report['device']}, at most "
         f"{report['peak_memory_mb']:,} MB in one process.\n",
         markdown_table([{name: row[name] for name in row if name not in EMPTY or name in told} for row in rows]),
+    ]
+
+
+def _corrected(stages: list[dict[str, Any]]) -> list[str]:
+    corrected = sum(stage["counts"].get("usage_corrected", 0) for stage in stages)
+    if not corrected:
+        return []
+    return [
+        f"> The endpoint told no token usage, or one that cannot be, with {corrected:,.0f} answers: they are booked as "
+        "the most that they can have been.\n"
     ]
 
 

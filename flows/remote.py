@@ -16,7 +16,7 @@ from prefect.exceptions import ObjectNotFound
 
 from apprentice.flows.recipe import Recipe, load_recipe, with_overrides
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.limits import shared
+from apprentice.tasks.shared_server import shared
 
 MISSING = object()
 
