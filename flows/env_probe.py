@@ -5,16 +5,16 @@ The scripted teacher's moves are played, where it knows the settings; else each 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.scripted_teacher import policy_of
+from apprentice.envs.scripted_teacher import next_call
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Reply, Session
-from apprentice.tasks.episode import Episode, Message
+from apprentice.tasks.episode import Episode
 
 PLAYED = 2
 """Episodes that are played to their end; of the other seeds only the question is asked."""
@@ -57,8 +57,7 @@ class Seen(NamedTuple):
 def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence[int]) -> Seen:
     """Raises what the environment's class raises over a wire that is not its own; Refused, SessionLost."""
     one, other = spec.make(sessions[0]), spec.make(sessions[-1])
-    move = _mover(spec, one)
-    played = [_play(one, seed, move) for seed in seeds[:PLAYED]]
+    played = [_play(spec, one, seed) for seed in seeds[:PLAYED]]
     questions = [question for question, _ in played] + [Episode(one, seed).question for seed in seeds[PLAYED:]]
     again = [Episode(other, seed).question for seed in reversed(seeds)][::-1]
     return Seen(
@@ -70,30 +69,23 @@ def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence
     )
 
 
-def _play(
-    environment: ToolEnvironment, seed: int, move: Callable[[list[Message]], tuple[str, dict[str, Any]]]
-) -> tuple[str, float | None]:
+def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> tuple[str, float | None]:
     """One episode: its question and its reward."""
     episode = Episode(environment, seed)
     while not episode.done:
-        name, arguments = move(episode.messages)
+        name, arguments = _move(spec, episode)
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"id": f"call_{episode.turns}", "type": "function", "function": function}
         episode.hear({"role": "assistant", "content": None, "tool_calls": [call]})
     return episode.question, episode.reward
 
 
-def _mover(
-    spec: EnvironmentSpec, environment: ToolEnvironment
-) -> Callable[[list[Message]], tuple[str, dict[str, Any]]]:
+def _move(spec: EnvironmentSpec, episode: Episode) -> tuple[str, dict[str, Any]]:
     try:
-        policy = policy_of(spec.name)
-        policy.check(spec.settings)
-    except (ModuleNotFoundError, ValueError):
-        function = tool_schemas(environment)[0]["function"]
-        given = {
+        return next_call(spec.name, spec.settings, episode.messages, 0.0, episode.seed)
+    except (ModuleNotFoundError, ValueError):  # there is no script, or it does not know these settings
+        function = episode.tools[0]["function"]
+        return function["name"], {
             name: schema["enum"][0] if "enum" in schema else ANY.get(schema.get("type", "string"), "0")
             for name, schema in function["parameters"].get("properties", {}).items()
         }
-        return lambda messages: (function["name"], given)
-    return lambda messages: policy.call(spec.settings, messages, 0.0)

@@ -4,7 +4,9 @@ In: the recipe, the store, the servers. Out: nothing; Stop with cause and remedy
 trained. A run in which everything is cached makes nothing, so it looks at nothing and starts no server.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
@@ -29,8 +31,13 @@ JUDGING = ("verdict", "gate", "release")
 SEEDS = 5
 """Questions that are asked of each task."""
 
-Asked = list[tuple[ToolEnvironment, list[str]]]
-"""Environments with questions of theirs."""
+
+class Asked(NamedTuple):
+    """An environment with questions of its own."""
+
+    environment: ToolEnvironment
+    seeds: Sequence[int]
+    questions: Sequence[str]
 
 
 class Task(NamedTuple):
@@ -38,7 +45,7 @@ class Task(NamedTuple):
 
     spec: EnvironmentSpec
     server: EnvironmentServer
-    seeds: range
+    seeds: Sequence[int]
     needs: Needs
 
 
@@ -72,11 +79,11 @@ class Preflight:
         if begins:
             _check_student(recipe.student, model, seen)
         if buys:
-            check_teacher(work, recipe, *seen[0])
+            check_teacher(work, recipe, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
 
-    def _check_environments(self, work: Work, needs: Needs) -> Asked:
+    def _check_environments(self, work: Work, needs: Needs) -> list[Asked]:
         """Of every server that the run plays on, the recipe's own first."""
-        seen: Asked = []
+        seen: list[Asked] = []
         granted: set[str] = set()
         for task in self._tasks(work, needs):
             _wait_for(task.server)
@@ -85,7 +92,7 @@ class Preflight:
             granted.add(task.server.url)
             if wrong := checked.wrong:
                 raise Stop(f"{task.server.url} will not do for {task.spec}: {_line(wrong.found)}.", wrong.fix)
-            seen.append((task.spec.make(), list(checked.questions)))
+            seen.append(Asked(task.spec.make(), task.seeds, checked.questions))
         return seen
 
     def _tasks(self, work: Work, needs: Needs) -> list[Task]:
@@ -100,10 +107,16 @@ class Preflight:
 
 def _parts(work: Work, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
     """One task; of a mixture one for each of its environments."""
-    server, seeds = work.servers.environment(spec.name), window.seeds()[:SEEDS]
+    server = work.servers.environment(spec.name)
     if not spec.mixed:
-        return [Task(spec, server, seeds, needs)]
-    return [Task(part, server.parts[part.name], seeds, needs) for part in spec.mixed.values()]
+        return [Task(spec, server, window.seeds()[:SEEDS], needs)]
+    mixture = spec.make()
+    tasks = []
+    for label, part in spec.mixed.items():
+        own = (seed for seed in window.seeds() if mixture._part(seed).label == label)
+        seeds = list(islice(own, SEEDS)) or window.seeds()[:SEEDS]  # one of so little weight that it is never drawn
+        tasks.append(Task(part, server.parts[part.name], seeds, needs))
+    return tasks
 
 
 def _wait_for(server: EnvironmentServer) -> None:
@@ -117,16 +130,17 @@ def _wait_for(server: EnvironmentServer) -> None:
         raise Stop(f"The environment's server cannot be reached: {_line(str(lost))}.", answered.fix) from lost
 
 
-def _check_student(spec: StudentSpec, model: tuple[object, object] | None, seen: Asked) -> None:
+def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[Asked]) -> None:
     """Renders the questions with the student's template. Raises Stop."""
     if model is None:
         assert spec.build is not None
-        name, tokenizer, longest = "the student", tokenizer_of(seen), spec.build.max_positions
+        texts = [(each.environment, list(each.questions)) for each in seen]
+        name, tokenizer, longest = "the student", tokenizer_of(texts), spec.build.max_positions
     else:
         config, tokenizer = model
         name, longest = str(spec.model), getattr(config, "max_position_embeddings", None)
-    for environment, asked in seen:
-        check_prompt(name, tokenizer, longest, environment, asked)
+    for each in seen:
+        check_prompt(name, tokenizer, longest, each.environment, each.questions)
 
 
 def _line(text: str) -> str:

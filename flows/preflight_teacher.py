@@ -15,7 +15,7 @@ from apprentice.tasks.stage import Work
 from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
 
 
-def check_teacher(work: Work, recipe: Recipe, environment: ToolEnvironment, questions: list[str]) -> None:
+def check_teacher(work: Work, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
     """Raises Stop where the endpoint gives no valid tool call. A budget that is used up is left to the collection."""
     window = recipe.seed_windows().collect
     first = recipe.collect, recipe.teacher, recipe.environment, window.split(recipe.collect.shards)[0]
@@ -28,19 +28,19 @@ def check_teacher(work: Work, recipe: Recipe, environment: ToolEnvironment, ques
         cap = recipe.teacher.budget_usd
         budget = Budget(recipe.teacher.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
         try:
-            _ask(work, recipe, environment, questions[0], budget)
+            _ask(work, recipe, environment, seed, question, budget)
         except BudgetReached:
             return
         finally:
             budget.close()
 
 
-def _ask(work: Work, recipe: Recipe, environment: ToolEnvironment, question: str, budget: Budget) -> None:
+def _ask(work: Work, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str, budget: Budget) -> None:
     url = work.servers.teacher()
     teacher = Teacher(recipe.teacher, url, recipe.collect.asks, budget)
     called = recipe.teacher.called
     try:
-        teacher.reply(prompt(environment, question), tool_schemas(environment), Spent())
+        teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
     except TeacherFailed as failed:
         raise Stop(
             f"{called} at {url or 'OpenAI'} gives no tool call that can be played: {failed}.",
