@@ -84,9 +84,11 @@ def evaluate(
     """Examine models on a recipe's environment, and compare them."""
     with told_in_words():
         chosen = prepared(recipe, set_)
+        from apprentice.flows.compare import check_addresses
         from apprentice.tasks.errors import Stop
         from apprentice.tasks.specs import Window
 
+        check_addresses([*model, *([base_url] if base_url else [])])
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
         window = chosen.seed_windows().evaluate
         if seed is None and spec.questions > window.size:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from prefect import flow
 from pydantic import ValidationError
 
+from apprentice.envs.address import without_secrets
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
@@ -80,6 +81,17 @@ def compare_models(
         for name, (_, checkpoint) in found.items()
     }
     return compared(episodes, seen, spec.protocol)
+
+
+def check_addresses(names: list[str]) -> None:
+    """Raises Stop where an endpoint's address holds a secret: names of models stand in logs and in Prefect's database."""
+    for name in names:
+        url, _, _ = name.partition("#")
+        if "://" in url:
+            try:
+                without_secrets(url, "its key comes from ENDPOINT_API_KEY, or from the recipe's teacher.key_variable")
+            except ValueError as error:
+                raise Stop(f"A model's address cannot be used: {error}.", "Write https://host/v1#model.") from None
 
 
 def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:

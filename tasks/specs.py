@@ -5,15 +5,16 @@ In: a recipe's sections. Out: checked settings; a field's docstring says what it
 
 import itertools
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from apprentice.envs.address import without_secrets
 
 
 class Spec(BaseModel):
     """Frozen; unknown fields are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
 
     def in_key(self) -> dict[str, Any]:
         """What enters a key: all fields but the operational ones and those that only choose."""
@@ -123,6 +124,11 @@ class TrackioSpec(Spec):
     url: str = ""
     """Where a dashboard of the store runs, such as http://127.0.0.1:7860: a link on the run's page."""
 
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str) -> str:
+        return without_secrets(url, "whoever opens it logs in there")
+
 
 class Prices(Spec):
     """What a teacher costs, in USD for a million tokens."""
@@ -170,10 +176,7 @@ class TeacherSpec(Spec):
     @field_validator("base_url")
     @classmethod
     def _holds_no_secret(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "")
-        if parts.username or parts.password or parts.query:
-            raise ValueError("an endpoint's URL is written into artifacts: no user, password or query in it")
-        return url
+        return url and without_secrets(url, "name the environment variable of its key: teacher.key_variable")
 
     @property
     def called(self) -> str:
