@@ -29,6 +29,7 @@ from apprentice.tasks.specs import (
     TrackioSpec,
     Window,
 )
+from apprentice.tasks.student_source import pinned
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 BLOCK = 100_000_000
@@ -81,6 +82,10 @@ class Recipe(BaseModel):
         if not revision or (at and space != self.env.space):
             return self
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
+
+    def with_student_pinned(self) -> "Recipe":
+        """The recipe with its student by its commit, or by the content of its folder. Raises Stop."""
+        return self.model_copy(update={"student": pinned(self.student)})
 
     def as_parameters(self) -> dict[str, Any]:
         """The recipe as a deployment's parameters: JSON, without what environments fill in, which is the code's."""

@@ -5,6 +5,7 @@ key first; what exists is not made again.
 """
 
 from pathlib import Path
+from typing import Any
 
 from prefect import flow
 from prefect.states import Completed
@@ -42,7 +43,7 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         environment_revision: Of what serves the environment, where a new one shall be learned anew; left out, the one
             that `watch` saw last, of a Space that is watched.
     """
-    recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
+    recipe = recipe.at_revision(environment_revision or seen(recipe.env.space)).with_student_pinned()
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
     check_space(recipe.trackio, recipe.name)
@@ -52,7 +53,8 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
-        work = Work(store, servers, here(), pool, recipe=recipe.for_record(), trackio=recipe.trackio)
+        of_it: Any = {"recipe": recipe.for_record(), "trackio": recipe.trackio, "trusted": [recipe.student]}
+        work = Work(store, servers, here(), pool, **of_it)
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

@@ -93,7 +93,8 @@ def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
         written = recipe.for_record()
-        work = Work(store, servers, here(), holds_device=True, recipe=written, trackio=recipe.trackio)
+        of_it: Any = {"recipe": written, "trackio": recipe.trackio, "trusted": [recipe.student]}
+        work = Work(store, servers, here(), holds_device=True, **of_it)
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

@@ -4,6 +4,7 @@ In: a recipe's sections. Out: checked settings; a field's docstring says what it
 """
 
 import itertools
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -92,25 +93,34 @@ class BuiltStudent(Spec):
 
 
 class StudentSpec(Spec):
-    """Who learns: a model of the Hub, or one built on the spot."""
+    """Who learns: a model of the Hub, one in a folder, or one built on the spot."""
 
     model: str | None = None
-    """A model's repository on the Hub, such as Qwen/Qwen3-1.7B."""
+    """A model's repository on the Hub, such as Qwen/Qwen3-1.7B, or a folder."""
     revision: str | None = None
-    """The commit or tag of `model`; needed with it, so that the key names what was loaded."""
+    """The commit, tag or branch of a model of the Hub, needed with it; the commit that it is at enters the key."""
+    content: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """Digest of the files of a folder that loading reads. Filled in; a folder with another content is refused."""
     trust_remote_code: bool = False
-    """Run Python code that lies in the model's repository: only for a revision whose code you have read."""
+    """Run Python code that lies with the model: only for a commit, or a folder, whose code you have read."""
     safetensors_only: bool = True
     """Refuse weights that are pickled: loading them can run code."""
     build: BuiltStudent | None = None
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "StudentSpec":
-        if (self.model is None) == (self.build is None):
-            raise ValueError("name either `model` (a repository of the Hub) or `build` (a small model made here)")
-        if self.model is not None and self.revision is None:
-            raise ValueError(f"name the revision of {self.model}, best a commit: a branch moves and the key does not")
+        if (self.model is None and self.content is None) == (self.build is None):
+            raise ValueError(
+                "name either `model` (a repository of the Hub, or a folder) or `build` (a small model made here)"
+            )
+        in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
+        if self.model is not None and self.revision is None and not in_folder:
+            raise ValueError(f"name the revision of {self.model}, best a commit (or a folder that is there)")
         return self
+
+    def in_key(self) -> dict[str, Any]:
+        """A folder by its content, wherever it lies."""
+        return super().in_key() | ({"model": None} if self.content else {})
 
 
 class TrackioSpec(Spec):
