@@ -18,7 +18,13 @@ NO_HEADERS = (
 class EnvironmentServer(BaseModel):
     """An OpenEnv server. Not part of any key: a question is the same on every server."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     url: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """http:// or https://; for a Space https://OWNER-NAME.hf.space. One that runs already. No user, password or query:

@@ -22,6 +22,7 @@ from apprentice.tasks.specs import (
     GateSpec,
     LengthsSpec,
     ProbeSpec,
+    Reporter,
     SeedWindows,
     Spec,
     StudentSpec,
@@ -41,7 +42,13 @@ RENAMED = {"server": "env"}
 class Recipe(BaseModel):
     """A whole run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """Names the repositories: lower case, digits, dots, dashes."""
@@ -52,6 +59,9 @@ class Recipe(BaseModel):
     env: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     trackio: TrackioSpec = TrackioSpec()
+    report_to: list[Reporter] = ["trackio"]
+    """Who is sent the curves of trainings while they grow, such as [trackio, wandb]; changes nothing of what is made.
+    Weights & Biases and MLflow are set up by their own environment variables."""
     windows: WindowSpecs
     teacher: TeacherSpec
     student: StudentSpec
@@ -87,6 +97,11 @@ class Recipe(BaseModel):
         """The recipe with its student by its commit, or by the content of its folder. Raises Stop."""
         return self.model_copy(update={"student": pinned(self.student)})
 
+    def for_work(self) -> dict[str, Any]:
+        """What the stages of a run share of it, by the arguments of `Work`."""
+        reporting = {"trackio": self.trackio, "report_to": self.report_to}
+        return {"recipe": self.for_record(), "trusted": [self.student], **reporting}
+
     def as_parameters(self) -> dict[str, Any]:
         """The recipe as a deployment's parameters: JSON, without what environments fill in, which is the code's."""
         filled = {"environment": {"version", "code"}}
@@ -95,7 +110,7 @@ class Recipe(BaseModel):
     def for_record(self) -> dict[str, Any]:
         """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
         servers and store were."""
-        without: Any = {"env": True, "store": True, "trackio": True, "guards": {"__all__": {"env"}}}
+        without: Any = {"env": True, "store": True, "trackio": True, "report_to": True, "guards": {"__all__": {"env"}}}
         whole = self.model_dump(mode="json", exclude=without)
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 

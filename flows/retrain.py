@@ -5,7 +5,6 @@ key first; what exists is not made again.
 """
 
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 from prefect.states import Completed
@@ -25,6 +24,7 @@ from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.questions import questions
+from apprentice.tasks.reporters import check_reporters
 from apprentice.tasks.sft import sft
 from apprentice.tasks.stage import Work
 from apprentice.tasks.student import student
@@ -46,15 +46,16 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     recipe = recipe.at_revision(environment_revision or seen(recipe.env.space)).with_student_pinned()
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
-    check_space(recipe.trackio, recipe.name)
+    if "trackio" in recipe.report_to:
+        check_space(recipe.trackio, recipe.name)
     if not gpu:
+        check_reporters(recipe.report_to)
         warn_of_hardware(recipe)
     with RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
-        of_it: Any = {"recipe": recipe.for_record(), "trackio": recipe.trackio, "trusted": [recipe.student]}
-        work = Work(store, servers, here(), pool, **of_it)
+        work = Work(store, servers, here(), pool, **recipe.for_work())
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

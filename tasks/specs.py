@@ -13,9 +13,15 @@ from apprentice.envs.address import without_secrets
 
 
 class Spec(BaseModel):
-    """Frozen; unknown fields are refused."""
+    """Frozen; unknown fields are refused, and numbers that are none. A numeric field has its range in its type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     def in_key(self) -> dict[str, Any]:
         """What enters a key: all fields but the operational ones and those that only choose."""
@@ -27,7 +33,12 @@ class Spec(BaseModel):
 
     def _without(self, *marks: dict[str, Any]) -> dict[str, Any]:
         """Of sections within it, too."""
-        left_out = {name for name, field in type(self).model_fields.items() if field.json_schema_extra in marks}
+        left_out = {
+            name
+            for name, field in type(self).model_fields.items()
+            if field.json_schema_extra in marks
+            or (field.json_schema_extra == WHEN_GIVEN and getattr(self, name) == field.default)
+        }
         sections = {name: value for name, value in self if isinstance(value, Spec) and name not in left_out}
         whole = self.model_dump(mode="json", exclude=left_out)
         return whole | {name: value._without(*marks) for name, value in sections.items()}
@@ -37,6 +48,9 @@ HOW: dict[str, Any] = {"operational": True}
 """Marks a field that says how fast, how patiently or how dear, and never what: changing it makes nothing anew."""
 CHOOSES: dict[str, Any] = {"chooses": True}
 """Marks a field from which a run chooses: what was chosen enters the key by itself, what was not does not."""
+WHEN_GIVEN: dict[str, Any] = {"when_given": True}
+"""Marks a field that enters the key only where it differs from its default: a later one leaves older keys as they are.
+"""
 
 
 class Window(Spec):
@@ -80,16 +94,24 @@ class SeedWindows(Spec):
 class BuiltStudent(Spec):
     """A Qwen3 made and seeded on the spot, with a byte-level tokenizer: nothing is downloaded."""
 
-    hidden_size: int = 128
+    hidden_size: int = Field(default=128, ge=2)
     """Width. Twice the width is about four times the work."""
-    intermediate_size: int = 384
+    intermediate_size: int = Field(default=384, ge=1)
     """Width of the feed-forward layers."""
-    layers: int = 4
+    layers: int = Field(default=4, ge=1)
     """Depth: the work grows with it."""
-    heads: int = 4
-    """Attention heads; they divide hidden_size."""
-    max_positions: int = 512
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; they divide hidden_size into even parts."""
+    max_positions: int = Field(default=512, ge=1)
     """Longest sequence in tokens."""
+
+    @model_validator(mode="after")
+    def _heads_divide_it(self) -> "BuiltStudent":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"heads ({self.heads}) must divide hidden_size ({self.hidden_size}) into parts of an even size"
+            )
+        return self
 
 
 class StudentSpec(Spec):
@@ -121,6 +143,10 @@ class StudentSpec(Spec):
     def in_key(self) -> dict[str, Any]:
         """A folder by its content, wherever it lies."""
         return super().in_key() | ({"model": None} if self.content else {})
+
+
+Reporter = Literal["trackio", "wandb", "mlflow"]
+"""Where the curves of a training can be sent while they grow, as transformers' `report_to` names it."""
 
 
 class TrackioSpec(Spec):
@@ -160,9 +186,9 @@ class TeacherSpec(Spec):
     """The endpoint; left out, OpenAI's own."""
     model: str = "gpt-5-mini"
     """As the endpoint calls it."""
-    max_tokens: int = 1024
+    max_tokens: int = Field(default=1024, ge=1)
     """Tokens an answer may take, reasoning included."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0.0, le=2.0)
     """Left out of the request for models that refuse it."""
     serves_student: bool = False
     """A student of ours behind vLLM or the like: it is sent the tools and the template arguments of its training."""
@@ -214,9 +240,9 @@ class CollectSpec(Spec):
 class LengthsSpec(Spec):
     """How max_length follows from the lengths."""
 
-    margin: int = 16
+    margin: int = Field(default=16, ge=0)
     """Tokens added to the 99th percentile."""
-    multiple_of: int = 8
+    multiple_of: int = Field(default=8, ge=1)
     """max_length is rounded up to it."""
 
 
@@ -227,11 +253,11 @@ class EvaluateSpec(Spec):
     """Distinct held-out questions. 400 show a difference of about 7 points at 50%; 1,000 one of about 4."""
     decoding: Literal["greedy", "sampled"] = "greedy"
     """`sampled`: at the temperature of training, the policy as it is; `greedy`: its most likely answer."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, gt=0.0)
     """Of sampled decoding."""
-    max_new_tokens: int = 64
+    max_new_tokens: int = Field(default=64, ge=1)
     """Tokens a turn may take."""
-    batch_size: int = Field(default=64, json_schema_extra=HOW)
+    batch_size: int = Field(default=64, ge=1, json_schema_extra=HOW)
     """Episodes generated together, and as many sessions."""
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""

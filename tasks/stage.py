@@ -31,7 +31,7 @@ from apprentice.tasks.cards import write_card
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.log import keep_in, of_stage
 from apprentice.tasks.provenance import Provenance, code_version, parent
-from apprentice.tasks.specs import Spec, StudentSpec, TrackioSpec
+from apprentice.tasks.specs import Reporter, Spec, StudentSpec, TrackioSpec
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.trackio_log import keep_curves_in
 
@@ -119,6 +119,7 @@ class Work:
         holds_device: A device waits with this process, and whoever dispatched it tells of it.
         recipe: What is written beside every artifact of how the whole run was meant.
         trackio: Where the curves of trainings grow; in the store's folder when left out.
+        report_to: Who is sent them.
         trusted: The students whose Python code, or whose pickled weights, may be loaded, as whoever runs this says.
     """
 
@@ -131,6 +132,7 @@ class Work:
         holds_device: bool = False,
         recipe: dict[str, Any] | None = None,
         trackio: TrackioSpec | None = None,
+        report_to: Sequence[Reporter] = ("trackio",),
         trusted: Sequence[StudentSpec] = (),
     ):
         self.store = store
@@ -140,6 +142,7 @@ class Work:
         self.holds_device = holds_device
         self.recipe = recipe or {}
         self.trackio = trackio or TrackioSpec()
+        self.report_to = report_to
         self.trusted = tuple(trusted)
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)

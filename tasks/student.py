@@ -66,7 +66,7 @@ def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
     where |= {"revision": source.revision} if source else {"trust_remote_code": runs_code(checkpoint, trusted)}
     with readable(source or checkpoint):
         return AutoModelForCausalLM.from_pretrained(
-            source.model if source else checkpoint,
+            source.model or "" if source else checkpoint,
             use_safetensors=None if given is not None and not given.safetensors_only else True,
             dtype=torch.float32,
             **where,

@@ -31,6 +31,7 @@ def from_model(spec: StudentSpec, out: Path) -> int:
         copy_of(spec, out)
         check_files(out)
         where.pop("revision")
+    assert spec.model is not None
     at = out if spec.content else spec.model
     with readable(spec.model), _code_refused(spec):
         config = AutoConfig.from_pretrained(at, **where)

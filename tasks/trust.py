@@ -9,6 +9,7 @@ import filecmp
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,8 +186,9 @@ def _code_at(spec: StudentSpec) -> Path:
     assert spec.model is not None
     if spec.content:
         return Path(spec.model)
-    of_it: Any = {"revision": spec.revision, "allow_patterns": "*.py"}
-    return Path(ask(lambda: snapshot_download(spec.model, **of_it), spec.model.partition("/")[0], PATIENCE))
+    named, revision = spec.model, spec.revision
+    download = partial(snapshot_download, named, revision=revision, allow_patterns="*.py")
+    return Path(ask(lambda: str(download()), named.partition("/")[0], PATIENCE))
 
 
 def _named(file: Path) -> Source | None:
