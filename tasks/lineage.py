@@ -51,6 +51,9 @@ class Node(NamedTuple):
                 f"{self.ref} (revision {self.named.revision[:12]}) is not there any more, or nothing says what it is.",
                 "Run the recipe again: what made it runs anew. Or name another place with --store or --hub.",
             )
+        if not self.record.kind:  # older code's, for which nothing but a lineage asks
+            where = {"repository": self.named.repository, "revision": self.named.revision, "key": self.named.key}
+            return self.kind.model_construct(**where, **self.record.counts)
         return artifact_of(self.kind, self.named.repository, self.named.revision, self.record)
 
 
