@@ -245,6 +245,7 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
         raise Stop(f"{path} holds no recipe.", "Start from one in deployments/recipes/.")
     for override in overrides:
         override_field(given, override)
+    _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
@@ -267,6 +268,18 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         raise Stop(f"--set {path}=…: what stands after = is no YAML.", "Close its brackets and quotes.") from None
+
+
+def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:
+    """Who names a model on the command line means that model, not the file's script; and the other way round."""
+    teacher, script = recipe.get("teacher"), {"teacher.scripted_error_rate"}
+    model = {"teacher.model", "teacher.base_url"}
+    if not isinstance(teacher, dict):
+        return
+    for override, replaced in ((model, script), (script, model)):
+        if any(teacher.get(path.partition(".")[2]) is not None for path in override & named):
+            for path in replaced - named:
+                teacher.pop(path.partition(".")[2], None)
 
 
 def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:

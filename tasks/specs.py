@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from apprentice.envs.address import without_secrets
+from apprentice.tasks.who_played import who_played
 
 
 class Spec(BaseModel):
@@ -177,15 +178,18 @@ class Prices(Spec):
     """Reasoning tokens included."""
 
 
+DEFAULT_TEACHER = "gpt-5-mini"
+
+
 class TeacherSpec(Spec):
-    """Who shows how: any OpenAI-compatible endpoint, or the environment's scripted policy behind a local one."""
+    """Who shows how: a model at any OpenAI-compatible endpoint, or else the environment's scripted policy."""
 
     scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Set: the scripted policy plays, wrong on this share of the questions. Costs nothing."""
+    """Set: no model, but the scripted policy plays, wrong on this share of the questions. Costs nothing."""
     base_url: str | None = None
-    """The endpoint; left out, OpenAI's own."""
-    model: str = "gpt-5-mini"
-    """As the endpoint calls it."""
+    """The endpoint; left out, OpenAI's own. Not beside `scripted_error_rate`."""
+    model: str = ""
+    """As the endpoint calls it; left out, gpt-5-mini. Not beside `scripted_error_rate`."""
     max_tokens: int = Field(default=1024, ge=1)
     """Tokens an answer may take, reasoning included."""
     temperature: float = Field(default=1.0, ge=0.0, le=2.0)
@@ -217,7 +221,21 @@ class TeacherSpec(Spec):
     @property
     def called(self) -> str:
         """Its name, for people."""
-        return self.model if self.scripted_error_rate is None else "the scripted teacher"
+        return who_played(self.model_dump())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_one_of_two(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if given.get("scripted_error_rate") is None:
+            return given | {"model": given.get("model") or DEFAULT_TEACHER}
+        if named := [name for name in ("model", "base_url") if given.get(name)]:
+            raise ValueError(
+                f"scripted_error_rate names a script and {' and '.join(named)} a model, and only one of them can play; "
+                f"leave scripted_error_rate out for the model, or {' and '.join(named)} for the script"
+            )
+        return given
 
     @model_validator(mode="after")
     def _can_count(self) -> "TeacherSpec":
