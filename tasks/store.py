@@ -197,7 +197,8 @@ class LocalStore:
             artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
             snapshot = self._snapshot(artifact)
             with self._placing(snapshot):
-                if not snapshot.exists() or damage(snapshot, artifact.revision):
+                whole = snapshot.exists() and not damage(snapshot, artifact.revision)
+                if not whole or not read_record(snapshot).kind:  # older code's record, which is no proof
                     self._replace(snapshot, staged)  # else the same content was published before
         return self._give_key(artifact)
 
