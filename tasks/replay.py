@@ -87,8 +87,8 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
         known, under = environment_class(name), environment.get("settings") or {}
         if (here := known._version_under(under)) != environment.get("version"):
             found.append(f"{name} is version {here} here; {node.ref} was made in version {environment.get('version')}.")
-        if (code := known._code_under(under)) != environment.get("code", code):
-            found.append(f"{name} has the code {code} here; {node.ref} was made with {environment['code']}.")
+        if (sources := known._code_under(under)) != environment.get("code", sources):
+            found.append(f"{name} has the code {sources} here; {node.ref} was made with {environment['code']}.")
         if environment.get("revision") and served_here:
             found.append(
                 f"{name} is the installed one here; {node.ref} was made in revision {environment['revision']}."

@@ -271,7 +271,7 @@ def test_a_record_on_the_hub_is_not_believed(row: str, hub: LocalHub, tmp_path: 
 
 def retagged(artifact: Artifact, tag: str, record: bytes) -> None:
     """Commits a record of one's own, and sets a tag there."""
-    where = {"repo_id": artifact.repository, "repo_type": artifact.repo_type}
+    where: Any = {"repo_id": artifact.repository, "repo_type": artifact.repo_type}
     commit = HfApi().create_commit(**where, operations=[CommitOperationAdd(RECORD, record)], commit_message="mine")
     if tag in [each.name for each in HfApi().list_repo_refs(**where).tags]:
         HfApi().delete_tag(tag=tag, **where)

@@ -171,7 +171,9 @@ def test_code_runs_where_the_recipe_trusts_it_also_in_what_was_trained_from_it_a
     assert type(load_model(trained, [spec])).__name__ == "Own"
     other = spec.model_copy(update={"content": "a" * 40})
     for trusted in ([], [other], [spec.model_copy(update={"trust_remote_code": False})]):
-        with pytest.raises(Stop, match=f"code of a folder with the content {spec.content[:12]}, which this run does"):
+        with pytest.raises(
+            Stop, match=f"code of a folder with the content {str(spec.content)[:12]}, which this run does"
+        ):
             load_model(trained, trusted)
     (trained / "own.py").write_text(OWN_CODE + "\nprint('changed')\n")
     with pytest.raises(Stop, match="is not that of a folder with the content"):
