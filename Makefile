@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -41,7 +41,10 @@ bench-overhead: .venv/dev  ## what the flow costs over bare TRL scripts: the lap
 	$(BIN)/python -m tests.bench.overhead $(OVERHEAD)
 
 faults-collect: .venv/dev  ## what outages, kills and full disks cost a collection: nothing
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest tests/faults/test_collect_faults.py
+
+faults-hostile: .venv/dev  ## whole runs against hostile counterparts and surroundings, Ctrl-C at every stage
+	$(BIN)/python -m pytest tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
 
 faults-train: .venv/dev  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
 	$(BIN)/python -m tests.faults.train $(FAULTS)
