@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -39,7 +39,10 @@ bench-overhead: .venv/ready  ## what the flow costs over bare TRL scripts: the l
 	$(BIN)/python -m tests.bench.overhead $(OVERHEAD)
 
 faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest tests/faults/test_collect_faults.py
+
+faults-hostile: .venv/ready  ## what servers, endpoints, repositories and surroundings that misbehave cost: nothing believed
+	$(BIN)/python -m pytest tests/hostile $(wildcard tests/faults/test_hostile_*.py)
 
 faults-train: .venv/ready  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
 	$(BIN)/python -m tests.faults.train $(FAULTS)

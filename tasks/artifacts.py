@@ -129,6 +129,8 @@ class Evaluation(Artifact):
     protocol: Literal["parity", "tutorial"]
     n: int
     """Episodes: questions times samples."""
+    broken: int = 0
+    """Of those, how many the environment broke on."""
     format_compliance: float
     accuracy: float
     mean_score: float

@@ -76,7 +76,7 @@ class Environment(ToolEnvironment):
         if settings.dataset_specs:
             question["dataset_specs"] = settings.specs
         reply = self._start(seed, **question, size=1)
-        return reply.observation["question"]
+        return reply.read(str, "question")
 
     def answer(self, answer: str) -> str:
         """Hand in the final answer to the problem.
@@ -90,8 +90,8 @@ class Environment(ToolEnvironment):
         structured: Any = answer  # a model may pass more than text
         given = json.dumps(structured, ensure_ascii=False) if isinstance(structured, list | dict) else str(structured)
         reply = self._act({"answer": given})
-        self.reward = float(reply.observation["score"] or 0.0)
-        self.correct = reply.observation.get("correct_answer")
+        self.reward = reply.read(float, "score")
+        self.correct = reply.find(str, "correct_answer")
         self.done = True
         return "OK."
 
