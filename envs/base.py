@@ -134,7 +134,7 @@ class ToolEnvironment(ABC):
             self.session.renew()
 
     def _check_reward(self) -> None:
-        """Takes a reward that misses its range by mere rounding for the range's bound. Raises BadReply for any other."""
+        """Takes a reward that misses its range by mere rounding for the range's bound. Raises BadReply for others."""
         if self.reward is None:
             return
         low, high = self.reward_range

@@ -65,7 +65,7 @@ class Reply(NamedTuple):
 
 
 def data_of(raw: str | bytes, expected: str) -> dict[str, Any]:
-    """The data of a message of the type `expected`. Raises BadReply, and ServerError for a message of the type error."""
+    """The data of a message of the type `expected`. Raises BadReply; ServerError for a message of the type error."""
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -74,7 +74,9 @@ def data_of(raw: str | bytes, expected: str) -> dict[str, Any]:
         raise BadReply(f"the reply is no message but {_shown(message)}")
     data = message.get("data")
     if message.get("type") == "error" and isinstance(data, dict):
-        raise ServerError(one_line(data.get("code", "UNKNOWN")), one_line(data.get("message", "an error without words")))
+        raise ServerError(
+            one_line(data.get("code", "UNKNOWN")), one_line(data.get("message", "an error without words"))
+        )
     if message.get("type") != expected:
         raise BadReply(f"the reply is of type {_shown(message.get('type'))}, not {expected}")
     if not isinstance(data, dict):

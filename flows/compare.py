@@ -25,10 +25,10 @@ from apprentice.tasks.artifacts import (
     Release,
     SftCheckpoint,
 )
+from apprentice.tasks.broken import scored
 from apprentice.tasks.champion import Champions
 from apprentice.tasks.contamination import count_seen
 from apprentice.tasks.errors import Stop
-from apprentice.tasks.broken import scored
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
 from apprentice.tasks.markdown import comparison_rows
 from apprentice.tasks.protocols import CANNOT_SEE

@@ -30,7 +30,10 @@ def beyond_limits(message: dict[str, Any]) -> str | None:
 def cut(message: dict[str, Any]) -> dict[str, Any]:
     """The beginning of an answer that is beyond the limits, as plain content: its calls are not executed."""
     functions = [call["function"] for call in message.get("tool_calls") or []]
-    parts = [message.get("content") or "", *(f"{each['name'][:KEPT]}({_begin(each['arguments'])}" for each in functions)]
+    parts = [
+        message.get("content") or "",
+        *(f"{each['name'][:KEPT]}({_begin(each['arguments'])}" for each in functions),
+    ]
     return {"role": "assistant", "content": " ".join(filter(None, parts))[:KEPT] + " …"}
 
 

@@ -123,7 +123,8 @@ class Collector:
             ) from None
         except Refused as refused:
             raise Stop(
-                f"The environment refused the task: {refused}. {len(self._journal)} of {window.size} episodes are kept.",
+                f"The environment refused the task: {refused}. {len(self._journal)} of {window.size} episodes are "
+                "kept.",
                 "Correct environment.settings, or see that the server is the one that is meant; then run again.",
             ) from refused
         except SessionLost as gone:

@@ -91,7 +91,7 @@ class Environment(ToolEnvironment):
         return "OK."
 
     def _places(self, reply: Reply) -> tuple[int, int, int]:
-        """The ball's row and column, and the paddle's column, from 0. Raises BadReply where the board is another one."""
+        """The ball's row and column, and the paddle's column, from 0. Raises BadReply for another board."""
         settings, cells = self.settings, reply.read(list, "info_state")
         full = [place for place, cell in enumerate(cells) if cell]
         if len(cells) != settings.rows * settings.columns or len(full) != 2:

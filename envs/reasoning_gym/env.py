@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.reasoning_gym.server import datasets
 
+RESCORED = {"countdown", "puzzle24", "spell_backward"}
+"""Datasets of which our server scores some answers otherwise since version 2: as Reasoning Gym does."""
+
 
 class Part(BaseModel):
     """One of the datasets that a composite one draws its questions from."""
@@ -94,6 +97,12 @@ class Environment(ToolEnvironment):
         self.correct = reply.find(str, "correct_answer")
         self.done = True
         return "OK."
+
+    @classmethod
+    def _version_under(cls, settings: dict[str, Any]) -> str:
+        parts = settings.get("dataset_specs") or []
+        named = {settings.get("dataset"), *(part.get("name") for part in parts if isinstance(part, dict))}
+        return "2" if named & RESCORED else cls.version
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """The counts of Reasoning Gym's own metadata, and the answer's sign and digits, or its length; of a composite

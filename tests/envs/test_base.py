@@ -6,8 +6,8 @@ import pytest
 
 from apprentice.envs.base import LONGEST_ACTION, whole_number
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.reply import BadReply, Reply
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Refused, Session
 from apprentice.tasks.episode import Episode
 

@@ -14,8 +14,8 @@ from apprentice.envs.catch.env import Environment
 from apprentice.envs.catch.server.board import Board, openings
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.reply import BadReply
+from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Refused, Session
 from apprentice.tasks.episode import Episode, problems
 
