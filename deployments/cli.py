@@ -1,6 +1,7 @@
 """The whole command line: that of the flows, and `setup`, which readies a Prefect server."""
 
 import json
+import sys
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,8 @@ import yaml
 
 from apprentice.flows.cli import app
 from apprentice.flows.cli_parts import told_in_words
+from apprentice.flows.interruption import handle_signals
+from apprentice.flows.streams import prepare_streams, use_utf8, write_errors_told
 
 HERE = Path(__file__).parent
 
@@ -44,7 +47,7 @@ def setup(
 
         from apprentice.deployments.automations import apply, automations
         from apprentice.tasks.errors import Stop
-        from apprentice.tasks.limits import shared
+        from apprentice.tasks.shared_server import shared
 
         if not shared():
             raise Stop(
@@ -89,4 +92,10 @@ def template_of(pool: str, infrastructure: Infrastructure) -> Path:
 
 
 def main() -> None:
-    app()
+    """The command `apprentice`; `--debug` may stand anywhere in it."""
+    use_utf8()
+    prepare_streams()
+    handle_signals()
+    given = [each for each in sys.argv[1:] if each != "--debug"]
+    with write_errors_told():
+        app(args=given if len(given) == len(sys.argv) - 1 else ["--debug", *given])

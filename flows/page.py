@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from apprentice.tasks import difficulty
+from apprentice.tasks.call_faults import faults_of_calls
 from apprentice.tasks.gate import as_markdown
 from apprentice.tasks.markdown import code, comparison_rows, difference_cells, fenced, markdown_table, points
 from apprentice.tasks.record import Examined
@@ -166,6 +167,7 @@ def _failures(failures: list[dict[str, Any]]) -> list[str]:
         own = f"; the environment's own answer: {code(record.correct)}" if record.correct else ""
         lines.append(f"### Seed {record.seed}, reward {record.score:g}{why}\n")
         lines.append(f"Said {code(spoken(record))}{own}.\n")
+        lines += [f"What is wrong with a call: {code(wrong)}.\n" for wrong in faults_of_calls(record.messages)]
         lines.append(fenced("\n\n".join(_turn(message) for message in record.messages)))
     return lines
 
@@ -237,11 +239,22 @@ def _costs(report: dict[str, Any]) -> list[str]:
     collected = report["collect"]
     return [
         "## Costs\n",
+        *_corrected(report["stages"]),
         f"Teacher: {collected['prompt_tokens']:,} prompt and {collected['completion_tokens']:,} completion tokens, "
         f"{collected['cost_usd']:.4f} USD at the recipe's prices. Stages: "
         f"{sum(row['seconds'] for row in report['stages']):.0f} s on {report['device']}, at most "
         f"{report['peak_memory_mb']:,} MB in one process.\n",
         markdown_table([_stage_row(stage) for stage in report["stages"]]),
+    ]
+
+
+def _corrected(stages: list[dict[str, Any]]) -> list[str]:
+    corrected = sum(stage["counts"].get("usage_corrected", 0) for stage in stages)
+    if not corrected:
+        return []
+    return [
+        f"> The endpoint told no token usage, or one that cannot be, with {corrected:,.0f} answers: they are booked as "
+        "the most that they can have been.\n"
     ]
 
 

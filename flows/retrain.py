@@ -15,7 +15,8 @@ from apprentice.flows.hardware import warn_of_hardware
 from apprentice.flows.place import here
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe import Recipe
-from apprentice.flows.report import Made, link_up, new_run_folder, write_report
+from apprentice.flows.report import Made, link_up, write_report
+from apprentice.flows.run_folder import run_folder
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
 from apprentice.flows.watch import seen
@@ -44,14 +45,13 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
             that `watch` saw last, of a Space that is watched.
     """
     recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
-    folder = new_run_folder(runs, recipe)
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
     if not gpu:
         check_reporters(recipe.report_to)
         warn_of_hardware(recipe)
-    with RunServers(recipe) as servers:
+    with run_folder(runs, recipe) as folder, RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None

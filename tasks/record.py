@@ -114,4 +114,5 @@ def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a character cannot be written
     return call | {"function": call["function"] | {"arguments": text}}
