@@ -90,8 +90,8 @@ def bench(tmp_path: Path) -> Any:
     return over
 
 
-def at(url: str, **settings: Any) -> EnvironmentServer:
-    return EnvironmentServer(url=url, sessions=2, **({"patience": 2.0, "message_timeout": 10.0} | settings))
+def at(url: str) -> EnvironmentServer:
+    return EnvironmentServer(url=url, sessions=2, patience=2.0, message_timeout=10.0)
 
 
 def opened(url: str, seed: int = 1) -> Iterator[Episode]:
