@@ -1,4 +1,4 @@
-"""The whole command line: that of the flows, and `setup`, which readies a Prefect server."""
+"""The whole command line: that of the flows, and for a Prefect server `setup` and `deploy`."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from apprentice.flows.cli import app
-from apprentice.flows.cli_parts import told_in_words
+from apprentice.flows.cli_parts import RECIPE, SET, quiet, told_in_words
 from apprentice.flows.interruption import handle_signals
 from apprentice.flows.streams import prepare_streams, use_utf8, write_errors_told
 
@@ -46,14 +46,10 @@ def setup(
         from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
         from apprentice.deployments.automations import apply, automations
+        from apprentice.flows.remote import check_server
         from apprentice.tasks.errors import Stop
-        from apprentice.tasks.shared_server import shared
 
-        if not shared():
-            raise Stop(
-                "No Prefect server is named.",
-                "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
-            )
+        check_server()
         with get_client(sync_client=True) as client:
             block = None
             if notify is not None:
@@ -82,6 +78,36 @@ def setup(
             wanted = automations(timedelta(minutes=outage_minutes), block)
             apply(client, wanted)
             print(*(f"automation {automation.name.removeprefix('apprentice: ')}" for automation in wanted), sep="\n")
+
+
+@app.command()
+def deploy(
+    recipe: RECIPE,
+    set_: SET = None,
+    pool: Annotated[str, typer.Option(help="The work pool of its runs.")] = "cpu",
+    gpu: Annotated[
+        str, typer.Option(help="Deployments of the GPU stages, such as a100; left out, they run in the run's process.")
+    ] = "",
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="CRON", help="When it runs by itself, such as '0 3 * * 1'; else as it was."),
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Of the schedule, such as Europe/Berlin.")] = "UTC",
+) -> None:
+    """Deploy a recipe to a Prefect server as retrain/NAME. Repeatable; what a person paused stays paused."""
+    with told_in_words():
+        quiet()
+        from prefect.utilities.urls import url_for
+
+        from apprentice.deployments.deploy import deploy as deploy_it
+        from apprentice.flows.recipe import load_recipe
+        from apprentice.flows.remote import check_server
+
+        check_server()
+        chosen = load_recipe(recipe, set_ or [])
+        made = deploy_it(chosen, pool, gpu, schedule, timezone)
+        print(f"deployment retrain/{chosen.name}\n{url_for('deployment', made) or made}")
+        print(f"Run it: apprentice run --on {pool} {recipe}, or in Prefect's interface: `overrides` changes fields.")
 
 
 def template_of(pool: str, infrastructure: Infrastructure) -> Path:

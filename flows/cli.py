@@ -60,6 +60,10 @@ def run(
     recipe: RECIPE,
     set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Where the run's folder with its report is made.")] = Path("runs"),
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="POOL", help="Run it there, as deployed by `apprentice deploy`; print the run's link."),
+    ] = None,
 ) -> None:
     """Run a recipe from the first stage that is not done yet, and show the report.
 
@@ -67,6 +71,15 @@ def run(
     from its last finished episode.
     """
     with told_in_words():
+        if on is not None:
+            quiet()
+            from prefect.utilities.urls import url_for
+
+            from apprentice.flows.remote import start_on
+
+            started = start_on(on, recipe, set_ or [])
+            print(f"Scheduled on {on}: {started.name}\n{url_for(started) or started.id}")
+            return
         chosen = prepared(recipe, set_)
         from apprentice.flows.retrain import retrain
         from apprentice.flows.run_folder import check_runs

@@ -93,7 +93,7 @@ def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
             "causes": made.kept.dropped,
             "prompt_tokens": made.rollouts.prompt_tokens,
             "completion_tokens": made.rollouts.completion_tokens,
-            "cost_usd": made.rollouts.cost_usd,
+            "cost_usd": made.rollouts.cost_usd if recipe.teacher.prices else None,
         },
         "probe": made.probed.as_json(),
         "signals": {
