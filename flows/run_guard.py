@@ -30,7 +30,7 @@ def guarded() -> Iterator[None]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # it outlives what ends this process's group
     )
-    with tags("apprentice", LOCAL, tag):
+    with tags(LOCAL, tag):
         yield
     assert guard.stdin is not None
     guard.stdin.close()

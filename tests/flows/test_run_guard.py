@@ -67,6 +67,6 @@ def test_a_run_that_ends_by_itself_stays_as_it_ended():
 
 def test_a_command_s_run_bears_its_host_and_process():
     process = begun("tagged", 0.1)
-    assert {"apprentice", "local"} < set(the_run("tagged").tags)
+    assert "local" in the_run("tagged").tags
     assert any(tag.endswith(f":{process.pid}") for tag in the_run("tagged").tags)
     process.wait(timeout=120)

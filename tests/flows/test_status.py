@@ -50,7 +50,7 @@ def test_what_runs_what_waits_and_what_failed_is_told_with_its_reason(deployment
 
 
 def test_runs_of_commands_stand_apart_from_those_of_deployments_and_say_which_process_they_are(deployment: UUID):
-    begun("by hand", Running(), tags=["apprentice", "local", "ada:4242"])
+    begun("by hand", Running(), tags=["local", "ada:4242"])
     begun("deployed", Running(), deployment)
     found = status(hours=1.0)
     (local,) = [row for row in found["local"] if row["run"] == "by hand"]
