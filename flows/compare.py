@@ -17,6 +17,7 @@ from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Checkpoint, Evaluation, Questions
+from apprentice.tasks.broken import scored
 from apprentice.tasks.champion import Champions
 from apprentice.tasks.contamination import count_seen
 from apprentice.tasks.errors import Stop
@@ -162,6 +163,7 @@ def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], p
     Args:
         seen: How many of the questions each model learned from, where that is known.
     """
+    episodes, broke = scored(episodes)
     models = {
         name: with_intervals(records) | {"protocol": protocol, "seen_in_training": seen[name]}
         for name, records in episodes.items()
@@ -175,7 +177,9 @@ def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], p
     comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
     correct(comparisons)
     _show(models, comparisons, protocol)
-    return {"models": models, "comparisons": comparisons}
+    if broke:
+        announce.warn(broke)
+    return {"models": models, "comparisons": comparisons, "broken": broke}
 
 
 TITLES = {

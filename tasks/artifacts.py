@@ -134,6 +134,8 @@ class Evaluation(Artifact):
     protocol: Literal["parity", "tutorial"]
     n: Count
     """Episodes: questions times samples."""
+    broken: Count = 0
+    """Of those, how many the environment broke on."""
     format_compliance: Share
     accuracy: Share
     mean_score: Number

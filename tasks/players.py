@@ -102,7 +102,7 @@ def check_question(play: Play, episode: Episode) -> None:
 
 def as_record(episode: Episode, play: Play) -> Examined:
     """What an ended episode leaves."""
-    assert episode.reward is not None
+    assert episode.reward is not None or episode.broken
     environment = episode.environment
     return Examined(
         place=play.place,
@@ -112,6 +112,7 @@ def as_record(episode: Episode, play: Play) -> Examined:
         messages=with_texts(episode.messages),
         turns=sum(message["role"] == "assistant" for message in episode.messages),
         reward=episode.reward,
+        broken=episode.broken,
         valid=episode.valid,
         causes=episode.causes,
         correct=environment.correct or "",

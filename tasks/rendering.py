@@ -102,4 +102,7 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[st
     """What the model said, by the parser that GRPO uses; a broken tool call comes back as plain content."""
     from trl.chat_template_utils import parse_response
 
-    return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))
+    try:
+        return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))
+    except RecursionError:  # a thousand brackets within one another; TRL catches what else a call can be broken by
+        return {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}

@@ -250,7 +250,8 @@ class CollectSpec(Spec):
     asks: int = Field(default=3, ge=1)
     """Times the teacher is asked for one turn before a malformed answer counts as the episode's failure."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of episodes that may fail for reasons of infrastructure; above it the stage stops, to be resumed."""
+    """Share of episodes that may be lost to infrastructure, and share on which the environment may break; above it the
+    stage stops, to be resumed."""
     shards: int = Field(default=1, ge=1, json_schema_extra=HOW)
     """Seed ranges that are collected as tasks of their own, on the flow's task runner; the dataset is the same."""
 
@@ -277,6 +278,8 @@ class EvaluateSpec(Spec):
     """Tokens a turn may take."""
     batch_size: int = Field(default=64, ge=1, json_schema_extra=HOW)
     """Episodes generated together, and as many sessions."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=HOW)
+    """Share of episodes on which the environment may break, twice each; above it the stage stops, to be resumed."""
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""
     protocol: Literal["parity", "tutorial"] = "parity"
