@@ -212,10 +212,13 @@ def _judged(seen: Seen, spec: EnvironmentSpec, latency: dict[str, float]) -> Ite
         yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds asked one and the same question", newer)
     else:
         yield Finding("seeds", "right", "the same seed asked the same question in two sessions")
-    if odd := [reward for reward in seen.rewards if reward is None or not 0.0 <= reward <= 1.0]:
-        yield Finding("reward", "wrong", f"a reward was {odd[0]}, not 0 to 1", newer)
-    else:
-        yield Finding("reward", "right", f"rewards were {min(seen.rewards):g} to {max(seen.rewards):g}")  # type: ignore[type-var]
+    low, high = spec.make().reward_range
+    if seen.broken:
+        yield Finding("reward", "wrong", f"an episode could not be played: {seen.broken[0]}", newer)
+    elif odd := [reward for reward in seen.rewards if not low <= reward <= high]:
+        yield Finding("reward", "wrong", f"a reward was {odd[0]}, not {low:g} to {high:g}", newer)
+    elif seen.rewards:
+        yield Finding("reward", "right", f"rewards were {min(seen.rewards):g} to {max(seen.rewards):g}")
     if "step" not in latency:
         yield Finding("step", "wrong", "no step was played: the tool sent none", "Name other settings, or a recipe.")
     took = ", ".join(f"a {what} {each:.1f} ms" for what, each in latency.items())

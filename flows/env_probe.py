@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reply import Reply
 from apprentice.envs.scripted_teacher import next_call
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Reply, Session
+from apprentice.envs.session import BROKE, Session
 from apprentice.tasks.episode import Episode
 
 PLAYED = 2
@@ -49,7 +50,9 @@ class Seen(NamedTuple):
     again: list[str]
     """The same seeds in the opposite order, on another session where there is one: a server that counts its resets,
     or draws, asks something else."""
-    rewards: list[float | None]
+    rewards: list[float]
+    broken: list[str]
+    """Why episodes could not be played to their end; not those in which it broke on a move that may be none."""
     resets: list[float]
     steps: list[float]
 
@@ -58,34 +61,45 @@ def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence
     """Raises what the environment's class raises over a wire that is not its own; Refused, SessionLost."""
     one, other = spec.make(sessions[0]), spec.make(sessions[-1])
     played = [_play(spec, one, seed) for seed in seeds[:PLAYED]]
-    questions = [question for question, _ in played] + [Episode(one, seed).question for seed in seeds[PLAYED:]]
+    questions = [episode.question for episode in played]
+    questions += [Episode(one, seed).question for seed in seeds[PLAYED:]]
     again = [Episode(other, seed).question for seed in reversed(seeds)][::-1]
     return Seen(
         questions,
         again,
-        [reward for _, reward in played],
+        [episode.reward for episode in played if episode.reward is not None],
+        [episode.broken for episode in played if episode.broken],
         [took for session in dict.fromkeys((sessions[0], sessions[-1])) for took in session.resets],
         sessions[0].steps,
     )
 
 
-def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> tuple[str, float | None]:
-    """One episode: its question and its reward."""
-    episode = Episode(environment, seed)
+class Played(NamedTuple):
+    """What came of one episode."""
+
+    question: str
+    reward: float | None
+    broken: str
+
+
+def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> Played:
+    episode, guessed = Episode(environment, seed), False
     while not episode.done:
-        name, arguments = _move(spec, episode)
+        try:
+            name, arguments = next_call(spec.name, spec.settings, episode.messages, 0.0, seed)
+        except (ModuleNotFoundError, ValueError):  # there is no script, or it does not know this question
+            name, arguments = _any_move(episode)
+            guessed = True
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"id": f"call_{episode.turns}", "type": "function", "function": function}
         episode.hear({"role": "assistant", "content": None, "tool_calls": [call]})
-    return episode.question, episode.reward
+    may_break = guessed and episode.broken.startswith(BROKE)
+    return Played(episode.question, episode.reward, "" if may_break else episode.broken)
 
 
-def _move(spec: EnvironmentSpec, episode: Episode) -> tuple[str, dict[str, Any]]:
-    try:
-        return next_call(spec.name, spec.settings, episode.messages, 0.0, episode.seed)
-    except (ModuleNotFoundError, ValueError):  # there is no script, or it does not know these settings
-        function = episode.tools[0]["function"]
-        return function["name"], {
-            name: schema["enum"][0] if "enum" in schema else ANY.get(schema.get("type", "string"), "0")
-            for name, schema in function["parameters"].get("properties", {}).items()
-        }
+def _any_move(episode: Episode) -> tuple[str, dict[str, Any]]:
+    function = episode.tools[0]["function"]
+    return function["name"], {
+        name: schema["enum"][0] if "enum" in schema else ANY.get(schema.get("type", "string"), "0")
+        for name, schema in function["parameters"].get("properties", {}).items()
+    }

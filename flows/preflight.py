@@ -22,7 +22,8 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import questions
 from apprentice.tasks.specs import StudentSpec, Window
 from apprentice.tasks.stage import Work
-from apprentice.tasks.student import named_model, student, tokenizer_of
+from apprentice.tasks.student import student, tokenizer_of
+from apprentice.tasks.student_model import named_model
 from apprentice.tasks.student_template import check_prompt
 from apprentice.tasks.teacher import read_key
 

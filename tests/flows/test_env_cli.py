@@ -193,7 +193,7 @@ def test_a_server_that_refuses_the_reset_fails_with_its_words(server: Any):
         ("forgetful", "seeds", "the same seed asked two different questions"),
         ("stubborn", "seeds", "5 seeds asked one and the same question"),
         ("counting", "seeds", "the same seed asked two different questions"),
-        ("generous", "reward", "a reward was 7.0, not 0 to 1"),
+        ("generous", "reward", "reward is 7.0, which is not within 0 to 1"),
         ("page", "health", "/health is no OpenEnv server's (status 200)"),
         ("asleep", "health", "it answers 503: it sleeps, starts or fails"),
         ("deaf", "sessions", "it opens none"),

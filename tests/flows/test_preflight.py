@@ -73,7 +73,7 @@ def stopped(chosen: Recipe, folder: Path) -> str:
         ("forgetful", "the same seed asked two different questions"),
         ("stubborn", "5 seeds asked one and the same question"),
         ("counting", "the same seed asked two different questions"),
-        ("generous", "7"),
+        ("generous", "reward is 7.0, which is not within 0 to 1"),
         ("page", "/health is no OpenEnv server's"),
         ("deaf", "it opens none"),
         ("asleep", "cannot be reached"),
@@ -189,7 +189,7 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
     (folder / "chat_template.jinja").unlink()
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
-    said = stopped(recipe(endpoint, f"student={{model: '{folder}', revision: any}}"), tmp_path)
+    said = stopped(recipe(endpoint, f"student={{model: '{folder}'}}"), tmp_path)
     assert says in said
     assert endpoint.requests == []
 
