@@ -10,6 +10,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.reply import BadReply
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import AtCapacity, Refused, SessionLost
 from apprentice.envs.space import Space
@@ -107,6 +108,8 @@ def _seen(
     except Refused as refused:
         return _foreign(server, spec, f"it refuses a reset or a step: {refused}")
     except SessionLost as lost:
+        if isinstance(lost.__cause__, BadReply):
+            return _foreign(server, spec, f"its replies are not those of {spec.name} ({lost})")
         return Finding("wire", "wrong", f"it went away: {lost}", "See the server's own log; check again.")
     except Exception as error:  # whatever the class stumbles over in the replies of another environment
         return _foreign(server, spec, f"its replies are not those of {spec.name} ({type(error).__name__}: {error})")
