@@ -43,4 +43,4 @@ def test_a_run_ends_clearly_where_a_message_is_answered_with(kind: str, spoils: 
         )
     assert_clear_exit(ended)
     assert "Nobody foresaw this" not in ended.stdout + ended.stderr
-    assert "then run again" in ended.stdout + ended.stderr, "it says what to do"
+    assert "run again" in ended.stdout + ended.stderr, "it says what to do"
