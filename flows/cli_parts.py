@@ -45,7 +45,8 @@ SET = Annotated[
 KEY = Annotated[
     str,
     typer.Argument(
-        help="As `apprentice run` prints it, or its first 6 characters or more; or namespace/repository@key."
+        help="A key, a revision or a tag as `apprentice run` and its report show it, or its first 6 characters; "
+        "with namespace/repository@ before it where several have the same."
     ),
 ]
 STORE = Annotated[Path, typer.Option(help="The folder of artifacts.")]
