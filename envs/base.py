@@ -13,6 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.reply import BadReply, Reply, checked_text
 from apprentice.envs.session import Session
+from apprentice.envs.source import digest_of
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ class ToolEnvironment(ABC):
     """
 
     Settings: ClassVar[type[BaseModel]]
-    version: ClassVar[str]  # enters every artifact's key: raise it when the same seed means another question or reward
+    version: ClassVar[str]  # for people: raise it when the same seed means another question or reward
     extra: ClassVar[tuple[str, str]] = (
         "",
         "",
@@ -161,8 +163,13 @@ class ToolEnvironment(ABC):
 
     @classmethod
     def _version_under(cls, settings: dict[str, Any]) -> str:
-        """The version that enters keys."""
+        """The version that people are told."""
         return cls.version
+
+    @classmethod
+    def _code_under(cls, settings: dict[str, Any]) -> str:
+        """The digest of its folder: this class, its script, its server."""
+        return digest_of(Path(inspect.getfile(cls)).parent)
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """What kind of question this is, such as {"terms": 3}, for the slices of an evaluation; needs no session."""

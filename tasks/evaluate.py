@@ -51,7 +51,7 @@ def evaluate(
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()
-                model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed)
+                model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed, bench.work.trusted)
                 opened.result()
                 play_batched(pool, ahead, model, protocol, keep)
         return publish(kept, bench.out / "episodes.jsonl", protocol, checkpoint.stage)

@@ -19,6 +19,7 @@ from apprentice.tasks.rendering import load_tokenizer
 from apprentice.tasks.specs import EvaluateSpec
 from apprentice.tasks.student import load_model
 from apprentice.tasks.teacher import Spent, Teacher
+from apprentice.tasks.trust import Trusted
 
 Keep = Callable[[Examined], None]
 
@@ -124,16 +125,17 @@ class LocalModel:
 
     Args:
         seed: Of sampled decoding.
+        trusted: Whose Python code may be run.
     """
 
-    def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int):
+    def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int, trusted: Trusted = ()):
         import torch
         from transformers import GenerationConfig
 
         self._protocol = protocol
-        self._tokenizer = load_tokenizer(checkpoint)
+        self._tokenizer = load_tokenizer(checkpoint, trusted)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._model = load_model(checkpoint).to(device).eval()
+        self._model = load_model(checkpoint, trusted).to(device).eval()
         # a cache of full length from the start: a growing one is copied at every token (a third of the time, here)
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
         self._generation = GenerationConfig(
