@@ -59,12 +59,8 @@ screenshots: .venv/ready  ## the pictures in docs/ of Prefect's pages, taken ane
 bench-scaling: .venv/ready  ## the points of deployments/SCALING.md that this machine can reach
 	$(BIN)/python -m tests.bench.scaling
 
-spaces: .venv/ready build/uv/bin/uv  ## what makes the folders in envs/ deployable, uv.lock included; needs PyPI. ENV=echo: one
-	$(BIN)/python -m apprentice.deployments.spaces --uv build/uv/bin/uv $(ENV)
-
-build/uv/bin/uv:
-	$(PYTHON) -m venv build/uv
-	build/uv/bin/python -m pip install --quiet 'uv>=0.13,<1'
+spaces: .venv/ready  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
+	$(BIN)/apprentice env build $(ENV)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.session import Refused, Reply, Session
@@ -27,6 +27,12 @@ BROKE = "EXECUTION_ERROR"
 
 LONGEST_ACTION = 20_000
 """Characters of an action's JSON; a server closes the connection on a message that is much longer."""
+
+
+class EnvironmentSettings(BaseModel):
+    """The settings of an environment, as a recipe names them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class ToolEnvironment(ABC):

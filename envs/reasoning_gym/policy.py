@@ -5,10 +5,11 @@ Why: without an account someone must play the teacher. It knows only the questio
 on a fixed share of the questions (the same ones every time), so that the reward filter has work to do.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
+
+from apprentice.envs.policy import digest, errs, question_in
 
 
 def _chain_sum(question: str) -> str:
@@ -45,11 +46,10 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
+    question = question_in(messages)
     answer = SOLVERS[settings["dataset"]](question)
-    draw = hashlib.sha256(question.encode()).digest()
-    wrong = int.from_bytes(draw[:4], "big") / 2**32 < error_rate
-    return "answer", {"answer": _slip(answer, draw[4]) if wrong else answer}
+    wrong = errs(question, error_rate)
+    return "answer", {"answer": _slip(answer, digest(question)[4]) if wrong else answer}
 
 
 def _slip(answer: str, draw: int) -> str:
