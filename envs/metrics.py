@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from typing import Literal
 
 Counted = Literal[
-    "episodes", "prompt_tokens", "completion_tokens", "cost_usd", "retries", "reconnects", "waited_s", "device_s"
+    "episodes",
+    "prompt_tokens",
+    "completion_tokens",
+    "cost_usd",
+    "usage_corrected",
+    "retries",
+    "reconnects",
+    "waited_s",
+    "device_s",
 ]
 
 _totals: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 class EnvironmentServer(BaseModel):
     """An OpenEnv server. Not part of any key: a question is the same on every server."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     url: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """http:// or https://; for a Space https://OWNER-NAME.hf.space. One that runs already."""

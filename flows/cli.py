@@ -148,7 +148,9 @@ def status(
 def dashboard(
     recipe: Annotated[Path | None, typer.Argument(help="Whose curves are shown; those of all when left out.")] = None,
     store: Annotated[Path | None, typer.Option(help="The folder of artifacts; the recipe's, or artifacts.")] = None,
-    port: Annotated[int | None, typer.Option(help="The first free one from 7860 on when left out.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The first free one from 7860 on when left out.")
+    ] = None,
     browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
     set_: SET = None,
 ) -> None:

@@ -3,6 +3,8 @@
 In: the store's folder, a project or all of them, a port. Out: a server on 127.0.0.1 until it is interrupted.
 """
 
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from threading import Event
 
@@ -28,10 +30,12 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
 
     here = {"host": "127.0.0.1", "server_port": port, "share": False, "open_browser": browser, "block_thread": False}
     try:
-        server, *_ = trackio.show(project, **here)
+        with redirect_stdout(StringIO()):  # it prints an address with a token that lets whoever has it write
+            server, url, *_ = trackio.show(project, **here)
     except OSError as error:
         raise Stop(f"The dashboard has no port to listen on: {error}", "Name another with --port.") from None
-    print("Ctrl-C ends it.", flush=True)
+    shown = f"?project={project}" if project else ""
+    print(f"The dashboard is at {url.rstrip('/')}/{shown}; Ctrl-C ends it.", flush=True)
     try:
         Event().wait()
     except KeyboardInterrupt:

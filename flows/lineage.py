@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from apprentice.tasks.lineage import Lineage, Node
+from apprentice.tasks.who_played import who_played
 
 PIECES = 12
 """Ranges, or missing seeds, that are named; of more than that only the number is told."""
@@ -107,7 +108,7 @@ def _environment(spec: dict[str, Any]) -> str:
 
 def _leaves(settings: dict[str, Any]) -> Iterator[str]:
     if settings.get("scripted_error_rate") is not None:
-        yield f"scripted teacher, wrong on {settings['scripted_error_rate']:.0%}"
+        yield who_played(settings)
         return
     for name, value in settings.items():
         if name == "environment" or value is None:

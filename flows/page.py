@@ -25,6 +25,7 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
     """The whole page. `pictures`: by the title under which the text shows them."""
     sections = [
         f"# {report['recipe']}, seed {report['seed']}",
+        f"\nThe teacher: {code(report['played_by'])}.\n",
         *_results(report),
         *_decision(report),
         *_guards(report["guards"]),

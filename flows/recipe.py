@@ -22,6 +22,7 @@ from apprentice.tasks.specs import (
     GateSpec,
     LengthsSpec,
     ProbeSpec,
+    Reporter,
     SeedWindows,
     Spec,
     StudentSpec,
@@ -40,7 +41,7 @@ RENAMED = {"server": "env"}
 class Recipe(BaseModel):
     """A whole run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """Names the repositories: lower case, digits, dots, dashes."""
@@ -51,6 +52,9 @@ class Recipe(BaseModel):
     env: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     trackio: TrackioSpec = TrackioSpec()
+    report_to: list[Reporter] = ["trackio"]
+    """Who is sent the curves of trainings while they grow, such as [trackio, wandb]; changes nothing of what is made.
+    Weights & Biases and MLflow are set up by their own environment variables."""
     windows: WindowSpecs
     teacher: TeacherSpec
     student: StudentSpec
@@ -91,7 +95,7 @@ class Recipe(BaseModel):
     def for_record(self) -> dict[str, Any]:
         """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
         servers and store were."""
-        without: Any = {"env": True, "store": True, "trackio": True, "guards": {"__all__": {"env"}}}
+        without: Any = {"env": True, "store": True, "trackio": True, "report_to": True, "guards": {"__all__": {"env"}}}
         whole = self.model_dump(mode="json", exclude=without)
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 
@@ -226,6 +230,7 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
         raise Stop(f"{path} holds no recipe.", "Start from one in deployments/recipes/.")
     for override in overrides:
         override_field(given, override)
+    _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
@@ -248,6 +253,18 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         raise Stop(f"--set {override}: what stands after = is no YAML.", "Close its brackets and quotes.") from None
+
+
+def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:
+    """Who names a model on the command line means that model, not the file's script; and the other way round."""
+    teacher, script = recipe.get("teacher"), {"teacher.scripted_error_rate"}
+    model = {"teacher.model", "teacher.base_url"}
+    if not isinstance(teacher, dict):
+        return
+    for override, replaced in ((model, script), (script, model)):
+        if any(teacher.get(path.partition(".")[2]) is not None for path in override & named):
+            for path in replaced - named:
+                teacher.pop(path.partition(".")[2], None)
 
 
 def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:

@@ -50,7 +50,7 @@ class GuardSpec(Spec):
     """Distinct ones; 200 show a fall of about 10 points at 50%."""
     may_fall: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share by which its accuracy may fall."""
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = Field(default=None, ge=1)
     """Tokens a turn may take; those of the evaluation when left out."""
 
 

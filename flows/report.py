@@ -93,6 +93,7 @@ def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
     report = read_verdict(fetch(made.judged)) | {
         "recipe": recipe.name,
         "seed": recipe.seed,
+        "played_by": recipe.teacher.called,
         "decoding": recipe.evaluate.decoding,
         "gate": read_decision(fetch(made.outcome.release)),
         "is_champion": made.outcome.is_champion,

@@ -24,6 +24,7 @@ from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.questions import questions
+from apprentice.tasks.reporters import check_reporters
 from apprentice.tasks.sft import sft
 from apprentice.tasks.stage import Work
 from apprentice.tasks.student import student
@@ -45,14 +46,17 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
     recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
     folder = new_run_folder(runs, recipe)
     link_up(recipe)
-    check_space(recipe.trackio, recipe.name)
+    if "trackio" in recipe.report_to:
+        check_space(recipe.trackio, recipe.name)
     if not gpu:
+        check_reporters(recipe.report_to)
         warn_of_hardware(recipe)
     with RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
-        work = Work(store, servers, here(), pool, recipe=recipe.for_record(), trackio=recipe.trackio)
+        written = recipe.for_record()
+        work = Work(store, servers, here(), pool, recipe=written, trackio=recipe.trackio, report_to=recipe.report_to)
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

@@ -32,6 +32,7 @@ from apprentice.tasks.artifacts import (
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.grpo import grpo
+from apprentice.tasks.reporters import check_reporters
 from apprentice.tasks.sft import sft
 from apprentice.tasks.specs import EvaluateSpec
 from apprentice.tasks.stage import Stage, Work
@@ -90,10 +91,12 @@ STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
 
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     """The stage, with no more patience for its environment than a device is worth."""
+    check_reporters(recipe.report_to)
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
         written = recipe.for_record()
-        work = Work(store, servers, here(), holds_device=True, recipe=written, trackio=recipe.trackio)
+        curves = recipe.trackio, recipe.report_to
+        work = Work(store, servers, here(), None, True, written, *curves)
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

@@ -12,6 +12,7 @@ from typing import Any
 from apprentice.tasks.ancestry import Ancestry
 from apprentice.tasks.markdown import code, fenced, markdown_table
 from apprentice.tasks.rendering import TRUSTED
+from apprentice.tasks.who_played import who_played_for_strangers
 
 HIDDEN = "(not shown)"
 OF_A_MACHINE = re.compile(r"\w://|^(/|~/|\.{1,2}/|[A-Za-z]:\\)\S")
@@ -60,6 +61,11 @@ def acted_in(ancestry: Ancestry) -> str:
     """The environment, within a sentence."""
     environment = ancestry.environment()
     return code(called(environment)) if environment else "an environment that no record of it names any more"
+
+
+def taught_by(teacher: dict[str, Any]) -> str:
+    """Who played a teacher's episodes, within a sentence."""
+    return code(who_played_for_strangers(teacher | {"model": shown(teacher.get("model"))}))
 
 
 def decoded(spec: dict[str, Any]) -> str:

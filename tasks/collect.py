@@ -40,7 +40,7 @@ PASSES = 2
 """Times that an episode which infrastructure lost is played, all others first."""
 
 
-@stage(gives=Rollouts, version=3, title="Teacher's rollouts")
+@stage(gives=Rollouts, version=3, title="Teacher's rollouts ({teacher.called})")
 def collect(
     bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:

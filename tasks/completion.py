@@ -1,28 +1,37 @@
-"""What is looked at of a chat completion: the first choice's message, and the usage.
+"""What is looked at of a chat completion: the first choice's message, and the usage as it is.
 
 In: the endpoint's JSON. Out: a message with only what belongs to a conversation.
 Why not the SDK's own types: endpoints differ in all the rest, and what is not of this shape is asked for again.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from apprentice.tasks.episode import Message
 
 
+def _is_text(text: str) -> str:
+    """Half a surrogate, which JSON can spell, is no text: it can be neither written down nor sent."""
+    text.encode()
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_is_text)]
+
+
 class _Function(BaseModel):
-    name: str = ""
-    arguments: str = ""
+    name: _Text = ""
+    arguments: _Text = ""
 
 
 class _Call(BaseModel):
-    id: str | None = None
+    id: _Text | None = None
     function: _Function = _Function()
 
 
 class _Said(BaseModel):
-    content: str | None = None
+    content: _Text | None = None
     tool_calls: list[_Call] | None = None
 
 
@@ -30,34 +39,12 @@ class _Choice(BaseModel):
     message: _Said = _Said()
 
 
-class _PromptDetails(BaseModel):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(BaseModel):
-    reasoning_tokens: int | None = None
-
-
-class Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-    @property
-    def cached(self) -> int:
-        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
-
-    @property
-    def reasoning(self) -> int:
-        return (self.completion_tokens_details and self.completion_tokens_details.reasoning_tokens) or 0
-
-
 class Completion(BaseModel):
     """One chat completion."""
 
     choices: list[_Choice] | None = None
-    usage: Usage | None = None
+    usage: Any = None
+    """Whatever the endpoint says of it; see `usage_of`."""
 
     @classmethod
     def read(cls, raw: Any) -> "Completion":
@@ -65,7 +52,7 @@ class Completion(BaseModel):
         try:
             return cls.model_validate(raw)
         except ValidationError:
-            return cls()
+            return cls(usage=raw.get("usage") if isinstance(raw, dict) else None)
 
     def message(self) -> Message:
         """The first choice's message, with only what belongs to a conversation; empty when there is none."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from apprentice.tasks.ancestry import Ancestry
 from apprentice.tasks.artifacts import Checkpoint, Evaluation, KeptRollouts, Questions, Rollouts
-from apprentice.tasks.card_parts import decoded, named, shown
+from apprentice.tasks.card_parts import decoded, named, shown, taught_by
 from apprentice.tasks.markdown import code
 
 
@@ -28,14 +28,11 @@ def played_by(ancestry: Ancestry) -> dict[str, Any] | None:
 
 def _by_teacher(played: dict[str, Any]) -> list[str]:
     teacher, window = played["teacher"], played["window"]
-    rate = teacher["scripted_error_rate"]
-    who = f"{code(str(shown(teacher['model'])))} through the OpenAI API"
     how = f"Temperature {teacher['temperature']}"
-    if rate is not None:
-        who = f"a script that knows the answers, wrong by design on {rate:.1%} of the questions; no model"
-        how = "A script has no temperature"
+    if (rate := teacher["scripted_error_rate"]) is not None:
+        how = f"A script knows the answers, is wrong by design on {rate:.1%} of the questions, and has no temperature"
     return [
-        f"The teacher: {who}.",
+        f"The teacher: {taught_by(teacher)}.",
         f"{how}; at most {teacher['max_tokens']} tokens an answer; a malformed answer is asked for "
         f"{played['spec']['asks']} times at most.",
         f"The seeds: {_seeds(window)}, one episode each.",
@@ -75,8 +72,8 @@ def _by_examination(ancestry: Ancestry) -> list[str]:
         return []
     lines = [f"The model: {named(model)}."] if model else []
     if endpoint:
-        who = "the scripted teacher" if endpoint["scripted_error_rate"] is not None else shown(endpoint["model"])
-        lines = [f"The model: {code(str(who))} at an endpoint, as of {code(str(shown(settings['as_of'])))}."]
+        who = taught_by(endpoint)
+        lines = [f"The model: {who}, as of {code(str(shown(settings['as_of'])))}."]
     lines += [f"The questions: {named(asked)}."] if asked else []
     meant = "Accuracy is the share of episodes with reward 1.0; partial credit counts in the mean reward only."
     if spec["protocol"] == "tutorial":

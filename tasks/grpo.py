@@ -33,6 +33,7 @@ from apprentice.tasks.said import keep_said
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training_specs import GrpoSpec
+from apprentice.tasks.trl_arguments import config_of
 from apprentice.tasks.watcher import settle, watch
 from apprentice.tasks.ways import WAYS, row_of
 
@@ -75,12 +76,13 @@ def train_grpo(
     set_seed(seed)
     asked = Asked(bench.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl")  # each process knows all of them
     server = bench.work.servers.environment(environment.name)
-    own = spec.sessions()
-    with EnvironmentPool(environment, server, own, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
+    places = spec.sessions()
+    with EnvironmentPool(environment, server, places, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
         instance = environment.make()
         streams = streams_of(instance, spec)
-        config = _config(bench, spec, seed, streams)  # before the model: it says how that is sharded
+        own = grpo_arguments(bench, spec, seed, streams)
+        config = config_of("grpo", own, spec.args)  # before the model: it says how that is sharded
         folder = bench.fetch(checkpoint)
         used = [row for row in read_questions(bench.fetch(questions), "grpo") if row["used"]]
         used, held = split(used, spec.held_out.questions, before=folder)
@@ -161,20 +163,19 @@ def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str,
     return name, pool.server.parts[name].url, granted[name]
 
 
-def _config(bench: Bench, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)) -> Any:
-    from trl import GRPOConfig
-
-    return GRPOConfig(
+def grpo_arguments(bench: Bench, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)) -> dict[str, Any]:
+    """What GRPOConfig is told, but for the recipe's `args`."""
+    return {
         **arguments(bench, spec, seed, "grpo"),
         **evaluation(spec),
         **generation_arguments(spec.generation),
-        reward_weights=[stream.weight for stream in streams],
-        max_steps=spec.max_steps,
-        shuffle_dataset=False,  # the rows are, see _rows
-        num_generations=spec.num_generations,
-        max_completion_length=spec.max_completion_length,
-        max_grad_norm=spec.max_grad_norm,
-        temperature=spec.temperature,
-        beta=spec.beta,
-        chat_template_kwargs=TEMPLATE_ARGUMENTS,
-    )
+        "reward_weights": [stream.weight for stream in streams],
+        "max_steps": spec.max_steps,
+        "shuffle_dataset": False,  # the rows are, see _rows
+        "num_generations": spec.num_generations,
+        "max_completion_length": spec.max_completion_length,
+        "max_grad_norm": spec.max_grad_norm,
+        "temperature": spec.temperature,
+        "beta": spec.beta,
+        "chat_template_kwargs": TEMPLATE_ARGUMENTS,
+    }

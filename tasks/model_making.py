@@ -17,7 +17,8 @@ from apprentice.tasks.artifacts import (
     SftCheckpoint,
     Verdict,
 )
-from apprentice.tasks.card_parts import decoded, named, shown
+from apprentice.tasks.card_parts import decoded, named, shown, taught_by
+from apprentice.tasks.dataset_making import played_by
 from apprentice.tasks.markdown import code, markdown_table
 from apprentice.tasks.specs import Spec
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
@@ -118,7 +119,10 @@ def trainings(ancestry: Ancestry) -> list[str]:
 def _trained_on(trained: Ancestry) -> list[str]:
     kept, asked = trained.nearest(KeptRollouts), trained.nearest(Questions)
     if trained.is_a(SftCheckpoint):
-        return [f"On {named(kept)}, of {kept.counts.get('kept', 'an unknown number of')} episodes.", ""] if kept else []
+        played = played_by(trained)
+        who = f" Their teacher: {taught_by(played['teacher'])}." if played else ""
+        episodes = kept.counts.get("kept", "an unknown number of") if kept else 0
+        return [f"On {named(kept)}, of {episodes} episodes.{who}", ""] if kept else []
     if asked is None:
         return []
     return [f"On the questions for `grpo` in {named(asked)}; the reward is the environment's. {_rung(trained)}", ""]

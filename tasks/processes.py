@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -26,7 +26,7 @@ from apprentice.envs.metrics import Counted, count
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import ProcessDied, Stop
-from apprentice.tasks.specs import TrackioSpec
+from apprentice.tasks.specs import Reporter, TrackioSpec
 from apprentice.tasks.stage import Bench, StandingServers
 from apprentice.tasks.training_specs import GrpoSpec, TrainerSpec
 
@@ -47,6 +47,7 @@ class Job(NamedTuple):
     project: str
     servers: StandingServers
     trackio: TrackioSpec
+    report_to: Sequence[Reporter]
     address: str
     secret: bytes
 
@@ -88,7 +89,9 @@ def _job(body: Callable[..., Any], bench: Bench, given: tuple[Any, ...], address
     names = [each.name for each in given if isinstance(each, EnvironmentSpec)]
     servers = StandingServers({name: work.servers.environment(name) for name in names}, None)
     store = work.store.root, work.store.project
-    return Job(body, given, bench.key, bench.out, bench.scratch, *store, servers, work.trackio, address, secret)
+    return Job(
+        body, given, bench.key, bench.out, bench.scratch, *store, servers, work.trackio, work.report_to, address, secret
+    )
 
 
 def _configured(spec: TrainerSpec, default: Path) -> Path:

@@ -20,6 +20,7 @@ from apprentice.tasks.rendering import load_tokenizer, training_row
 from apprentice.tasks.stage import Bench, stage
 from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training_specs import SftSpec
+from apprentice.tasks.trl_arguments import config_of
 from apprentice.tasks.watcher import settle, watch
 
 Episode = dict[str, Any]
@@ -43,7 +44,7 @@ def train_sft(
     """The stage's body, in each of its processes."""
     from datasets import Dataset
     from transformers import set_seed
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTTrainer
 
     set_seed(seed)
     folder = bench.fetch(student)
@@ -52,19 +53,13 @@ def train_sft(
         played, apart = held_apart(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
-    config = SFTConfig(
-        **arguments(bench, spec, seed, "sft"),
-        num_train_epochs=spec.epochs,
-        max_length=lengths.max_length,
-        assistant_only_loss=True,
-        **(_evaluation(an_epoch, spec) if apart else {}),
-    )
+    own = sft_arguments(bench, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = SFTTrainer(
         model=model_to_train(folder, spec),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         eval_dataset={label: Dataset.from_list(_rows(each)) for label, each in apart.items()} or None,
-        args=on_one_gpu(config),
+        args=on_one_gpu(config_of("sft", own, spec.args)),
         **adapter_arguments(spec.lora),
     )
     if spec.stop_at_token_accuracy is not None:
@@ -75,6 +70,16 @@ def train_sft(
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
     return finish(bench, trainer, SHOWN | of_each, Learned("sft", asked, before=folder), spec.lora)
+
+
+def sft_arguments(bench: Bench, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
+    """What SFTConfig is told, but for the recipe's `args` and what is measured on examples held apart."""
+    return {
+        **arguments(bench, spec, seed, "sft"),
+        "num_train_epochs": spec.epochs,
+        "max_length": max_length,
+        "assistant_only_loss": True,
+    }
 
 
 def held_apart(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[Episode]]]:

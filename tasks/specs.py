@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from apprentice.tasks.who_played import who_played
+
 
 class Spec(BaseModel):
-    """Frozen; unknown fields are refused."""
+    """Frozen; unknown fields are refused, and numbers that are none. A numeric field has its range in its type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     def in_key(self) -> dict[str, Any]:
         """What enters a key: all fields but the operational ones and those that only choose."""
@@ -25,7 +27,12 @@ class Spec(BaseModel):
 
     def _without(self, *marks: dict[str, Any]) -> dict[str, Any]:
         """Of sections within it, too."""
-        left_out = {name for name, field in type(self).model_fields.items() if field.json_schema_extra in marks}
+        left_out = {
+            name
+            for name, field in type(self).model_fields.items()
+            if field.json_schema_extra in marks
+            or (field.json_schema_extra == WHEN_GIVEN and getattr(self, name) == field.default)
+        }
         sections = {name: value for name, value in self if isinstance(value, Spec) and name not in left_out}
         whole = self.model_dump(mode="json", exclude=left_out)
         return whole | {name: value._without(*marks) for name, value in sections.items()}
@@ -35,6 +42,9 @@ HOW: dict[str, Any] = {"operational": True}
 """Marks a field that says how fast, how patiently or how dear, and never what: changing it makes nothing anew."""
 CHOOSES: dict[str, Any] = {"chooses": True}
 """Marks a field from which a run chooses: what was chosen enters the key by itself, what was not does not."""
+WHEN_GIVEN: dict[str, Any] = {"when_given": True}
+"""Marks a field that enters the key only where it differs from its default: a later one leaves older keys as they are.
+"""
 
 
 class Window(Spec):
@@ -78,16 +88,24 @@ class SeedWindows(Spec):
 class BuiltStudent(Spec):
     """A Qwen3 made and seeded on the spot, with a byte-level tokenizer: nothing is downloaded."""
 
-    hidden_size: int = 128
+    hidden_size: int = Field(default=128, ge=2)
     """Width. Twice the width is about four times the work."""
-    intermediate_size: int = 384
+    intermediate_size: int = Field(default=384, ge=1)
     """Width of the feed-forward layers."""
-    layers: int = 4
+    layers: int = Field(default=4, ge=1)
     """Depth: the work grows with it."""
-    heads: int = 4
-    """Attention heads; they divide hidden_size."""
-    max_positions: int = 512
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; they divide hidden_size into even parts."""
+    max_positions: int = Field(default=512, ge=1)
     """Longest sequence in tokens."""
+
+    @model_validator(mode="after")
+    def _heads_divide_it(self) -> "BuiltStudent":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"heads ({self.heads}) must divide hidden_size ({self.hidden_size}) into parts of an even size"
+            )
+        return self
 
 
 class StudentSpec(Spec):
@@ -110,6 +128,10 @@ class StudentSpec(Spec):
         if self.model is not None and self.revision is None:
             raise ValueError(f"name the revision of {self.model}, best a commit: a branch moves and the key does not")
         return self
+
+
+Reporter = Literal["trackio", "wandb", "mlflow"]
+"""Where the curves of a training can be sent while they grow, as transformers' `report_to` names it."""
 
 
 class TrackioSpec(Spec):
@@ -135,18 +157,21 @@ class Prices(Spec):
     """Reasoning tokens included."""
 
 
+DEFAULT_TEACHER = "gpt-5-mini"
+
+
 class TeacherSpec(Spec):
-    """Who shows how: any OpenAI-compatible endpoint, or the environment's scripted policy behind a local one."""
+    """Who shows how: a model at any OpenAI-compatible endpoint, or else the environment's scripted policy."""
 
     scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Set: the scripted policy plays, wrong on this share of the questions. Costs nothing."""
+    """Set: no model, but the scripted policy plays, wrong on this share of the questions. Costs nothing."""
     base_url: str | None = None
-    """The endpoint; left out, OpenAI's own."""
-    model: str = "gpt-5-mini"
-    """As the endpoint calls it."""
-    max_tokens: int = 1024
+    """The endpoint; left out, OpenAI's own. Not beside `scripted_error_rate`."""
+    model: str = ""
+    """As the endpoint calls it; left out, gpt-5-mini. Not beside `scripted_error_rate`."""
+    max_tokens: int = Field(default=1024, ge=1)
     """Tokens an answer may take, reasoning included."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0.0, le=2.0)
     """Left out of the request for models that refuse it."""
     serves_student: bool = False
     """A student of ours behind vLLM or the like: it is sent the tools and the template arguments of its training."""
@@ -178,7 +203,21 @@ class TeacherSpec(Spec):
     @property
     def called(self) -> str:
         """Its name, for people."""
-        return self.model if self.scripted_error_rate is None else "the scripted teacher"
+        return who_played(self.model_dump())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_one_of_two(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if given.get("scripted_error_rate") is None:
+            return given | {"model": given.get("model") or DEFAULT_TEACHER}
+        if named := [name for name in ("model", "base_url") if given.get(name)]:
+            raise ValueError(
+                f"scripted_error_rate names a script and {' and '.join(named)} a model, and only one of them can play; "
+                f"leave scripted_error_rate out for the model, or {' and '.join(named)} for the script"
+            )
+        return given
 
     @model_validator(mode="after")
     def _can_count(self) -> "TeacherSpec":
@@ -201,9 +240,9 @@ class CollectSpec(Spec):
 class LengthsSpec(Spec):
     """How max_length follows from the lengths."""
 
-    margin: int = 16
+    margin: int = Field(default=16, ge=0)
     """Tokens added to the 99th percentile."""
-    multiple_of: int = 8
+    multiple_of: int = Field(default=8, ge=1)
     """max_length is rounded up to it."""
 
 
@@ -214,11 +253,11 @@ class EvaluateSpec(Spec):
     """Distinct held-out questions. 400 show a difference of about 7 points at 50%; 1,000 one of about 4."""
     decoding: Literal["greedy", "sampled"] = "greedy"
     """`sampled`: at the temperature of training, the policy as it is; `greedy`: its most likely answer."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, gt=0.0)
     """Of sampled decoding."""
-    max_new_tokens: int = 64
+    max_new_tokens: int = Field(default=64, ge=1)
     """Tokens a turn may take."""
-    batch_size: int = Field(default=64, json_schema_extra=HOW)
+    batch_size: int = Field(default=64, ge=1, json_schema_extra=HOW)
     """Episodes generated together, and as many sessions."""
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""

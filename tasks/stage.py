@@ -9,7 +9,7 @@ import importlib
 import inspect
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import update_wrapper
@@ -31,7 +31,7 @@ from apprentice.tasks.cards import write_card
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.log import keep_in, of_stage
 from apprentice.tasks.provenance import Provenance, code_version, parent
-from apprentice.tasks.specs import Spec, TrackioSpec
+from apprentice.tasks.specs import Reporter, Spec, TrackioSpec
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.trackio_log import keep_curves_in
 
@@ -119,6 +119,7 @@ class Work:
         holds_device: A device waits with this process, and whoever dispatched it tells of it.
         recipe: What is written beside every artifact of how the whole run was meant.
         trackio: Where the curves of trainings grow; in the store's folder when left out.
+        report_to: Who is sent them.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Work:
         holds_device: bool = False,
         recipe: dict[str, Any] | None = None,
         trackio: TrackioSpec | None = None,
+        report_to: Sequence[Reporter] = ("trackio",),
     ):
         self.store = store
         self.servers = servers
@@ -138,6 +140,7 @@ class Work:
         self.holds_device = holds_device
         self.recipe = recipe or {}
         self.trackio = trackio or TrackioSpec()
+        self.report_to = report_to
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
         keep_curves_in(store.root)

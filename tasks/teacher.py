@@ -9,27 +9,22 @@ import asyncio
 import json
 import os
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
-import tenacity
-
 from apprentice.envs.metrics import count
-from apprentice.envs.patience import failing_for
 from apprentice.envs.waiting import wait_for
+from apprentice.tasks import announce
 from apprentice.tasks.budget import Budget
-from apprentice.tasks.completion import Completion, Usage
+from apprentice.tasks.completion import Completion
 from apprentice.tasks.episode import Message, problems
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.limits import Rate, limit_name
 from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.specs import TeacherSpec
-
-LEAST_ATTEMPTS = 4
-"""Times that a request is sent before it is given up: one that waits long for its turn is not given up at once."""
-LONGEST_WAIT = 60.0
-"""Seconds: a Retry-After beyond it is cut to it."""
+from apprentice.tasks.teacher_retries import Redirected, Unanswered, may_pass, no_quota, retrying
+from apprentice.tasks.usage import usage_of
+from apprentice.tasks.visible import one_line
 
 
 class TeacherFailed(Exception):
@@ -38,14 +33,6 @@ class TeacherFailed(Exception):
 
 class TeacherAway(Exception):
     """The endpoint did not answer one request for longer than one is patient, while it answered others."""
-
-
-class Unanswered(Exception):
-    """A request that got no whole answer; it is sent again."""
-
-    @property
-    def message(self) -> str:
-        return str(self)
 
 
 @dataclass
@@ -82,24 +69,17 @@ class Teacher:
     """
 
     def __init__(self, spec: TeacherSpec, base_url: str | None, asks: int, budget: Budget, share: float = 1.0):
-        from openai import AsyncOpenAI, DefaultAioHttpClient
+        from apprentice.tasks.endpoint_client import endpoint_client  # the SDK takes a second to import
 
         self._key = "none-needed" if spec.scripted_error_rate is not None else read_key(spec)
-        self._client = AsyncOpenAI(
-            api_key=self._key,
-            base_url=base_url,
-            timeout=spec.timeout,
-            max_retries=0,
-            http_client=DefaultAioHttpClient(),  # half the time of the default one for a request
-        )
+        self._client = endpoint_client(self._key, base_url, spec.timeout, spec.max_tokens)
         self._spec = spec
         self._asks = asks
         self._budget = budget
-        self._counts = bool(spec.budget_usd or spec.tokens_per_minute)
         self._answered = monotonic()
         self._answered_once = False
         _, limit, takes_temperature = next(family for family in FAMILIES if spec.model.startswith(family[0]))
-        self._settings: dict[str, Any] = {"model": spec.model, limit: spec.max_tokens}
+        self._settings: dict[str, Any] = {"model": spec.model or "script", limit: spec.max_tokens}
         if takes_temperature:
             self._settings["temperature"] = spec.temperature
         self._url = str(self._client.base_url)
@@ -112,28 +92,35 @@ class Teacher:
                 ("tokens", spec.tokens_per_minute, 2.0 * spec.max_tokens),
             )
         )
-        self._again = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_passes),
-            wait=_as_told,
-            stop=failing_for(spec.patience, attempts=LEAST_ATTEMPTS),
-            before_sleep=lambda _: count("retries"),
-            reraise=True,
-        )
+        self._again = retrying(spec.patience)
+        self._wrong_usage = ""
+        self._warned = False
 
     def close(self) -> None:
         wait_for(self._client.close())
 
-    def say(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str) -> Message:
+    def say(
+        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, seed: int | None = None
+    ) -> Message:
         """The endpoint's next message as it is, adding to `spent`. Raises TeacherFailed, TeacherAway, Stop.
 
-        `choice`: "required" for a call, "auto" where it may also speak.
+        `choice`: "required" for a call, "auto" where it may also speak. `seed`: the question's, for a scripted teacher.
         """
-        return wait_for(self._ask(messages, tools, spent, choice))
+        message = wait_for(self._ask(messages, tools, spent, choice, seed))
+        if self._wrong_usage and not self._warned:
+            self._warned = True
+            announce.warn(
+                f"The teacher's endpoint tells a token usage that cannot be ({self._wrong_usage}): what it tells "
+                "nothing or nonsense of is booked as the most that it can have been."
+            )
+        return message
 
-    def reply(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent) -> Message:
+    def reply(
+        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, seed: int | None = None
+    ) -> Message:
         """The teacher's next message, adding to `spent`. Raises TeacherFailed, TeacherAway, BudgetReached, Stop."""
         for _ in range(self._asks):
-            message = self.say(messages, tools, spent, "required")
+            message = self.say(messages, tools, spent, "required", seed)
             found = problems(message, tools)
             if len(message.get("tool_calls") or []) > 1:
                 found.append("several calls")
@@ -142,13 +129,17 @@ class Teacher:
             spent.asked_again += found
         raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {spent.asked_again[-1]}")
 
-    async def _ask(self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str) -> Message:
+    async def _ask(
+        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, seed: int | None
+    ) -> Message:
         import openai
 
         body: dict[str, Any] = {
             **self._settings,
             "messages": messages,
         }
+        if self._spec.scripted_error_rate is not None:
+            body["seed"] = seed  # a script may look the answer up by it; a model would sample by it
         if tools and self._spec.serves_student:  # the very prompt of training
             body |= {"tools": tools, "tool_choice": choice, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
         elif tools:
@@ -156,6 +147,11 @@ class Teacher:
             body |= {"tools": wire, "tool_choice": choice, "parallel_tool_calls": False}
         try:
             answer = await self._again(self._send, body, spent)
+        except Redirected as redirect:
+            raise Stop(
+                f"The teacher's endpoint {self._url} redirects to {redirect}; the request was not sent there.",
+                "If you trust that address, name it as teacher.base_url, and run again.",
+            ) from None
         except (openai.APIError, Unanswered) as error:
             raise self._explained(error) from None  # what the endpoint said may quote the key
         return answer.message()
@@ -163,50 +159,63 @@ class Teacher:
     async def _send(self, body: dict[str, Any], spent: Spent) -> Completion:
         """One request, within budget and limits. By `post`, not `chat.completions.create`: its typed parameters and
         answers cost more than the whole request does without them, and the answer is data that is checked anyway."""
-        import httpx2
         import openai
 
-        longest_prompt = len(json.dumps(body)) if self._counts else 0  # a token is a byte at least
+        sent = len(json.dumps(body))  # a token is a byte at least
         if self._requests:
             await self._requests.take()
         if self._tokens:
-            await self._tokens.take(longest_prompt / 4 + self._spec.max_tokens)
-        most = self._budget.cost(longest_prompt, self._spec.max_tokens)
-        async with self._budget.reserved(most) as settle:
+            await self._tokens.take(sent / 4 + self._spec.max_tokens)
+        async with self._budget.reserved(self._budget.cost(sent, self._spec.max_tokens)) as settle:
             spent.attempts += 1
             try:
-                async with asyncio.timeout(self._spec.timeout):  # the client's own is for each piece of an answer
-                    raw = await self._client.post("/chat/completions", body=body, cast_to=object)
-            except openai.APIStatusError:
+                raw = await self._post(body)
+            except (openai.APIStatusError, Redirected):
                 settle(0.0)
                 raise
-            except openai.APIConnectionError as error:
-                if isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout):
-                    settle(0.0)  # it was never sent
+            except Unanswered as error:
+                if not error.was_sent:
+                    settle(0.0)
                 raise
-            except TimeoutError:
-                raise Unanswered(f"no whole answer in {self._spec.timeout:.0f} s") from None
-            except ValueError:
-                raise Unanswered("an answer that is no JSON") from None
             answer = Completion.read(raw)
-            settle(self._add(answer.usage, spent, most))
+            settle(self._book(answer, body, sent, spent))
             if not answer.choices and body.get("tool_choice") != "required":  # an examination must not take it for one
                 raise Unanswered("an answer without a choice")
         self._answered, self._answered_once = monotonic(), True
         return answer
 
-    def _add(self, usage: Usage | None, spent: Spent, most: float) -> float:
-        """Adds the answer's usage to `spent`; returns its cost in USD: `most` where the endpoint reports no usage."""
-        cost = most
-        if usage is not None:
-            cost = self._budget.cost(usage.prompt_tokens, usage.completion_tokens, usage.cached)
-            spent.prompt_tokens += usage.prompt_tokens
-            spent.completion_tokens += usage.completion_tokens
-            spent.cached_tokens += usage.cached
-            spent.reasoning_tokens += usage.reasoning
-            count("prompt_tokens", usage.prompt_tokens)
-            count("completion_tokens", usage.completion_tokens)
+    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer's JSON. Raises Unanswered, Redirected, openai.APIError."""
+        try:
+            async with asyncio.timeout(self._spec.timeout):  # the client's own is for each piece of an answer
+                raw = await self._client.post("/chat/completions", body=body, cast_to=object)
+        except TimeoutError:
+            raise Unanswered(f"no whole answer in {self._spec.timeout:g} s") from None
+        except (ValueError, RecursionError):
+            raise Unanswered("an answer that is no JSON") from None
+        if not isinstance(raw, dict):
+            begins = one_line(str(raw))[:60] if isinstance(raw, str) else type(raw).__name__
+            raise Unanswered(f"an answer that is no chat completion: {begins}")
+        return raw
+
+    def _book(self, answer: Completion, body: dict[str, Any], sent: int, spent: Spent) -> float:
+        """Adds what the answer took to `spent`; returns its cost in USD."""
+        message = answer.message()
+        calls = [call["function"] for call in message.get("tool_calls", [])]
+        read = len(message["content"].encode()) + sum(len(each["name"] + each["arguments"]) for each in calls)
+        written = sum(len(str(each.get("content") or "")) for each in body["messages"])
+        usage = usage_of(answer.usage, sent, written, read, self._spec.max_tokens)
+        if usage.wrong:
+            self._wrong_usage = self._wrong_usage or usage.wrong
+            count("usage_corrected")
+        cost = self._budget.cost(usage.prompt, usage.completion, usage.cached)
+        spent.prompt_tokens += usage.prompt
+        spent.completion_tokens += usage.completion
+        spent.cached_tokens += usage.cached
+        spent.reasoning_tokens += usage.reasoning
         spent.cost_usd += cost
+        count("prompt_tokens", usage.prompt)
+        count("completion_tokens", usage.completion)
         count("cost_usd", cost)
         return cost
 
@@ -215,25 +224,38 @@ class Teacher:
         import openai
 
         endpoint = f"The teacher's endpoint {self._url}"
-        said = str(error.message).replace(self._key, "***")[:300]
+        said = self._said(error)
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError):
             return Stop(
                 f"{endpoint} refused the request with status {error.status_code}: {said}",
                 "Check OPENAI_API_KEY (or teacher.key_block), teacher.model and teacher.base_url, and run again.",
             )
-        if _no_quota(error):
+        if no_quota(error):
             return Stop(f"{endpoint} says that the account has no quota left.", "Top it up and run again.")
-        if not _passes(error):
+        if not may_pass(error):
             if self._answered_once:
                 return TeacherFailed(f"{type(error).__name__}: {said}")
             return Stop(f"{endpoint} refused the first request: {said}", "Correct the teacher section of the recipe.")
         cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else said
         if monotonic() - self._answered < self._spec.patience:
-            return TeacherAway(f"{cause} for {self._spec.patience:.0f} s")
+            return TeacherAway(f"{cause} for {self._spec.patience:g} s")
+        if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
+            return Stop(
+                f"{endpoint} has given no answer for {self._spec.patience:g} s ({cause}).",
+                "Check that teacher.base_url is that of an OpenAI-compatible API, such as https://host/v1; if it is, "
+                "run again when it works: finished episodes are kept.",
+            )
         return Stop(
-            f"{endpoint} has not answered for {self._spec.patience:.0f} s ({cause}).",
+            f"{endpoint} has not answered for {self._spec.patience:g} s ({cause}).",
             "Run again when it is back: finished episodes are kept.",
         )
+
+    def _said(self, error: Any) -> str:
+        """What the endpoint said, in a line, without the key."""
+        body = getattr(error, "body", None)
+        told = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body
+        whole = f"{error.message}: {told}" if told and str(told) not in str(error.message) else str(error.message)
+        return one_line(whole.replace(self._key, "***"))[:300]
 
 
 def read_key(spec: TeacherSpec) -> str:
@@ -255,39 +277,6 @@ def read_key(spec: TeacherSpec) -> str:
             "Set it in the environment (any text for an endpoint that asks for none) and run again.",
         )
     return key
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether trying again may help: no connection, no answer in time, 408, 409, 429 or 5xx."""
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        return (error.status_code in (408, 409, 429) or error.status_code >= 500) and not _no_quota(error)
-    return isinstance(error, openai.APIConnectionError | Unanswered)
-
-
-def _no_quota(error: Any) -> bool:
-    return getattr(error, "code", None) == "insufficient_quota"
-
-
-_backoff = tenacity.wait_random_exponential(multiplier=0.5, max=20.0)
-
-
-def _as_told(state: tenacity.RetryCallState) -> float:
-    """Seconds until the next attempt: what Retry-After says and up to a tenth more, else exponential with jitter."""
-    assert state.outcome is not None
-    headers = getattr(getattr(state.outcome.exception(), "response", None), "headers", {})
-    told = headers.get("retry-after")
-    if not told:
-        return _backoff(state)
-    try:
-        seconds = float(told)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(told).timestamp() - time()
-        except ValueError:
-            return _backoff(state)
-    return min(max(seconds, 0.0), LONGEST_WAIT) + tenacity.wait_random(0.0, max(0.1 * seconds, 0.05))(state)
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:

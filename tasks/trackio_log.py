@@ -39,7 +39,6 @@ def project_in_trackio(project: str) -> str:
 def trackio_arguments(work: "Work") -> dict[str, Any]:
     """What TrainingArguments say of Trackio."""
     return {
-        "report_to": "trackio",
         "project": work.store.project,
         "trackio_space_id": work.trackio.space_id,
         "trackio_static_space_id": False,  # else each training leaves one more Space, with a copy
@@ -47,12 +46,22 @@ def trackio_arguments(work: "Work") -> dict[str, Any]:
     }
 
 
-def go_on_without_the_space(trainer: Any) -> None:
-    """Lets a training log to the folder where the Space cannot be reached when it begins."""
+def log_by_step(trainer: Any) -> None:
+    """Puts in place of transformers' callback one that logs to the folder where the Space cannot be reached when a
+    training begins, and that counts the training's steps, where transformers' counts the logs."""
     from huggingface_hub import get_session
     from transformers.integrations import TrackioCallback
+    from transformers.integrations.integration_utils import rewrite_logs
 
-    class Patient(TrackioCallback):
+    class ByStep(TrackioCallback):
+        def on_log(
+            self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **given: Any
+        ) -> None:
+            if not self._initialized:
+                self.setup(args, state, model)
+            if state.is_world_process_zero and "train_runtime" not in logs:  # the summary at the end is no step
+                self._trackio.log(rewrite_logs(logs), step=state.global_step)
+
         def setup(self, args: Any, state: Any, model: Any, **given: Any) -> None:
             if args.trackio_space_id is None:
                 super().setup(args, state, model, **given)
@@ -66,7 +75,7 @@ def go_on_without_the_space(trainer: Any) -> None:
                 super().setup(args, state, model, **given)
 
     if trainer.pop_callback(TrackioCallback) is not None:
-        trainer.add_callback(Patient())
+        trainer.add_callback(ByStep())
 
 
 def check_space(spec: TrackioSpec, project: str) -> None:

@@ -20,10 +20,11 @@ from apprentice.tasks.errors import Stop
 from apprentice.tasks.hardware_specs import LoraSpec
 from apprentice.tasks.pictures import curves
 from apprentice.tasks.precision import to_master_weights
+from apprentice.tasks.reporters import report_to
 from apprentice.tasks.signals import ADVICE
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.student import save
-from apprentice.tasks.trackio_log import go_on_without_the_space, trackio_arguments
+from apprentice.tasks.trackio_log import log_by_step, trackio_arguments
 from apprentice.tasks.training_specs import TrainerSpec
 
 STATE = "trainer_state.json"
@@ -63,8 +64,9 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
         "disable_tqdm": True,
+        "report_to": report_to(bench.work.report_to, bench.work.store.project),
         **trackio_arguments(bench.work),
-        "run_name": f"{name}-{bench.key}",
+        "run_name": f"{name} {bench.work.store.project} seed {seed} {bench.key[:8]}",
     }
 
 
@@ -89,7 +91,7 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
     to_master_weights(trainer.model)
     randomness = _keeper()
     trainer.add_callback(randomness)
-    go_on_without_the_space(trainer)
+    log_by_step(trainer)
     if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
         trainer._load_from_checkpoint(str(begun))
         trainer.state = trainer.state.load_from_json(str(begun / STATE))

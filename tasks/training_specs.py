@@ -4,21 +4,32 @@ In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not her
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from apprentice.tasks.hardware_specs import GenerationSpec, LoraSpec
 from apprentice.tasks.signal_specs import GrpoSignals, HeldOut, Signals
-from apprentice.tasks.specs import CHOOSES, HOW, Spec
+from apprentice.tasks.specs import CHOOSES, HOW, WHEN_GIVEN, Spec
+from apprentice.tasks.trl_arguments import check_arguments
+
+Positive = Annotated[int, Field(ge=1)]
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+Scheduler = Literal[
+    *("linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial"),
+    *("constant", "constant_with_warmup", "inverse_sqrt", "warmup_stable_decay"),
+]
+"""Those of transformers that need no evaluation; what one needs besides goes into `args.lr_scheduler_kwargs`."""
 
 
 class TrainerSpec(Spec):
     """What SFT and GRPO share; what is not here keeps TRL's defaults."""
 
-    batch_size: int
+    section: ClassVar[str]
+
+    batch_size: Positive
     """Sequences that a device takes at once."""
-    gradient_accumulation: int
+    gradient_accumulation: Positive
     """Batches that make one optimizer step."""
     processes: int = Field(default=1, ge=1)
     """Devices that train together, each a process under accelerate: a step takes batch_size × gradient_accumulation ×
@@ -26,13 +37,13 @@ class TrainerSpec(Spec):
     accelerate_config: Path | None = Field(default=None, json_schema_extra=HOW)
     """How several processes share the work: a file as `accelerate config` writes, or of deployments/accelerate/; left
     out, each has the whole model, on this machine."""
-    learning_rate: float
-    scheduler: str
-    warmup_steps: int = 10
+    learning_rate: LearningRate
+    scheduler: Scheduler
+    warmup_steps: int = Field(default=10, ge=0)
     """Steps over which the learning rate rises to its full height."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: float = Field(default=1e-8, gt=0.0, lt=1.0)
     """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
-    adam_beta2: float = 0.999
+    adam_beta2: float = Field(default=0.999, gt=0.0, lt=1.0)
     """Memory of the squared gradients: 0.95 forgets twenty times as fast, for short trainings."""
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=HOW)
     """Less memory for about a third more time."""
@@ -46,6 +57,15 @@ class TrainerSpec(Spec):
     """Steps between two points of the curves."""
     checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=HOW)
     """Steps after which the stage keeps all that it needs to go on from there: what a killed one loses at most."""
+    args: dict[str, Any] = Field(default={}, json_schema_extra=WHEN_GIVEN)
+    """Further arguments of TRL's SFTConfig or GRPOConfig, by the names of its documentation, such as
+    {weight_decay: 0.01}: those that have no field here."""
+
+    @field_validator("args")
+    @classmethod
+    def _are_trls(cls, args: dict[str, Any]) -> dict[str, Any]:
+        check_arguments(cls.section, args)
+        return args
 
     @model_validator(mode="after")
     def _nothing_is_lost_from_the_log(self) -> "TrainerSpec":
@@ -60,22 +80,24 @@ class TrainerSpec(Spec):
 class SftSpec(TrainerSpec):
     """TRL's SFTTrainer, with the tutorial's defaults."""
 
-    batch_size: int = 4
+    section = "sft"
+
+    batch_size: Positive = 4
     """Sequences that a device takes at once."""
-    gradient_accumulation: int = 2
+    gradient_accumulation: Positive = 2
     """Batches that make one optimizer step."""
-    learning_rate: float = 2e-5
+    learning_rate: LearningRate = 2e-5
     """At its height; a student built on the spot takes a hundred times as much."""
-    scheduler: str = "cosine"
+    scheduler: Scheduler = "cosine"
     """How the learning rate falls: one of transformers' schedulers."""
     logging_steps: int = Field(default=5, ge=1)
     """Steps between two points of the curves."""
-    epochs: float = 3.0
+    epochs: float = Field(default=3.0, gt=0.0)
     """At most; see `stop_at_token_accuracy`."""
     stop_at_token_accuracy: float | None = Field(default=None, gt=0.0, le=1.0)
     """Stop when this share of the trained tokens is predicted right: SFT brings the form, mastery is GRPO's. A small
     net learns a skill all at once, after a number of steps that differs from seed to seed; this does not."""
-    max_rows: int | None = None
+    max_rows: Positive | None = None
     """Train on the first rows only: where SFT stops is part of the recipe."""
     signals: Signals = Signals()
     """What to stop at, or to warn of, while it trains."""
@@ -84,29 +106,31 @@ class SftSpec(TrainerSpec):
 class GrpoSpec(TrainerSpec):
     """TRL's GRPOTrainer, with the walkthrough's defaults."""
 
-    batch_size: int = 1
+    section = "grpo"
+
+    batch_size: Positive = 1
     """Completions that a device takes at once."""
-    gradient_accumulation: int = 4
+    gradient_accumulation: Positive = 4
     """batch_size × gradient_accumulation completions, and as many sessions, make one step on one device."""
-    learning_rate: float = 1e-6
+    learning_rate: LearningRate = 1e-6
     """At its height; a student built on the spot takes a thousand times as much."""
-    scheduler: str = "linear"
+    scheduler: Scheduler = "linear"
     """How the learning rate falls: one of transformers' schedulers."""
-    max_steps: int = 150
+    max_steps: Positive = 150
     """Optimizer steps: batch_size × gradient_accumulation completions each."""
-    num_generations: int = 2
-    """Completions of one question: a group."""
-    max_grad_norm: float = 1.0
-    """Longer gradients are cut to this length."""
-    beta: float = 0.0
+    num_generations: int = Field(default=2, ge=2)
+    """Completions of one question: a group. One alone has nothing to differ from."""
+    max_grad_norm: float = Field(default=1.0, ge=0.0)
+    """Longer gradients are cut to this length; 0 cuts none."""
+    beta: float = Field(default=0.0, ge=0.0)
     """Weight of the KL term against the starting checkpoint; 0 means that there is no reference model."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, gt=0.0)
     """Of sampling: 1.0 is the policy as it is."""
-    max_completion_length: int = 256
+    max_completion_length: Positive = 256
     """Tokens of a whole rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
     """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
-    reward_weights: dict[str, FiniteFloat] = Field(default={})
+    reward_weights: dict[str, Annotated[float, Field(ge=-1000.0, le=1000.0)]] = Field(default={})
     """Weights of an environment's reward streams, such as {greens: 0.5}; left-out ones keep the environment's own."""
     rollouts: Literal["environment_factory", "rollout_func"] = Field(
         default="environment_factory", json_schema_extra=HOW

@@ -22,7 +22,7 @@ class Part(EnvironmentSettings):
 
     name: str
     """A registered dataset, such as chain_sum."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """How often, in proportion to the other parts' weights."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The dataset's own options, as `config` of a single dataset."""

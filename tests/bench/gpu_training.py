@@ -26,7 +26,7 @@ from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.contamination import Asked
-from apprentice.tasks.grpo import _config
+from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.rendering import row_ids
 from apprentice.tasks.rewards import EnvironmentReward
@@ -35,6 +35,7 @@ from apprentice.tasks.specs import LengthsSpec
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.training import arguments, train
+from apprentice.tasks.trl_arguments import config_of
 from apprentice.tasks.ways import WAYS, row_of
 from tests.bench.device import clock, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle
@@ -107,7 +108,7 @@ def grpo(bench: Bench, size: Size, chosen: Variant) -> dict[str, Any]:
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
-            args=_generating(_quiet(_config(bench, spec, 0)), chosen.how),
+            args=_generating(_quiet(config_of("grpo", grpo_arguments(bench, spec, 0), spec.args)), chosen.how),
             **way,
         )
         settle(trainer, chosen.how)

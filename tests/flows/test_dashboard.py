@@ -54,6 +54,8 @@ def dashboard(trained: Path, port: int, request: pytest.FixtureRequest) -> Itera
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "The dashboard is closed." in out
+    assert "token" not in out, "whoever has the write token can change the curves"
+    assert f"The dashboard is at http://127.0.0.1:{port}/?project=toy" in out
     with socket.create_server(("127.0.0.1", port)):
         pass  # nobody listens there any more
 
@@ -64,7 +66,7 @@ def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subpr
     assert "Trackio" in httpx.get(f"{url}/?project=toy").text
     assert httpx.post(f"{url}/api/get_all_projects", json={}).json()["data"] == ["toy"]
     (run,) = httpx.post(f"{url}/api/get_runs_for_project", json={"project": "toy"}).json()["data"]
-    assert run["name"].startswith("sft-")
+    assert run["name"] == "sft toy seed 0 00000000"
     listening = [each for each in psutil.Process(dashboard.pid).net_connections() if each.status == "LISTEN"]
     assert {each.laddr.ip for each in listening} == {"127.0.0.1"}
 

@@ -51,6 +51,7 @@ def report(folder: Path) -> dict[str, Any]:
     return {
         "recipe": "toy",
         "seed": 0,
+        "played_by": "toy-model at api.example.com",
         "decoding": "greedy",
         "models": {name: with_intervals(records) for name, records in held_out.items()},
         **compare_all(held_out, guards),

@@ -30,7 +30,7 @@ def main(folder: Path, space: str | None = None) -> None:
     bench = Bench(work, "0" * 20, folder / "out", folder / "scratch")
     tokenizer = build_tokenizer(TASKS["chain_sum"], ["1 + 1 =", "2 + 2 ="])
     rows = [{"messages": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(8)]
-    spec = SftSpec(batch_size=4, gradient_accumulation=1, logging_steps=1)
+    spec = SftSpec(batch_size=4, gradient_accumulation=1, logging_steps=2, checkpoint_steps=2)
     trainer = SFTTrainer(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,

@@ -131,7 +131,7 @@ def test_rollouts_tell_their_teacher_seeds_rates_and_cost(tmp_path: Path, chain_
     teacher = TeacherSpec(model="gpt-5-mini", temperature=0.5, max_tokens=77)
     family = other(tmp_path, chain_sum, teacher=teacher)
     text = card(family.store, family.rollouts).text
-    assert "`gpt-5-mini`" in text
+    assert "The teacher: `gpt-5-mini at api.openai.com`." in text
     assert "Temperature 0.5; at most 77 tokens" in text
     assert "seeds: 0 to 2 (3)" in text
     assert "| failed episodes | 1 of 3 (33.3%) |" in text
@@ -145,7 +145,18 @@ def test_rollouts_tell_their_teacher_seeds_rates_and_cost(tmp_path: Path, chain_
 
 
 def test_a_scripted_teacher_is_called_one_with_its_error_rate(family: Family):
-    assert "a script that knows the answers, wrong by design on 10.0%" in card(family.store, family.kept).text
+    text = card(family.store, family.kept).text
+    assert "The teacher: `scripted policy, error rate 0.1: not a model`." in text
+    assert "wrong by design on 10.0% of the questions" in text
+    assert "Their teacher: `scripted policy, error rate 0.1: not a model`." in card(family.store, family.sft).text
+
+
+def test_a_private_endpoint_is_not_named_on_a_card(tmp_path: Path, chain_sum: EnvironmentSpec):
+    teacher = TeacherSpec(model="own", base_url="http://10.0.0.7:8000/v1")
+    family = other(tmp_path, chain_sum, teacher=teacher)
+    text = card(family.store, family.rollouts).text
+    assert "The teacher: `own at a private endpoint`." in text
+    assert "10.0.0.7" not in text
 
 
 def test_an_ancestor_that_is_gone_costs_a_line_and_not_the_card(family: Family):

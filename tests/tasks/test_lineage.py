@@ -146,7 +146,7 @@ def test_the_tree_shows_what_occurs_twice_whole_once_and_tells_the_seeds(store: 
     assert "5 episodes, seeds 0 to 4" in text
     assert "learned in sft from 4 episodes, seeds 0 to 4 without 2" in text
     assert "learned in grpo from 1 episodes, seed 100" in text
-    assert "window 0 to 4, scripted teacher, wrong on 10%" in text
+    assert "window 0 to 4, scripted policy, error rate 0.1: not a model" in text
     assert "environment reasoning_gym spell_backward, version 1" in text
     assert "made 2026-01-02T03:04:05+00:00 by rollouts, version 1; apprentice 0" in text
 

@@ -151,7 +151,7 @@ def test_no_recipe_is_advised_that_its_own_checks_refuse():
 
 def test_only_what_can_still_be_changed_is_named():
     small = {"gradient_checkpointing": True, "bf16": True, "gradient_accumulation": 1}
-    qlora = GrpoSpec(batch_size=1, num_generations=1, lora=LoraSpec(quantized=True), max_completion_length=1, **small)
+    qlora = GrpoSpec(batch_size=1, processes=2, lora=LoraSpec(quantized=True), max_completion_length=1, **small)
     assert ways_out("grpo", qlora, gpus=1) == []
     on_a_processor = SftSpec(batch_size=1, lora=LoraSpec(), **small)
     assert ways_out("sft", on_a_processor, gpus=0) == []

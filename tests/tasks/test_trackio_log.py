@@ -37,8 +37,10 @@ def test_a_training_whose_space_is_out_of_reach_goes_on_and_keeps_its_curves_in_
     assert done.stdout.splitlines()[-1] == "4", "all steps were done"
     assert "The Space tester/curves cannot be logged to" in done.stdout
     with sqlite3.connect(tmp_path / "artifacts" / "trackio" / "toy.db") as metrics:
-        (kept,) = metrics.execute("SELECT count(*) FROM metrics").fetchone()
-    assert kept >= 4
+        steps = [step for (step,) in metrics.execute("SELECT step FROM metrics ORDER BY step")]
+        names = {name for (name,) in metrics.execute("SELECT run_name FROM metrics")}
+    assert steps == [2, 4], "the training's steps, of which every second one is logged, and no summary"
+    assert names == {"sft toy seed 0 00000000"}
 
 
 def test_the_space_is_told_to_the_trainer_and_no_training_leaves_a_second_one(work: Work):
