@@ -56,7 +56,7 @@ e2e-hub: .venv/ready  ## every stage on a machine of its own over a local Hub, a
 screenshots: .venv/ready  ## the pictures in docs/ of Prefect's pages, taken anew
 	$(BIN)/python -m tests.e2e.screenshots
 
-bench-scaling: .venv/ready  ## the points of deployments/SCALING.md that this machine can reach
+bench-scaling: .venv/ready  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
 
 spaces: .venv/ready  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
