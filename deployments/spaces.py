@@ -53,17 +53,24 @@ def build(name: str, out: Path, uv: str | None) -> Path:
     source, folder = ENVS / name, out / name
     if folder.exists() and any(folder.iterdir()) and not (folder / "openenv.yaml").exists():
         raise Stop(f"{folder} holds other files.", "Empty it, or name another folder with --out.")
+    try:
+        _fill(folder, source, values_of(name), uv)
+    except OSError as error:
+        raise Stop(f"{folder} cannot be written: {error.strerror}.", "Name another folder with --out.") from None
+    return folder
+
+
+def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    own = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(source / "server", folder / "server", ignore=own)
+    folder.mkdir(parents=True)
+    _write(folder, "openenv.yaml", values)  # first: by it a folder that was interrupted is known as ours
+    _write(folder, "pyproject.toml", values)
+    shutil.copytree(source / "server", folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("__init__.py", "README.md"):
         shutil.copy(source / file, folder / file)
-    values = values_of(name)
-    _write(folder, "pyproject.toml", values)
     locked = uv is not None and lock(folder, uv)
     for file in GENERATED:
         _write(folder, file, values | {"locked": locked})
-    return folder
 
 
 def values_of(name: str) -> dict[str, Any]:

@@ -75,5 +75,5 @@ def prefect_server() -> Iterator[None]:
     """A Prefect server of the tests' own."""
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness():
+    with prefect_test_harness(server_startup_timeout=300):
         yield

@@ -243,6 +243,13 @@ def test_it_is_built_anew_and_other_folders_are_left_alone(tmp_path: Path):
         spaces.build("catch", tmp_path, None)
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(app, ["env", "build", "echo", "--out", str(tmp_path / "file")])
+    assert done.exit_code == 1
+    assert "cannot be written: Not a directory" in done.output.replace("\n", " ")
+
+
 def test_what_has_no_server_is_not_built(tmp_path: Path):
     with pytest.raises(Stop, match=r"multi has no server to build"):
         spaces.build("multi", tmp_path, None)
