@@ -38,7 +38,9 @@ def test_what_a_person_changed_stays_and_the_files_win_in_the_rest(client: SyncP
     changed = WorkPoolUpdate(concurrency_limit=3, is_paused=True, base_job_template={})
     client.update_work_pool("cpu", changed)
     (silent,) = client.read_automations_by_name(SILENT)
-    client.update_automation(silent.id, silent.model_copy(update={"enabled": False, "description": "old"}))
+    paused = automations(None, 10.0)[0].model_copy(update={"enabled": False, "description": "old"})
+    assert paused.name == silent.name
+    client.update_automation(silent.id, paused)
     list(set_up(client, "process", None, 10.0))
     pool = client.read_work_pool("cpu")
     assert (pool.concurrency_limit, pool.is_paused) == (3, True)

@@ -53,7 +53,7 @@ def said(command: list[str], checkout: Path, given: str = "") -> str:
     """What a command says, whose `apprentice` is the copy."""
     own = {"PYTHONPATH": str(checkout / "build" / "types"), "PREFECT_HOME": str(checkout / "prefect"), "COLUMNS": "200"}
     done = subprocess.run(
-        command, cwd=checkout, env=os.environ | own, input=given, capture_output=True, text=True, timeout=600
+        command, cwd=checkout, env=os.environ | own, input=given, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
