@@ -1,79 +1,92 @@
-# Each target does its own set-up: a virtual environment in .venv with the locked versions of constraints.txt.
+# Each target does its own set-up: one virtual environment in .venv with the locked versions of constraints.txt, for a
+# run what a run needs, for the other targets the development tools as well.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
 	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
 
-test: .venv/ready  ## the tests, all but the long ones
+test: .venv/dev  ## the tests, all but the long ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-lint: .venv/ready build/types/apprentice
+lint: .venv/dev build/types/apprentice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-bench: .venv/ready  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
+bench: .venv/dev  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
 	$(BIN)/python tests/bench/laptop.py
 
-bench-collect: .venv/ready  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
+bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect
 
-bench-eval: .venv/ready  ## our evaluation against the tutorial's loop: one model, the same questions, the same texts
+bench-eval: .venv/dev  ## our evaluation against the tutorial's loop: one model, the same questions, the same texts
 	$(BIN)/python -m tests.bench.evaluate
 
-bench-grpo: .venv/ready  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
+bench-grpo: .venv/dev  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
 	$(BIN)/python -m tests.bench.grpo
 
-bench-gpu: .venv/ready  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
+bench-gpu: .venv/dev  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
 	$(BIN)/python -m tests.bench.gpu $(BENCH)
 
-bench-envs: .venv/ready  ## every environment's laptop recipe, each moving its own reward; ENVS="--only wordle" runs some
+bench-envs: .venv/dev  ## every environment's laptop recipe, each moving its own reward; ENVS="--only wordle" runs some
 	$(BIN)/python -m tests.bench.environments $(ENVS)
 
-bench-overhead: .venv/ready  ## what the flow costs over bare TRL scripts: the laptop recipe six times. OVERHEAD=--toy looks
+bench-overhead: .venv/dev  ## what the flow costs over bare TRL scripts: the laptop recipe six times. OVERHEAD=--toy looks
 	$(BIN)/python -m tests.bench.overhead $(OVERHEAD)
 
-faults-collect: .venv/ready  ## what outages, kills and full disks cost a collection: nothing
-	$(BIN)/python -m pytest tests/faults
+faults-collect: .venv/dev  ## what outages, kills and full disks cost a collection: nothing
+	$(BIN)/python -m pytest tests/faults/test_collect_faults.py
 
-faults-train: .venv/ready  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
+faults-hostile: .venv/dev  ## whole runs against hostile counterparts and surroundings, Ctrl-C at every stage
+	$(BIN)/python -m pytest tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
+
+faults-train: .venv/dev  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
 	$(BIN)/python -m tests.faults.train $(FAULTS)
 
-e2e: .venv/ready  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
+e2e: .venv/dev  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
 	$(BIN)/python -m tests.e2e.whole
 
-e2e-faults: .venv/ready  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
+e2e-faults: .venv/dev  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
 	$(BIN)/python -m tests.e2e.faults $(FAULTS)
 
-e2e-hub: .venv/ready  ## every stage on a machine of its own over a local Hub, and what faults of the Hub cost: time
+e2e-hub: .venv/dev  ## every stage on a machine of its own over a local Hub, and what faults of the Hub cost: time
 	$(BIN)/python -m tests.e2e.hub
 
-screenshots: .venv/ready  ## the pictures in docs/ of Prefect's pages, taken anew
+screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages, taken anew
 	$(BIN)/python -m tests.e2e.screenshots
 
-bench-scaling: .venv/ready  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
+bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
 
-spaces: .venv/ready  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
+spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
 	$(BIN)/apprentice env build $(ENV)
 
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+.venv/ready: pyproject.toml constraints.txt  ## what a run needs
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	@echo "Set-up 1 of 3: a virtual environment in .venv"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Set-up 2 of 3: torch into .venv, the largest package: some minutes, once"
+	@$(PIP) torch
+	@echo "Set-up 3 of 3: apprentice and what it needs, from the locked versions of constraints.txt: a minute or two"
+	@$(PIP) --editable .
+	@touch $@
 
-build/types/apprentice: .venv/ready  # links through which pyright finds the rooms as apprentice.<room>
+.venv/dev: .venv/ready  ## what the tests, the benchmarks and the checks of the code need besides
+	@echo "Set-up for tests: the development tools and every environment's packages into .venv: some minutes, once"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>
 	mkdir -p $@
 	for room in envs tasks flows deployments; do ln -sfn ../../../$$room $@/$$room; done
 
-lock: .venv/ready  ## writes constraints.txt from what is installed
+lock: .venv/dev  ## writes constraints.txt from what is installed
 	mkdir -p build
 	grep '^bitsandbytes==\|^liger-kernel==' constraints.txt > build/for-a-gpu.txt  # not installed here
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda\|^bitsandbytes=\|^liger.kernel=' > constraints.txt

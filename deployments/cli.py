@@ -1,5 +1,6 @@
-"""The whole command line: that of the flows, `setup`, which readies a Prefect server, and `env build`."""
+"""The whole command line: that of the flows, `env build`, and for a Prefect server `setup` and `deploy`."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,8 +8,10 @@ from typing import Annotated
 import typer
 
 from apprentice.flows.cli import app
-from apprentice.flows.cli_parts import told_in_words
+from apprentice.flows.cli_parts import RECIPE, SET, quiet, told_in_words
 from apprentice.flows.env_cli import env_app
+from apprentice.flows.interruption import handle_signals
+from apprentice.flows.streams import prepare_streams, use_utf8, write_errors_told
 
 
 class Infrastructure(StrEnum):
@@ -37,17 +40,42 @@ def setup(
         from prefect.client.orchestration import get_client
 
         from apprentice.deployments.server import set_up
-        from apprentice.tasks.errors import Stop
-        from apprentice.tasks.limits import shared
+        from apprentice.flows.remote import check_server
 
-        if not shared():
-            raise Stop(
-                "No Prefect server is named.",
-                "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
-            )
+        check_server()
         with get_client(sync_client=True) as client:
             for line in set_up(client, infrastructure.value, notify, outage_minutes):
                 print(line)
+
+
+@app.command()
+def deploy(
+    recipe: RECIPE,
+    set_: SET = None,
+    pool: Annotated[str, typer.Option(help="The work pool of its runs.")] = "cpu",
+    gpu: Annotated[
+        str, typer.Option(help="Deployments of the GPU stages, such as a100; left out, they run in the run's process.")
+    ] = "",
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="CRON", help="When it runs by itself, such as '0 3 * * 1'; else as it was."),
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Of the schedule, such as Europe/Berlin.")] = "UTC",
+) -> None:
+    """Deploy a recipe to a Prefect server as retrain/NAME. Repeatable; what a person paused stays paused."""
+    with told_in_words():
+        quiet()
+        from prefect.utilities.urls import url_for
+
+        from apprentice.deployments.deploy import deploy as deploy_it
+        from apprentice.flows.recipe import load_recipe
+        from apprentice.flows.remote import check_server
+
+        check_server()
+        chosen = load_recipe(recipe, set_ or [])
+        made = deploy_it(chosen, pool, gpu, schedule, timezone)
+        print(f"deployment retrain/{chosen.name}\n{url_for('deployment', made) or made}")
+        print(f"Run it: apprentice run --on {pool} {recipe}, or in Prefect's interface: `overrides` changes fields.")
 
 
 @env_app.command()
@@ -69,4 +97,10 @@ def build(
 
 
 def main() -> None:
-    app()
+    """The command `apprentice`; `--debug` may stand anywhere in it."""
+    use_utf8()
+    prepare_streams()
+    handle_signals()
+    given = [each for each in sys.argv[1:] if each != "--debug"]
+    with write_errors_told():
+        app(args=given if len(given) == len(sys.argv) - 1 else ["--debug", *given])

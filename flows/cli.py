@@ -1,6 +1,7 @@
 """The command line: `apprentice run | evaluate | dashboard | publish | champion RECIPE`, `apprentice env`, `status`."""
 
 import json
+import os
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -8,8 +9,21 @@ from typing import Annotated
 
 import typer
 
+from apprentice.envs.defaults import DEBUG
 from apprentice.flows.champion_cli import champion_app
-from apprentice.flows.cli_parts import HUB, JSON, KEY, RECIPE, SET, STORE, prepared, quiet, ready, told_in_words
+from apprentice.flows.cli_parts import (
+    HUB,
+    JSON,
+    KEY,
+    RECIPE,
+    SET,
+    STORE,
+    prepared,
+    quiet,
+    ready,
+    ready_for_flows,
+    told_in_words,
+)
 from apprentice.flows.env_cli import env_app
 
 app = typer.Typer(
@@ -19,6 +33,16 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Trains a small language model to act in an environment, and proves what it learned.",
 )
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what libraries log.")] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
+
+
 app.add_typer(champion_app, name="champion")
 app.add_typer(env_app, name="env")
 
@@ -36,6 +60,10 @@ def run(
     recipe: RECIPE,
     set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Where the run's folder with its report is made.")] = Path("runs"),
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="POOL", help="Run it there, as deployed by `apprentice deploy`; print the run's link."),
+    ] = None,
 ) -> None:
     """Run a recipe from the first stage that is not done yet, and show the report.
 
@@ -43,9 +71,21 @@ def run(
     from its last finished episode.
     """
     with told_in_words():
+        if on is not None:
+            quiet()
+            from prefect.utilities.urls import url_for
+
+            from apprentice.flows.remote import start_on
+
+            started = start_on(on, recipe, set_ or [])
+            print(f"Scheduled on {on}: {started.name}\n{url_for(started) or started.id}")
+            return
         chosen = prepared(recipe, set_)
         from apprentice.flows.retrain import retrain
+        from apprentice.flows.run_folder import check_runs
 
+        check_runs(runs)
+        ready_for_flows(chosen.store.path)
         folder = retrain(chosen, runs)
         from apprentice.flows.page import BRIEF_ENDS
         from apprentice.tasks.announce import say
@@ -96,6 +136,7 @@ def evaluate(
             )
         if seed is not None:
             window = Window(start=seed, size=spec.questions)
+        ready_for_flows(chosen.store.path)
         if protocol is Protocol.inspect:
             from apprentice.flows.inspect import inspect_models
 
@@ -119,29 +160,23 @@ def status(
     with told_in_words():
         quiet()
         from apprentice.tasks.errors import Stop
-        from apprentice.tasks.limits import shared
+        from apprentice.tasks.shared_server import shared
 
         if not shared():
             raise Stop(
                 "No Prefect server is named: a run without one is a process, and says itself how it does.",
                 "Set PREFECT_API_URL to the server's, such as http://127.0.0.1:4200/api.",
             )
+        from apprentice.flows.prefect_server import check_answers, server_url
         from apprentice.flows.status import status as look
-        from apprentice.tasks.announce import table
+        from apprentice.flows.status_page import show
 
+        check_answers(server_url())
         found = look(hours)
         if json_:
             print(json.dumps(found))
-            return
-        for key, title in (
-            ("runs", "Running or waiting"),
-            ("failed", f"Failed in {hours:g} h"),
-            ("workers", "Workers"),
-        ):
-            if found[key]:
-                table(key, title, found[key])
-            else:
-                print(f"{title}: none")
+        else:
+            show(found, hours)
 
 
 @app.command()
@@ -230,7 +265,9 @@ def reproduce(
         from apprentice.tasks.announce import table
         from apprentice.tasks.lineage import lineage_of
 
-        outcomes = make_again(lineage_of(key, store, hub), set_ or [], deep, yes)
+        found = lineage_of(key, store, hub)
+        ready_for_flows(store)
+        outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
         table("reproduced", "Made again", told(outcomes))
         if json_:

@@ -1,33 +1,35 @@
 """What all commands share: their common options, a process readied for a flow, errors told as sentences."""
 
 import os
-import signal
 import sys
-import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from apprentice.envs.defaults import debugging
+from apprentice.flows.interruption import EXIT_CODE, say_interrupted
+
 if TYPE_CHECKING:
     from apprentice.flows.recipe import Recipe
 
 QUIET = {
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # 20 are too few on a machine that does something else
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run speaks for itself; Prefect's interface has its logs
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
+
+LOUD = ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "TRANSFORMERS_VERBOSITY")
+"""What `--debug` leaves as it is."""
 
 RECIPE = Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")]
 SET = Annotated[
@@ -64,66 +66,65 @@ def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     return chosen
 
 
+def ready_for_flows(store: Path) -> None:
+    """Prefect's server is there from now on. Raises Stop."""
+    from apprentice.flows.prefect_server import start_prefect_server
+
+    start_prefect_server(store.absolute() / ".prefect")
+
+
 def ready() -> None:
     """Readies the process for a flow."""
     quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Prefect's server and ours are stopped, too
-    sys.unraisablehook = interrupted_once_more
-
-
-def interrupted_once_more(ignored: Any) -> None:
-    """Ctrl-C once more where Python dropped one, because it came while an object was cleaned away (`__del__`).
-
-    https://docs.python.org/3/library/sys.html#sys.unraisablehook
-    """
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
-        # SIGTERM, which is heard as Ctrl-C is: a shell may have had this process ignore SIGINT
-        again = signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
-        threading.Timer(0.05, *again).start()  # once this hook, too, has returned
-    else:
-        sys.__unraisablehook__(ignored)
 
 
 def quiet() -> None:
     """Sets what libraries read when they are imported, where it is not set."""
     for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+        if not (debugging() and name in LOUD):
+            os.environ.setdefault(name, value)
 
 
 @contextmanager
 def told_in_words(
     interrupted: str = "Run the same command again: it goes on from the last finished stage.",
 ) -> Iterator[None]:
-    """Ends the command with a sentence instead of a traceback, where there is one."""
+    """Ends the command with a sentence instead of a traceback, which is shown only under `--debug`."""
     from apprentice.tasks.errors import Stop
 
     try:
         yield
+    except (SystemExit, typer.Exit, typer.Abort, typer.BadParameter):
+        raise
     except Stop as stop:
-        what, _, do = str(stop).partition("\n→ ")
-        _console().print(f"[bold red]{escape(what)}[/]\n{escape(do)}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        _console().print(f"[bold]Interrupted.[/] {interrupted}")
-        sys.exit(130)
+        _fail(*str(stop).split("\n→ ", 1))
     except Exception as error:
-        if (words := _of_the_hub(error)) is None:
-            raise
-        _console().print(f"[bold red]{escape(words)}[/]")
-        sys.exit(1)
+        _fail(*_in_words(error))
+    except BaseException as signaled:  # KeyboardInterrupt, and what Prefect makes of SIGTERM
+        if debugging():
+            traceback.print_exception(signaled)
+        say_interrupted(interrupted)
+        sys.exit(EXIT_CODE)
 
 
-def _of_the_hub(error: Exception) -> str | None:
-    """What to say where the Hub is away; None for any other error."""
+def _fail(cause: str, remedy: str) -> NoReturn:
+    if debugging():
+        traceback.print_exc()
+    Console(highlight=False, soft_wrap=True).print(f"[bold red]{escape(cause)}[/]\n{escape(remedy)}")
+    sys.exit(1)
+
+
+def _in_words(error: Exception) -> tuple[str, str]:
+    """One line of cause and one of remedy for what nobody foresaw, or the Hub's absence."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     from apprentice.tasks.hub_client import is_away
 
     if isinstance(error, OfflineModeIsEnabled):
-        return "What the folder lacks is on the Hub, which HF_HUB_OFFLINE says not to ask. Unset it, and run again."
-    return f"The Hub does not answer ({type(error).__name__}). Run again when it is back." if is_away(error) else None
-
-
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+        return "What the folder lacks is on the Hub, which HF_HUB_OFFLINE says not to ask.", "Unset it, and run again."
+    if is_away(error):
+        return f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back."
+    message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
+    cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return cause, "Nobody foresaw this: run again with --debug to see where it happened, and report that."

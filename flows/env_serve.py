@@ -9,13 +9,15 @@ import sys
 from contextlib import suppress
 
 from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
-from apprentice.envs.process import web_server
+from apprentice.envs.process import server_settings
 from apprentice.flows.env_choice import settings_class
 from apprentice.tasks.errors import Stop
 
 
 def serve_environment(name: str, port: int, max_sessions: int) -> None:
     """Returns after Ctrl-C. Raises Stop where it cannot be served here."""
+    import uvicorn
+
     settings_class(name)
     try:
         app = server_app(name, max_sessions)
@@ -36,5 +38,5 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         print(f"{name} is served at {url}, for {max_sessions} sessions at once. Ctrl-C ends it.", flush=True)
         with suppress(KeyboardInterrupt):
-            web_server(app).run(sockets=[listener])
+            uvicorn.Server(server_settings(app)).run(sockets=[listener])
         print("Stopped.")

@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from apprentice.tasks import difficulty
+from apprentice.tasks.call_faults import faults_of_calls
 from apprentice.tasks.gate import as_markdown
 from apprentice.tasks.markdown import code, comparison_rows, difference_cells, fenced, markdown_table, points
 from apprentice.tasks.record import Examined
@@ -126,7 +127,12 @@ def _guards(guards: list[dict[str, Any]]) -> list[str]:
         }
         for each in guards
     ]
-    return ["## What was not to be forgotten\n\nBefore SFT and after GRPO.\n", markdown_table(rows)]
+    lines = ["## What was not to be forgotten\n\nBefore SFT and after GRPO.\n", markdown_table(rows)]
+    at_zero = [each["guard"] for each in guards if not each["before"]["accuracy"]]
+    told = (
+        f"Right on none before: {', '.join(at_zero)}. A rate of 0% cannot fall, so such a guard rail shows nothing.\n"
+    )
+    return [*lines, told] if at_zero else lines
 
 
 def _slices(rows: list[dict[str, Any]]) -> list[str]:
@@ -166,6 +172,7 @@ def _failures(failures: list[dict[str, Any]]) -> list[str]:
         own = f"; the environment's own answer: {code(record.correct)}" if record.correct else ""
         lines.append(f"### Seed {record.seed}, reward {record.reward:g}{why}\n")
         lines.append(f"Said {code(spoken(record))}{own}.\n")
+        lines += [f"What is wrong with a call: {code(wrong)}.\n" for wrong in faults_of_calls(record.messages)]
         lines.append(fenced("\n\n".join(_turn(message) for message in record.messages)))
     return lines
 
@@ -234,18 +241,45 @@ def _teacher(teacher: dict[str, Any]) -> list[str]:
 
 
 def _costs(report: dict[str, Any]) -> list[str]:
-    collected = report["collect"]
+    collected, cost = report["collect"], report["collect"]["cost_usd"]
+    spent = "no prices given (teacher.prices)" if cost is None else f"{cost:.4f} USD at the recipe's prices"
+    rows = [_stage_row(stage, priced=cost is not None) for stage in report["stages"]]
+    told = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
     return [
         "## Costs\n",
+        *_corrected(report["stages"]),
         f"Teacher: {collected['prompt_tokens']:,} prompt and {collected['completion_tokens']:,} completion tokens, "
-        f"{collected['cost_usd']:.4f} USD at the recipe's prices. Stages: "
+        f"{spent}. Stages: "
         f"{sum(row['seconds'] for row in report['stages']):.0f} s on {report['device']}, at most "
         f"{report['peak_memory_mb']:,} MB in one process.\n",
-        markdown_table([_stage_row(stage) for stage in report["stages"]]),
+        markdown_table([{name: row[name] for name in row if name not in EMPTY or name in told} for row in rows]),
     ]
 
 
-def _stage_row(stage: dict[str, Any]) -> dict[str, str]:
+def _corrected(stages: list[dict[str, Any]]) -> list[str]:
+    corrected = sum(stage["counts"].get("usage_corrected", 0) for stage in stages)
+    if not corrected:
+        return []
+    return [
+        f"> The endpoint told no token usage, or one that cannot be, with {corrected:,.0f} answers: they are booked as "
+        "the most that they can have been.\n"
+    ]
+
+
+EMPTY = {
+    "pool, worker": "here",
+    "begun": "1",
+    "episodes": "–",
+    "tokens read + written": "–",
+    "USD": "–",
+    "retries, reconnects": "0, 0",
+    "waited s": "0",
+    "device s": "–",
+}
+"""Columns of the stages' table that are left out where no stage has more to tell than this."""
+
+
+def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:
     """A stage's line: where it ran, how often it was begun, what it counted."""
     counts = stage["counts"]
     tokens = f"{counts.get('prompt_tokens', 0):,.0f} + {counts.get('completion_tokens', 0):,.0f}"
@@ -254,14 +288,14 @@ def _stage_row(stage: dict[str, Any]) -> dict[str, str]:
         "state": stage["state"],
         "seconds": f"{stage['seconds']:.1f}",
         "pool, worker": ", ".join(filter(None, (stage["pool"], stage["worker"]))) or "here",
-        "begun": str(stage["attempts"]) if stage["state"] == "ran" else "–",
+        "begun": str(stage["attempts"]) if stage["state"] == "ran" else "1",
         "episodes": f"{counts['episodes']:,.0f}" if "episodes" in counts else "–",
         "tokens read + written": tokens if "prompt_tokens" in counts else "–",
-        "USD": f"{counts['cost_usd']:.4f}" if "cost_usd" in counts else "–",
+        "USD": f"{counts['cost_usd']:.4f}" if priced and "cost_usd" in counts else "–",
         "retries, reconnects": f"{counts.get('retries', 0):.0f}, {counts.get('reconnects', 0):.0f}",
         "waited s": f"{counts.get('waited_s', 0):.0f}",
         "device s": f"{counts['device_s']:.1f}" if "device_s" in counts else "–",
-        "key": code(stage["key"]),
+        "key": code(stage["key"][:12]),
     }
 
 

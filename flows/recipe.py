@@ -5,6 +5,7 @@ nearest known name.
 """
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -235,6 +236,21 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
         return Recipe.model_validate(given)
     except ValidationError as error:
         raise Stop(f"{path} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
+
+
+def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe with some of its fields changed for one run, each `path=value`. Raises Stop."""
+    if not overrides:
+        return recipe
+    given = recipe.as_parameters()
+    for override in overrides:
+        override_field(given, override)
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        raise Stop(
+            f"The overrides do not fit the recipe {recipe.name}:\n{explain(error)}", "Correct them and run again."
+        ) from None
 
 
 def override_field(recipe: dict[str, Any], override: str) -> None:

@@ -55,9 +55,11 @@ def ask_first(lineage: Lineage, replays: list[Replay]) -> None:
 def _costs(replay: Replay) -> Iterator[str]:
     teacher, counts = replay.recipe.teacher, record_of(replay.node).counts
     if _teacher_among(replay.arguments) is not None and teacher.scripted_error_rate is None:
+        cost = counts.get("cost_usd")
+        spent = f"they cost {cost:.2f} USD" if cost else "no prices were given for them"
         yield (
             f"To make {replay.node.ref} again would buy {counts.get('episodes', counts.get('n'))} episodes again, from "
-            f"{teacher.model} at {teacher.base_url or 'OpenAI'} (they cost {counts.get('cost_usd', 0.0):.2f} USD); its "
+            f"{teacher.model} at {teacher.base_url or 'OpenAI'} ({spent}); its "
             "answers need not be the same."
         )
 

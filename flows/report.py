@@ -6,11 +6,8 @@ In: the artifacts of all stages. Out: the run's folder. Only files are read here
 import json
 import resource
 import shutil
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 from apprentice.flows.examination import Outcome
 from apprentice.flows.page import as_html_page, as_markdown_page
@@ -59,15 +56,6 @@ class Made(NamedTuple):
         return [*single, *probed, *self.examined.values(), *self.guards.values(), self.judged, self.outcome.release]
 
 
-def new_run_folder(runs: Path, recipe: Recipe) -> Path:
-    """A folder named by recipe, seed and time, with the recipe as it was run."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    folder = runs.absolute() / f"{recipe.name}-seed{recipe.seed}-{stamp}"
-    folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
-    return folder
-
-
 def link_up(recipe: Recipe) -> None:
     """Links on the run's page in Prefect: where its curves grow, and what it uses of the Hub."""
     from huggingface_hub import constants
@@ -105,7 +93,7 @@ def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
             "causes": made.kept.dropped,
             "prompt_tokens": made.rollouts.prompt_tokens,
             "completion_tokens": made.rollouts.completion_tokens,
-            "cost_usd": made.rollouts.cost_usd,
+            "cost_usd": made.rollouts.cost_usd if recipe.teacher.prices else None,
         },
         "probe": made.probed.as_json(),
         "signals": {

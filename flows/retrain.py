@@ -4,9 +4,11 @@ In: a recipe. Out: the run's folder with its report. Every stage is a Prefect ta
 key first; what exists is not made again.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from prefect import flow
+from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from apprentice.flows.dispatch import Pool
@@ -14,12 +16,14 @@ from apprentice.flows.examination import guard_rails, held_out, promotion
 from apprentice.flows.hardware import warn_of_hardware
 from apprentice.flows.place import here
 from apprentice.flows.probe import ladder, probe
-from apprentice.flows.recipe import Recipe
-from apprentice.flows.report import Made, link_up, new_run_folder, write_report
+from apprentice.flows.recipe import Recipe, with_overrides
+from apprentice.flows.report import Made, link_up, write_report
+from apprentice.flows.run_folder import run_folder
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
 from apprentice.flows.watch import seen
 from apprentice.tasks.collect import collect
+from apprentice.tasks.errors import Stop
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
@@ -32,8 +36,22 @@ from apprentice.tasks.trackio_log import check_space
 from apprentice.tasks.verdict import verdict
 
 
-@flow(name="retrain", flow_run_name="{recipe.name}-seed{recipe.seed}", result_serializer="json")
-def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environment_revision: str = "") -> Path:
+def _run_name() -> str:
+    given = flow_run.parameters
+    recipe = Recipe.model_validate(given["recipe"])
+    with suppress(Stop):  # the run itself says what is wrong with them
+        recipe = with_overrides(recipe, given.get("overrides", []))
+    return f"{recipe.name}-seed{recipe.seed}"
+
+
+@flow(name="retrain", flow_run_name=_run_name, result_serializer="json")
+def retrain(
+    recipe: Recipe,
+    runs: Path = Path("runs"),
+    gpu: str = "",
+    environment_revision: str = "",
+    overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
+) -> Path:
     """Trains a student as the recipe says and reports what it learned; returns the run's folder.
 
     Args:
@@ -42,16 +60,18 @@ def retrain(recipe: Recipe, runs: Path = Path("runs"), gpu: str = "", environmen
         gpu: The deployments of the GPU stages, such as a100; left out, they run in this process.
         environment_revision: Of what serves the environment, where a new one shall be learned anew; left out, the one
             that `watch` saw last, of a Space that is watched.
+        overrides: Fields of the recipe to change for this run, each as path=value, such as seed=1 or
+            grpo.max_steps=50.
     """
+    recipe = with_overrides(recipe, overrides)
     recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
-    folder = new_run_folder(runs, recipe)
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
     if not gpu:
         check_reporters(recipe.report_to)
         warn_of_hardware(recipe)
-    with RunServers(recipe) as servers:
+    with run_folder(runs, recipe) as folder, RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None

@@ -3,20 +3,30 @@
 In: the server that PREFECT_API_URL names. Out: rows for people and for machines.
 """
 
+import re
 from datetime import timedelta
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterNextScheduledStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.types._datetime import now
+from prefect.utilities.urls import url_for
 
 from apprentice.flows.place import place_of
 from apprentice.tasks.announce import in_words
 
-GOES_ON = [StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.PAUSED, StateType.CANCELLING]
+BEGUN = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
+COMMAND = "a command"
+PROCESS = re.compile(r"[\w.-]+:\d+")
+"""A tag that names a host and a process."""
 WAITS_FOR = {
     "Late": "a worker of pool {pool}: none has taken it",
     "AwaitingConcurrencySlot": "a run of the same recipe to end",
@@ -27,18 +37,19 @@ WAITS_FOR = {
 
 
 def status(hours: float) -> dict[str, list[dict[str, str]]]:
-    """What goes on, what went wrong within so many hours, and which workers there are.
+    """What goes on, what went wrong within so many hours, and which workers there are; the newest first.
 
-    Returns: `runs`, `failed`, `workers`, each a list of rows of text.
+    Returns: `local` runs of commands, `runs` of deployments, `failed`, `workers`, each a list of rows of text.
     """
     with get_client(sync_client=True) as client:
         flows: dict[Any, str] = {}
-        going = [_row(client, run, flows) for run in _runs(client, GOES_ON)]
+        going = [_row(client, run, flows) for run in _unfinished(client)]
         since = now("UTC") - timedelta(hours=hours)
         wrong = [run for run in _runs(client, WENT_WRONG) if run.end_time is not None and run.end_time > since]
         return {
-            "runs": [row for row in going if row],
-            "failed": [row for run in wrong if (row := _row(client, run, flows))],
+            "local": [row for row in going if row["started by"] == COMMAND],
+            "runs": [row for row in going if row["started by"] != COMMAND],
+            "failed": [_row(client, run, flows) for run in wrong],
             "workers": [
                 {
                     "pool": pool.name,
@@ -52,17 +63,28 @@ def status(hours: float) -> dict[str, list[dict[str, str]]]:
         }
 
 
-def _runs(client: SyncPrefectClient, states: list[StateType]) -> list[FlowRun]:
-    of = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)))
-    return client.read_flow_runs(flow_run_filter=of, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=100)
+def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
+    """Those that began, wait, or are to begin within the hour; the rest of the calendar is Prefect's interface's."""
+    soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
+    return _newest_first([*_runs(client, BEGUN), *_runs(client, [StateType.SCHEDULED], soon)])
+
+
+def _runs(
+    client: SyncPrefectClient, states: list[StateType], planned: FlowRunFilterNextScheduledStartTime | None = None
+) -> list[FlowRun]:
+    in_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+    of = FlowRunFilter(state=in_state, next_scheduled_start_time=planned)
+    return _newest_first(
+        client.read_flow_runs(flow_run_filter=of, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=100)
+    )
+
+
+def _newest_first(runs: list[FlowRun]) -> list[FlowRun]:
+    return sorted(runs, key=lambda run: run.start_time or run.expected_start_time or run.created or now("UTC"))[::-1]
 
 
 def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict[str, str]:
-    """A run's row; empty for one of the calendar's, whose time is further away than an hour."""
     assert run.state is not None
-    expected = run.next_scheduled_start_time or run.expected_start_time
-    if run.state.name == "Scheduled" and expected is not None and expected > now("UTC") + timedelta(hours=1):
-        return {}
     if run.flow_id not in flows:
         flows[run.flow_id] = client.read_flow(run.flow_id).name
     pool, worker = place_of(run)
@@ -72,10 +94,18 @@ def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict
         "flow": flows[run.flow_id],
         "state": run.state.name or "",
         "since": _ago(run.state.timestamp),
-        "where": ", ".join(filter(None, (pool, worker))) or "a process of someone's",
+        "started by": COMMAND if run.deployment_id is None else "a deployment",
+        "where": ", ".join(filter(None, (pool, worker))) or _process_of(run),
         "begun": str(run.run_count),
         "why": " ".join((f"waits for {why}" if why else run.state.message or "").split())[:300],
+        "url": url_for(run) or "",
     }
+
+
+def _process_of(run: FlowRun) -> str:
+    """Where a command runs, as its tag says."""
+    host, _, number = next((tag for tag in run.tags if PROCESS.fullmatch(tag)), "").rpartition(":")
+    return f"{host}, process {number}" if host else "a process of someone's"
 
 
 def _ago(then: Any) -> str:

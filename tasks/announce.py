@@ -26,7 +26,6 @@ from prefect.assets import Asset
 from prefect.context import AssetContext, FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
-from prefect.settings import get_current_settings
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
@@ -36,6 +35,7 @@ from rich.table import Table
 from apprentice.envs.breaker import heard
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks.log import note
+from apprentice.tasks.shared_server import shared
 
 if TYPE_CHECKING:
     from apprentice.tasks.stage import StageRun
@@ -113,7 +113,7 @@ def event(name: str, resource: str, payload: dict[str, Any]) -> None:
 
     `resource`: what it is about, such as champion.local/toy-model.
     """
-    if get_current_settings().api.url is not None:
+    if shared():
         emit_event(f"apprentice.{name}", resource={"prefect.resource.id": f"apprentice.{resource}"}, payload=payload)
 
 
@@ -122,7 +122,7 @@ def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list
 
     https://docs.prefect.io/v3/concepts/assets
     """
-    if get_current_settings().api.url is None:
+    if not shared():
         return [], []
     return [made], [*sorted(set(made_from))]
 

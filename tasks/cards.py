@@ -91,9 +91,9 @@ def _numbers(counts: dict[str, Any], failures: dict[str, int]) -> list[dict[str,
     return [{"what": name, "value": value} for name, value in rows.items()]
 
 
-def _share(number: int, counts: dict[str, Any]) -> str:
+def _share(number: float, counts: dict[str, Any]) -> str:
     of = counts.get("episodes")
-    return f"{number:,} of {of:,} ({number / of:.1%})" if of else f"{number:,}"
+    return f"{number:,} of {of:,} ({number / of:.1%})" if of and isinstance(number, int) else _plain(number)
 
 
 def _plain(value: Any) -> str:

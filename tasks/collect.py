@@ -177,7 +177,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         messages = episode.messages
         while not episode.done:
             instance._wait_for_server()  # a turn that cannot be played is not bought
-            episode.hear(teacher.reply(messages, episode.tools, spent))
+            episode.hear(teacher.reply(messages, episode.tools, spent, seed))
     except TeacherFailed as failed:
         failed_at, cause = "teacher", str(failed)
     except TeacherAway as away:

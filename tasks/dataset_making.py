@@ -46,10 +46,10 @@ def _spent(ancestry: Ancestry) -> list[str]:
     if rollouts is None or "cost_usd" not in rollouts.counts:
         return []
     of_it = rollouts.counts
+    cost = f"{of_it['cost_usd']:.4f} USD" if of_it["cost_usd"] else "no cost that was stated"
     return [
         f"All {of_it['episodes']:,} episodes took {of_it['prompt_tokens']:,} prompt tokens and "
-        f"{of_it['completion_tokens']:,} completion tokens of the teacher, and {of_it['cost_usd']:.4f} USD (0 where no "
-        f"prices were stated); {of_it['failed']:,} failed."
+        f"{of_it['completion_tokens']:,} completion tokens of the teacher, and {cost}; {of_it['failed']:,} failed."
     ]
 
 

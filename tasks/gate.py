@@ -108,13 +108,18 @@ def read_decision(folder: Path) -> dict[str, Any]:
 def as_markdown(decision: dict[str, Any]) -> str:
     """The verdict for people: promoted or kept, and every rule with what was found."""
     rival = {"champion": "the champion", "base": "the untrained student; there was no champion"}[decision["rival"]]
+    idle = {
+        f"guard rail {row['guard']}": f" It was at {row['before']['accuracy']:.1%}: it could not fall by more."
+        for row in decision.get("guards", [])
+        if row["before"]["accuracy"] <= decision["decided_by"]["guards"][row["guard"]]
+    }
     lines = [
         f"**{'Promoted' if decision['promoted'] else 'Not promoted'}**, compared with {rival}.",
         "",
         "| rule | holds | found |",
         "| --- | --- | --- |",
         *(
-            f"| {rule['rule']} | {'yes' if rule['holds'] else '**no**'} | {rule['found']} |"
+            f"| {rule['rule']} | {'yes' if rule['holds'] else '**no**'} | {rule['found']}{idle.get(rule['rule'], '')} |"
             for rule in decision["rules"]
         ),
     ]

@@ -15,17 +15,12 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.asyncio import concurrency, rate_limit
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.settings import get_current_settings
 
 from apprentice.tasks import announce
+from apprentice.tasks.shared_server import shared
 
 LEASE = 60.0
 """Seconds after which Prefect takes back what a killed holder held."""
-
-
-def shared() -> bool:
-    """Whether a Prefect server is in use that other runs use as well: not the temporary one of a single run."""
-    return get_current_settings().api.url is not None
 
 
 def limit_name(what: str, url: str, detail: str = "") -> str:

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from apprentice.tasks.visible import visible
+
 
 def markdown_table(rows: list[dict[str, str]]) -> str:
     """A table with a column for each name of the first row; empty for no rows."""
@@ -37,15 +39,16 @@ def _cell(value: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text that is shown as it is, in a line; nothing in it is markup. Line ends become spaces."""
-    text = " ".join(text.splitlines())
+    """Text that is shown as it is, in a line; nothing in it is markup or invisible. Line ends become spaces."""
+    text = visible(" ".join(text.splitlines()))
     fence = "`" * (_longest_run(text) + 1)
     padding = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
     return f"{fence}{padding}{text}{padding}{fence}" if text else "(nothing)"
 
 
 def fenced(text: str) -> str:
-    """Text that is shown as it is, in a block of its own."""
+    """Text that is shown as it is, in a block of its own; what is invisible in it is written out."""
+    text = visible(text)
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}text\n{text}\n{fence}\n"
 

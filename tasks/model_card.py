@@ -114,7 +114,7 @@ def _results(ancestry: Ancestry) -> list["EvalResult"]:
             dataset_args={"purpose": "evaluate", "environment": shown(environment)},
             metric_type=metric,
             metric_name=name,
-            metric_value=verdict["models"]["grpo"][metric],
+            metric_value=round(verdict["models"]["grpo"][metric], 4),
         )
         for metric, name in METRICS.items()
     ]

@@ -198,4 +198,4 @@ class Endpoint:
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
         """One message an episode. Raises TeacherFailed, TeacherAway, Stop."""
-        return [self._teacher.say(each.messages, each.tools, self._spent, "auto") for each in episodes]
+        return [self._teacher.say(each.messages, each.tools, self._spent, "auto", each.seed) for each in episodes]

@@ -33,7 +33,7 @@ def check_reporters(names: Sequence[Reporter]) -> None:
 def _wandb_has_a_key() -> bool:
     if os.environ.get("WANDB_MODE") in ("offline", "disabled") or os.environ.get("WANDB_API_KEY"):
         return True
-    import wandb
+    import wandb  # type: ignore[import-not-found]
 
     return wandb.api.api_key is not None  # of `wandb login`
 

@@ -16,8 +16,16 @@ from apprentice.tasks.trl_arguments import check_arguments
 Positive = Annotated[int, Field(ge=1)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 Scheduler = Literal[
-    *("linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial"),
-    *("constant", "constant_with_warmup", "inverse_sqrt", "warmup_stable_decay"),
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "warmup_stable_decay",
 ]
 """Those of transformers that need no evaluation; what one needs besides goes into `args.lr_scheduler_kwargs`."""
 

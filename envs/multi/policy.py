@@ -6,7 +6,10 @@ In: the messages as the student would see them. Out: one call of a tool of the e
 from typing import Any
 
 from apprentice.envs.multi.env import Settings
-from apprentice.envs.scripted_teacher import policy_of
+from apprentice.envs.scripted_teacher import next_call, policy_of
+
+TAKES_SEED = True
+"""`call` is told the question's seed."""
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -18,13 +21,15 @@ def check(settings: dict[str, Any]) -> None:
         if other != label:
             raise ValueError(
                 f"the scripted teacher cannot tell {label} from {other}, whose instructions are the same; "
-                "name a real teacher: teacher.base_url and teacher.model"
+                "take teacher.scripted_error_rate out and name a model: teacher.model (and teacher.base_url)"
             )
 
 
-def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
+def call(
+    settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None = None
+) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn."""
     for part in Settings.model_validate(settings).parts.values():
         if part.spec().make().instructions == messages[0]["content"]:
-            return policy_of(part.name).call(part.settings, messages, error_rate)
+            return next_call(part.name, part.settings, messages, error_rate, seed)
     raise ValueError("these instructions are of no environment of the mixture")

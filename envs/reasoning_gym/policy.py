@@ -1,8 +1,9 @@
-"""A scripted teacher for Reasoning Gym: reads the question, works the answer out, errs by design.
+"""A scripted teacher for Reasoning Gym: answers, and errs by design.
 
-In: the dataset and the messages as the student would see them. Out: one call of `answer`.
-Why: without an account someone must play the teacher. It knows only the question's text, like any teacher, and is wrong
-on a fixed share of the questions (the same ones every time), so that the reward filter has work to do.
+In: the dataset, the messages as the student would see them, the question's seed. Out: one call of `answer`.
+Why: without an account someone must play the teacher. Of three datasets it knows only the question's text, like any
+teacher, and works the answer out; of the others it asks an oracle. It is wrong on a fixed share of the questions (the
+same ones every time), so that the reward filter has work to do.
 """
 
 import re
@@ -10,6 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from apprentice.envs.policy import digest, errs, question_in
+from apprentice.envs.reasoning_gym import oracle
+
+TAKES_SEED = True
+"""`call` is told the question's seed."""
 
 
 def _chain_sum(question: str) -> str:
@@ -36,25 +41,18 @@ SOLVERS: dict[str, Callable[[str], str]] = {
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError where there is no script for the task."""
+    """Raises ValueError where neither a script nor the oracle can play."""
     if settings["dataset"] not in SOLVERS:
-        raise ValueError(
-            f"no scripted policy plays {settings['dataset']!r} (there is one for {', '.join(SOLVERS)}); "
-            "name a real teacher: teacher.base_url and teacher.model"
-        )
+        oracle.check(settings)
 
 
-def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
-    """The tool and the arguments of the policy's next turn."""
+def call(
+    settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the policy's next turn. Raises ValueError where the oracle knows no answer."""
     question = question_in(messages)
-    answer = SOLVERS[settings["dataset"]](question)
-    wrong = errs(question, error_rate)
-    return "answer", {"answer": _slip(answer, digest(question)[4]) if wrong else answer}
-
-
-def _slip(answer: str, draw: int) -> str:
-    """The answer with its last character one further: what a hasty solver writes."""
-    last = answer[-1]
-    order = "0123456789" if last.isdigit() else "abcdefghijklmnopqrstuvwxyz"
-    place = order.find(last.lower())
-    return answer[:-1] + order[(place + 1 + draw % (len(order) - 1)) % len(order)]
+    draw, wrong = digest(question), errs(question, error_rate)
+    if solver := SOLVERS.get(settings["dataset"]):
+        answer = solver(question)
+        return "answer", {"answer": answer[:-1] + oracle.another(answer[-1], draw[4]) if wrong else answer}
+    return "answer", {"answer": oracle.answer(settings, question, seed, draw[4] if wrong else None)}

@@ -27,6 +27,8 @@ def test_every_entry_point_is_a_flow_that_takes_its_parameters(name: str, monkey
     for step in deployment.get("build", []):
         made = steps.recipe(step["apprentice.deployments.steps.recipe"]["path"])
         given |= {"recipe": made["recipe"], "runs": made["runs"]}
+        assert made["on_environment"]
+        assert made["on_dataset"]
         assert made["recipe"]["store"]["path"] == str(tmp_path)
     if given:
         flow.validate_parameters(given)
@@ -54,6 +56,7 @@ def test_runs_of_one_recipe_never_overlap_and_schedules_have_a_time_zone():
         for schedule in each.get("schedules", []):
             assert CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"]).timezone
             assert schedule["slug"]
+            assert "active" not in schedule, "one that a person paused would run again"
 
 
 def test_a_recipe_that_is_not_there_is_named():

@@ -108,6 +108,42 @@ def report(folder: Path) -> dict[str, Any]:
     }
 
 
+def test_the_table_of_costs_says_what_there_is_to_say_in_lines(browser: Any, page: Path):
+    for width in (PHONE, 800, DESK, 1440):
+        tab = browser.new_page(viewport={"width": width, "height": 900})
+        tab.goto(page.as_uri())
+        tall, wide = tab.evaluate(
+            """() => {
+              const costs = [...document.querySelectorAll('h2')].find(each => each.innerText === 'Costs');
+              let scroll = costs.nextElementSibling;
+              while (!scroll.matches('.scroll')) scroll = scroll.nextElementSibling;
+              const rows = [...scroll.querySelectorAll('tbody tr')].map(each => each.getBoundingClientRect().height);
+              return [Math.max(...rows), scroll.scrollWidth - scroll.clientWidth];
+            }"""
+        )
+        tab.close()
+        assert tall < (60 if width >= 800 else 100), f"at {width} px a stage has a few lines, and none a letter each"
+        assert width < 800 or wide <= 0, f"at {width} px no column is cut off"
+
+
+def test_columns_without_news_are_left_out_and_no_price_is_not_a_price_of_nothing(tmp_path: Path):
+    told = report(tmp_path)
+    text = as_markdown_page(told, "", {})
+    assert "0.5000 USD at the recipe's prices" in text
+    assert "| pool, worker | begun | episodes | device s | key |" in text
+    told["collect"]["cost_usd"] = None
+    told["stages"][0]["counts"] |= {"cost_usd": 0.0}
+    costs = as_markdown_page(told, "", {}).partition("## Costs")[2]
+    assert "no prices given (teacher.prices)" in costs
+    assert "0.0000" not in costs
+    assert "USD" not in costs
+
+
+def test_a_guard_rail_that_was_at_0_is_said_to_show_nothing(tmp_path: Path):
+    text = as_markdown_page(report(tmp_path), "", {})
+    assert "Right on none before: sums. A rate of 0% cannot fall, so such a guard rail shows nothing." in text
+
+
 def probed() -> dict[str, Any]:
     rung = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
     rungs = [rung | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]

@@ -74,7 +74,7 @@ def test_windows_cannot_overlap_between_purposes_or_seeds_of_training(seed: int)
             "environment.settings.dataset=chain_sun",
             "unknown Reasoning Gym dataset 'chain_sun'; did you mean 'chain_sum'?",
         ),
-        ("environment.settings.dataset=sudoku", "no scripted policy plays 'sudoku'"),
+        ("environment.settings={dataset: rubiks_cube}", "rubiks_cube names no answer of its own"),
         ("environment.settings.size=3", "settings"),
         ("windows.grpo.start=10", "overlap"),
         ("grpo.num_generations=3", "does not divide"),
@@ -88,6 +88,45 @@ def test_a_mistake_is_named_with_its_path(override: str, words: str):
     with pytest.raises(Stop) as stop:
         load_recipe(TOY, [override])
     assert words in str(stop.value)
+
+
+NAMES_A_MODEL = ["teacher.model=big", "teacher.base_url=http://127.0.0.1:9/v1"]
+
+
+def test_a_model_that_is_named_on_the_command_line_plays_in_place_of_the_recipes_script():
+    teacher = load_recipe(TOY, NAMES_A_MODEL).teacher
+    assert (teacher.scripted_error_rate, teacher.model, teacher.base_url) == (None, "big", "http://127.0.0.1:9/v1")
+    assert teacher.called == "big at 127.0.0.1"
+    assert load_recipe(TOY, NAMES_A_MODEL[1:]).teacher.called == "gpt-5-mini at 127.0.0.1"
+
+
+def test_a_script_that_is_named_on_the_command_line_plays_in_place_of_the_recipes_model():
+    teacher = load_recipe(RECIPES / "echo.yaml", ["student.revision=c0ffee", "teacher.scripted_error_rate=0.2"]).teacher
+    assert (teacher.scripted_error_rate, teacher.model, teacher.base_url) == (0.2, "", None)
+    assert teacher.called == "scripted policy, error rate 0.2: not a model"
+
+
+@pytest.mark.parametrize("named", NAMES_A_MODEL)
+def test_a_script_and_a_model_exclude_each_other(tmp_path: Path, named: str):
+    field, _, value = named.partition(".")[2].partition("=")
+    both = yaml.safe_load(TOY.read_text())
+    both["teacher"][field] = value
+    (tmp_path / "both.yaml").write_text(yaml.safe_dump(both))
+    for path, overrides in ((tmp_path / "both.yaml", []), (TOY, [named, "teacher.scripted_error_rate=0.1"])):
+        with pytest.raises(Stop, match=rf"only one of them can play; leave scripted_error_rate out.*or {field} for"):
+            load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize("dataset", ["gcd", "sudoku", "countdown"])
+def test_a_copied_recipe_with_another_dataset_has_a_teacher(dataset: str):
+    load_recipe(TOY, [f"environment.settings={{dataset: {dataset}}}", "guards=[]"])
+
+
+def test_a_dataset_without_an_answer_is_refused_with_advice_that_works():
+    dataset = "environment.settings={dataset: rubiks_cube}"
+    with pytest.raises(Stop, match=r"take teacher\.scripted_error_rate out and name a model: teacher\.model"):
+        load_recipe(TOY, [dataset])
+    assert load_recipe(TOY, [dataset, "teacher.model=big"]).teacher.model == "big"
 
 
 def test_a_missing_recipe_names_those_that_are_there():

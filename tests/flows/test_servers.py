@@ -195,3 +195,9 @@ def test_a_process_that_holds_a_device_is_less_patient_with_every_server_of_a_mi
     with RunServers(load_recipe(TOY, [MIXED, there, "teacher={}"]), holds_device=True) as servers:
         parts = servers.environment("multi").parts
         assert [part.patience for part in parts.values()] == [2.0, 5.0]
+
+
+def test_the_endpoint_of_a_model_that_is_named_is_asked_and_no_script_is_started():
+    recipe = load_recipe(TOY, ["teacher.model=big", "teacher.base_url=http://127.0.0.1:9/v1"])
+    with RunServers(recipe) as servers:
+        assert servers.teacher() == "http://127.0.0.1:9/v1"

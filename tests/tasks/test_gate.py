@@ -177,3 +177,13 @@ def test_without_a_champion_the_untrained_student_is_the_rival(case: Case):
     assert base.stage == "base"
     text = as_markdown({"promoted": True, "rival": "base", "rules": []})
     assert "the untrained student; there was no champion" in text
+
+
+def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):
+    never = episodes([0.0] * 60)
+    decision = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (never, never)}, allowed=0.05)
+    assert decision["promoted"]
+    assert "It was at 0.0%: it could not fall by more." in as_markdown(decision)
+    once = episodes([1.0] * 60)
+    held = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (once, once)}, allowed=0.05)
+    assert "could not fall" not in as_markdown(held)

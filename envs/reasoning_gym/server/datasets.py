@@ -28,6 +28,15 @@ DRAW_GLOBALLY = {"codeio", "list_functions"}
 DRAW_FROM_SETS = {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
 """Datasets whose question, or answer, hangs on the order of a set: another one under another PYTHONHASHSEED."""
 
+WITHOUT_AN_ANSWER = {
+    "boxnet": "scores the plan that it is given",
+    "graph_color": "scores any colouring that holds",
+    "propositional_logic": "scores any conclusion that follows",
+    "rubiks_cube": "scores any moves that solve the cube",
+    "rush_hour": "scores any moves that free the car",
+}
+"""Datasets that name no answer of their own: they can be played, but not by copying the answer."""
+
 _common = threading.Lock()
 _building = threading.Lock()
 _ready: set[tuple[str, str, str]] = set()

@@ -1,0 +1,67 @@
+"""Deploys a recipe of one's own: `apprentice deploy RECIPE`. The recipes that come along stand in prefect.yaml.
+
+In: a recipe, a pool, perhaps a cron schedule. Out: the deployment retrain/NAME, with the tags, the limit and the
+triggers that every recipe of the index has. What a person paused stays paused: a schedule, and a trigger.
+"""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import ConcurrencyLimitConfig
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.events.schemas.deployment_triggers import DeploymentEventTrigger
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import EntrypointType
+from pydantic import ValidationError
+
+from apprentice.deployments.steps import as_deployed, paused_triggers
+from apprentice.flows.recipe import Recipe
+from apprentice.flows.retrain import retrain
+from apprentice.tasks.errors import Stop
+
+SLUG = "schedule"
+"""Names the schedule, so that a redeployment changes when it runs and not whether it does."""
+
+
+def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: str) -> UUID:
+    """Creates the deployment, or updates it; without `schedule` its schedules stay as they are. Raises Stop."""
+    timetable = [] if schedule is None else [{"schedule": _cron(schedule, timezone), "slug": SLUG}]
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(pool)
+        except ObjectNotFound:
+            raise Stop(
+                f"There is no work pool {pool} on Prefect's server.",
+                "Create the pools (apprentice setup), or name another with --pool.",
+            ) from None
+    deployment: Any = retrain.to_deployment(
+        name=recipe.name,
+        parameters=as_deployed(recipe) | {"gpu": gpu},
+        tags=["apprentice", "retrain", recipe.name],
+        work_pool_name=pool,
+        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy="ENQUEUE"),  # type: ignore[arg-type]
+        triggers=_triggers(f"retrain/{recipe.name}"),
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    return deployment.apply(schedules=timetable)
+
+
+def _cron(schedule: str, timezone: str) -> CronSchedule:
+    try:
+        return CronSchedule(cron=schedule, timezone=timezone)
+    except ValidationError as error:
+        raise Stop(
+            f"{schedule!r} in the time zone {timezone} is no schedule: {error.errors()[0]['msg']}.",
+            "Write it as cron does, such as --schedule '0 3 * * 1', with --timezone Europe/Berlin.",
+        ) from None
+
+
+def _triggers(deployment: str) -> list[Any]:
+    """Those of the index."""
+    index = yaml.safe_load((Path(__file__).parent / "prefect.yaml").read_text())
+    wanted = next(each["triggers"] for each in index["deployments"] if each.get("triggers"))
+    paused = paused_triggers(deployment)
+    return [DeploymentEventTrigger.model_validate(each | {"enabled": each["name"] not in paused}) for each in wanted]
