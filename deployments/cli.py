@@ -80,7 +80,7 @@ def deploy(
 
 @env_app.command()
 def build(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All when left out.")] = None,
     out: Annotated[Path, typer.Option(help="Where the folders are written.")] = Path("build/spaces"),
 ) -> None:
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
