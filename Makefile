@@ -43,8 +43,8 @@ bench-overhead: .venv/dev  ## what the flow costs over bare TRL scripts: the lap
 faults-collect: .venv/dev  ## what outages, kills and full disks cost a collection: nothing
 	$(BIN)/python -m pytest tests/faults/test_collect_faults.py
 
-faults-hostile: .venv/dev  ## whole runs against hostile counterparts and surroundings, Ctrl-C at every stage
-	$(BIN)/python -m pytest tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
+faults-hostile: .venv/dev  ## all hostile counterparts and surroundings, whole runs against them, Ctrl-C at every stage
+	$(BIN)/python -m pytest tests/hostile tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
 
 faults-train: .venv/dev  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
 	$(BIN)/python -m tests.faults.train $(FAULTS)

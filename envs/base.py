@@ -13,20 +13,23 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.breaker import SessionLost
-from apprentice.envs.session import Refused, Reply, Session
+from apprentice.envs.reply import BadReply, Reply, checked_text
+from apprentice.envs.session import Session
+from apprentice.envs.source import digest_of
 
 T = TypeVar("T")
 
-BROKE = "EXECUTION_ERROR"
-"""What OpenEnv's server says of an exception in a step: the game's own fault, for which no player is scored."""
-
 LONGEST_ACTION = 20_000
 """Characters of an action's JSON; a server closes the connection on a message that is much longer."""
+
+ROUNDING = 1e-9
+"""By how much a reward may miss its range and be taken for its bound: sums of tenths are no more exact."""
 
 
 class EnvironmentSettings(BaseModel):
@@ -39,8 +42,8 @@ class ToolEnvironment(ABC):
     """One episode at a time in an environment whose tools are this class's public methods.
 
     Attributes:
-        reward: What the environment gave for the finished episode, 0.0 to 1.0; 0.0 while it runs, and `None` when the
-            infrastructure failed (never a reward: an outage must not train the policy).
+        reward: What the environment gave for the finished episode, within `reward_range`; 0.0 while it runs, and `None`
+            when the infrastructure failed (never a reward: an outage must not train the policy).
         done: Whether the environment has ended the episode.
         failure: Why the infrastructure failed, if it did.
         correct: The environment's own answer, once the episode is over and where it names one; no driver shows it to a
@@ -49,13 +52,14 @@ class ToolEnvironment(ABC):
     """
 
     Settings: ClassVar[type[BaseModel]]
-    version: ClassVar[str]  # enters every artifact's key: raise it when the same seed means another question or reward
+    version: ClassVar[str]  # for people: raise it when the same seed means another question or reward
     extra: ClassVar[tuple[str, str]] = (
         "",
         "",
     )  # what its server needs besides: apprentice[…], the module that it brings
     label = ""
     phrases: ClassVar[tuple[str, ...]] = ()  # stretches of its replies, each one token of a student that is built here
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # a reward outside it is taken for a broken server
     streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # what GRPO rewards, and with which weight
 
     def __init__(self, settings: BaseModel, session: Session | None = None):
@@ -81,8 +85,24 @@ class ToolEnvironment(ABC):
     def reset(self, *, seed: int, **row: Any) -> str:
         """Starts the episode of the question that `seed` names, and returns its text.
 
-        `row` takes what else a GRPO dataset's row carries. Raises SessionLost.
+        `row` takes what else a GRPO dataset's row carries. Raises BadReply, SessionLost; `_ask` asks twice.
         """
+
+    def _ask(self, seed: int) -> str:
+        """The text of the question that `seed` names; asked for once more where the reply holds none.
+
+        Raises Refused, SessionLost.
+        """
+        player = self._part(seed)
+        try:
+            return checked_text(player.reset(seed=seed), "the question")
+        except BadReply:  # what was meant for another message is not read again
+            player._renew()
+        try:
+            return checked_text(player.reset(seed=seed), "the question")
+        except BadReply as bad:
+            player._lose(f"no question under seed {seed}, twice: {bad}")
+            raise SessionLost(player.failure) from bad
 
     def _start(self, seed: int, **question: Any) -> Reply:
         """Sends the full reset: everything that names the question, every time."""
@@ -93,7 +113,7 @@ class ToolEnvironment(ABC):
         """Sends one action of the running episode.
 
         Raises ValueError when the episode is over, or the action too long (tool errors that the model sees),
-        SessionLost.
+        BadReply, SessionLost.
         """
         if self.done:
             raise ValueError("The episode is over; no further call counts.")
@@ -101,13 +121,7 @@ class ToolEnvironment(ABC):
         if len(text) > LONGEST_ACTION:
             raise ValueError(f"This is too long ({len(text)} characters; at most {LONGEST_ACTION} are read).")
         sendable = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))  # no half characters
-        try:
-            return self._guarded(lambda session: session.step(sendable))
-        except Refused as refused:
-            if BROKE not in str(refused):
-                raise
-            self.reward, self.done, self.failure = None, True, f"the server broke in the middle of a step: {refused}"
-            raise SessionLost(self.failure) from refused
+        return self._guarded(lambda session: session.step(sendable))
 
     def _guarded(self, call: Callable[[Session], T]) -> T:
         if self.session is None:
@@ -115,8 +129,27 @@ class ToolEnvironment(ABC):
         try:
             return call(self.session)
         except SessionLost as lost:
-            self.reward, self.done, self.failure = None, True, str(lost)
+            self._lose(str(lost))
             raise
+
+    def _lose(self, why: str) -> None:
+        """Ends the episode without a reward."""
+        self.reward, self.done, self.failure = None, True, why
+
+    def _renew(self) -> None:
+        """What comes next is played over a new connection."""
+        if self.session is not None:
+            self.session.renew()
+
+    def _check_reward(self) -> None:
+        """Takes a reward that misses its range by mere rounding for the range's bound. Raises BadReply for others."""
+        if self.reward is None:
+            return
+        low, high = self.reward_range
+        for name, score in {"reward": self.reward, **self._scores()}.items():
+            if not isinstance(score, int | float) or not low - ROUNDING <= score <= high + ROUNDING:
+                raise BadReply(f"{name} is {str(score)[:40]}, which is not within {low:g} to {high:g}")
+        self.reward = float(min(max(self.reward, low), high))
 
     def _wait_for_server(self) -> None:
         """Returns when the server is there, as far as is known. Raises SessionLost."""
@@ -136,8 +169,13 @@ class ToolEnvironment(ABC):
 
     @classmethod
     def _version_under(cls, settings: dict[str, Any]) -> str:
-        """The version that enters keys."""
+        """The version that people are told."""
         return cls.version
+
+    @classmethod
+    def _code_under(cls, settings: dict[str, Any]) -> str:
+        """The digest of its folder: this class, its script, its server."""
+        return digest_of(Path(inspect.getfile(cls)).parent)
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """What kind of question this is, such as {"terms": 3}, for the slices of an evaluation; needs no session."""

@@ -95,17 +95,22 @@ class EnvironmentSpec(BaseModel):
     """The environment's own settings, checked by its `Settings` model."""
 
     version: str = ""
-    """The version of the environment's code, part of every key. Filled in; a recipe that names another is refused."""
+    """The version of the environment, part of every key. Filled in; a recipe that names another is refused."""
+
+    code: str = ""
+    """Digest of the Python sources in its folder (class, script, server), part of every key. Filled in; what names
+    another one was made by other code, and is refused."""
 
     revision: str = ""
-    """Of what serves it, such as a Space's commit, where a new one shall be learned anew: part of every key."""
+    """Of what serves it, where that is not the installed code, such as a Space's commit: part of every key. Another one
+    is learned anew."""
 
     @model_validator(mode="before")
     @classmethod
-    def _knows_its_version(cls, given: Any) -> Any:
+    def _knows_its_code(cls, given: Any) -> Any:
         if isinstance(given, dict) and isinstance(given.get("name"), str):
-            version = environment_class(given["name"])._version_under(given.get("settings") or {})
-            return {"version": version} | given
+            known, settings = environment_class(given["name"]), given.get("settings") or {}
+            return {"version": known._version_under(settings), "code": known._code_under(settings)} | given
         return given
 
     @model_validator(mode="after")
@@ -114,6 +119,8 @@ class EnvironmentSpec(BaseModel):
         known.Settings.model_validate(self.settings)
         if self.version != (installed := known._version_under(self.settings)):
             raise ValueError(f"this names version {self.version!r} of {self.name}; installed is {installed!r}")
+        if self.code != (here := known._code_under(self.settings)):
+            raise ValueError(f"this names the code {self.code!r} of {self.name}; installed is {here!r}")
         return self
 
     def __str__(self) -> str:

@@ -7,14 +7,28 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from apprentice.envs.address import without_secrets
+
+NO_HEADERS = (
+    "OpenEnv's client sends no headers either: have the server listen where only this machine reaches it, or open a "
+    "tunnel to it (ssh -L) and name that"
+)
+
 
 class EnvironmentServer(BaseModel):
     """An OpenEnv server. Not part of any key: a question is the same on every server."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     url: str = Field(default="", pattern=r"^(https?://\S+)?$")
-    """http:// or https://; for a Space https://OWNER-NAME.hf.space. One that runs already."""
+    """http:// or https://; for a Space https://OWNER-NAME.hf.space. One that runs already. No user, password or query:
+    it is written into logs."""
     image: str = Field(default="", pattern=r"^(\w[\w./:@-]*)?$")
     """A Docker image; its container is started on this machine when a stage first asks, and stopped with the run."""
     local: bool | None = None
@@ -40,6 +54,7 @@ class EnvironmentServer(BaseModel):
     @field_validator("url")
     @classmethod
     def _is_an_address(cls, url: str) -> str:
+        without_secrets(url, NO_HEADERS)
         try:
             parts = urlsplit(url)
             named = parts.hostname, parts.port

@@ -9,18 +9,26 @@ full reset, the same actions again, then the one that failed.
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tenacity
 
 from apprentice.envs.breaker import Breaker, SessionLost, why
 from apprentice.envs.metrics import count
 from apprentice.envs.patience import failing_for
+from apprentice.envs.reply import BadReply, Reply, ServerError
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.waiting import wait_for
 
+if TYPE_CHECKING:
+    from apprentice.envs.wire import WireClient
+
 ATTEMPTS = 8
 """Times that one exchange is tried while the server is there; waiting for it to come back is not counted."""
+
+
+GRANTED = ("EXECUTION_ERROR", "VALIDATION_ERROR", "UNKNOWN_TYPE")
+"""Errors with which a session that was granted may answer when it is asked for its state."""
 
 
 class Refused(Exception):
@@ -29,14 +37,6 @@ class Refused(Exception):
 
 class AtCapacity(Exception):
     """The server grants no further session: it accepts one and closes it with 1000 (OK)."""
-
-
-class Reply(NamedTuple):
-    """What the server answered: the observation's fields, and whether the episode is over."""
-
-    observation: dict[str, Any]
-    reward: float | None
-    done: bool
 
 
 class Session:
@@ -61,7 +61,7 @@ class Session:
         self._breaker = breaker or breaker_of(server)
         self._lease = lease
         self._leased: AsyncExitStack | None = None
-        self._client: Any = None
+        self._client: WireClient | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._question: dict[str, Any] = {}
         self._actions: list[dict[str, Any]] = []
@@ -80,12 +80,12 @@ class Session:
         )
 
     def reset(self, **question: Any) -> Reply:
-        """Starts the episode that `question` names. Raises Refused, SessionLost."""
+        """Starts the episode that `question` names. Raises Refused, BadReply, SessionLost."""
         self._question, self._actions = question, []
         return wait_for(self._exchange("reset", question))
 
     def step(self, action: dict[str, Any]) -> Reply:
-        """Sends one action of the episode that `reset` started. Raises Refused, SessionLost."""
+        """Sends one action of the episode that `reset` started. Raises Refused, BadReply, SessionLost."""
         reply = wait_for(self._exchange("step", action))
         self._actions.append(action)
         return reply
@@ -93,6 +93,14 @@ class Session:
     def wait_for_server(self) -> None:
         """Returns when the server is there, as far as is known. Raises SessionLost."""
         wait_for(self._breaker.wait())
+
+    def renew(self) -> None:
+        """Leaves the connection: what comes next is sent over a new one."""
+
+        async def leave() -> None:
+            self._throw_away()
+
+        wait_for(leave())
 
     @property
     def is_open(self) -> bool:
@@ -165,17 +173,14 @@ class Session:
     async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
         is_new = self._client is None
         client = await self._connected()
+        if is_new and kind == "step":
+            await self._rebuild(client)
         try:
-            if is_new and kind == "step":
-                await self._rebuild()
-            result = await (client.reset(**payload) if kind == "reset" else client.step(payload))
-        except RuntimeError as error:  # OpenEnv raises it for every reply of type "error"
-            if not str(error).startswith("Server error: "):
-                raise
-            raise Refused(str(error).removeprefix("Server error: ")) from error
-        return Reply(result.observation, result.reward, result.done)
+            return await client.ask(kind, payload)
+        except ServerError as error:
+            raise meaning(error, kind) from error
 
-    async def _connected(self) -> Any:
+    async def _connected(self) -> "WireClient":
         """The connected client."""
         if self._client is not None:
             return self._client
@@ -188,11 +193,14 @@ class Session:
             self._client = await connect(self.server)
         return self._client
 
-    async def _rebuild(self) -> None:
+    async def _rebuild(self, client: "WireClient") -> None:
         """Brings a new server session to where the lost one was."""
-        await self._client.reset(**self._question)
-        for action in self._actions:
-            await self._client.step(action)
+        try:
+            await client.ask("reset", self._question)
+            for action in self._actions:
+                await client.ask("step", action)
+        except (BadReply, ServerError) as error:  # it took all of this before
+            raise ConnectionError(f"the episode could not be played again up to where it was: {error}") from error
 
     def _throw_away(self) -> None:
         """Leaves the connection; saying goodbye to a server that hangs takes long, and nobody waits for it."""
@@ -214,32 +222,45 @@ def wait_until_there(server: EnvironmentServer, say: Callable[[str], None]) -> N
     wait_for(breaker_of(server, say).until_there())
 
 
-async def connect(server: EnvironmentServer) -> Any:
+def meaning(error: ServerError, kind: str) -> Exception:
+    """What a server's error says of the message: it refuses it, it broke on it, or it is not up to answering now."""
+    if error.code == "VALIDATION_ERROR" or (error.code == "EXECUTION_ERROR" and kind == "reset"):
+        return Refused(str(error))
+    if error.code == "EXECUTION_ERROR":
+        return BadReply(f"the server broke in the middle of a step: {error}")
+    return ConnectionError(str(error))
+
+
+async def connect(server: EnvironmentServer) -> "WireClient":
     """A connected client whose session the server has granted. Raises AtCapacity, OSError, EOFError.
 
     Being accepted says nothing: a session over the limit is accepted and closed. So the session's state is asked for.
     """
-    from openenv.core.generic_client import GenericEnvClient
     from websockets.exceptions import ConnectionClosed
 
-    client = GenericEnvClient(
+    from apprentice.envs.wire import MOST_MB, WireClient
+
+    client = WireClient(
         server.url,
         connect_timeout_s=min(10.0, server.message_timeout),
         message_timeout_s=server.message_timeout,
+        max_message_size_mb=MOST_MB,
     )
     await client.connect()
     try:
-        await client.state()
+        await client.ask_state()
     except ConnectionClosed as closed:
         if closed.rcvd is not None and closed.rcvd.code == 1000:
             raise AtCapacity from closed
         raise EOFError(f"connection closed ({closed})") from closed
-    except RuntimeError as error:
-        if "CAPACITY_REACHED" in str(error):
-            await client.disconnect()
-            raise AtCapacity from error
-        if "FACTORY_ERROR" in str(error) or "SESSION_ERROR" in str(error):
-            raise ConnectionError(str(error)) from error
+    except ServerError as error:
+        if error.code in GRANTED:
+            return client
+        await client.disconnect()
+        raise (AtCapacity() if error.code == "CAPACITY_REACHED" else ConnectionError(str(error))) from error
+    except BadReply as bad:
+        await client.disconnect()
+        raise ConnectionError(f"it does not speak OpenEnv's wire: {bad}") from bad
     except BaseException:
         await client.disconnect()
         raise

@@ -85,7 +85,7 @@ def run(
         from apprentice.flows.run_folder import check_runs
 
         check_runs(runs)
-        ready_for_flows(chosen.store.path)
+        ready_for_flows()
         folder = retrain(chosen, runs)
         from apprentice.flows.page import BRIEF_ENDS
         from apprentice.tasks.announce import say
@@ -100,8 +100,9 @@ def evaluate(
     model: Annotated[
         list[str],
         typer.Option(
-            help="A key as `apprentice run` prints it, champion, teacher, a folder, owner/name@revision of the Hub, or "
-            "https://host/v1#model for an endpoint. Repeatable: each is compared with the first."
+            help="A key, a revision or a tag as the report's lineage shows it, or its first 6 characters or more; "
+            "champion, teacher, a folder, owner/name@revision of the Hub, or https://host/v1#model for an endpoint. "
+            "Repeatable: each is compared with the first."
         ),
     ],
     protocol: Annotated[
@@ -118,15 +119,21 @@ def evaluate(
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
     served_student: Annotated[bool, typer.Option(help="The endpoints serve students that were trained here.")] = False,
+    trust_code: Annotated[
+        list[str] | None,
+        typer.Option(help="A folder, or owner/name@commit of the Hub, whose Python code you have read and let run."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="End with one line for machines.")] = False,
     set_: SET = None,
 ) -> None:
     """Examine models on a recipe's environment, and compare them."""
     with told_in_words():
         chosen = prepared(recipe, set_)
+        from apprentice.flows.compare import check_addresses
         from apprentice.tasks.errors import Stop
         from apprentice.tasks.specs import Window
 
+        check_addresses([*model, *([base_url] if base_url else [])])
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
         window = chosen.seed_windows().evaluate
         if seed is None and spec.questions > window.size:
@@ -136,7 +143,7 @@ def evaluate(
             )
         if seed is not None:
             window = Window(start=seed, size=spec.questions)
-        ready_for_flows(chosen.store.path)
+        ready_for_flows()
         if protocol is Protocol.inspect:
             from apprentice.flows.inspect import inspect_models
 
@@ -145,7 +152,7 @@ def evaluate(
             from apprentice.flows.compare import compare_models
 
             spec = spec.model_copy(update={"protocol": protocol.value})
-            report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student)
+            report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None
             print(json.dumps({"model": model[0], **only} if only else report))
@@ -266,7 +273,7 @@ def reproduce(
         from apprentice.tasks.lineage import lineage_of
 
         found = lineage_of(key, store, hub)
-        ready_for_flows(store)
+        ready_for_flows()
         outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
         table("reproduced", "Made again", told(outcomes))

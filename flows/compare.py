@@ -4,7 +4,6 @@ In: a recipe, the models' names. Out: rates with intervals, differences from the
 Nothing is trained; what was examined before is found, not played again.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,34 +11,28 @@ from urllib.parse import urlsplit
 from prefect import flow
 from pydantic import ValidationError
 
+from apprentice.envs.address import without_secrets
 from apprentice.flows.recipe import Recipe
 from apprentice.flows.servers import RunServers
 from apprentice.flows.stores import open_store
 from apprentice.tasks import announce
-from apprentice.tasks.artifacts import (
-    BaseStudent,
-    Checkpoint,
-    Evaluation,
-    GrpoCheckpoint,
-    Questions,
-    Release,
-    SftCheckpoint,
-)
+from apprentice.tasks.artifacts import Checkpoint, Evaluation, Questions
+from apprentice.tasks.broken import scored
 from apprentice.tasks.champion import Champions
 from apprentice.tasks.contamination import count_seen
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
+from apprentice.tasks.locate import checkpoint_named
 from apprentice.tasks.markdown import comparison_rows
 from apprentice.tasks.protocols import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.record import Examined
 from apprentice.tasks.specs import EvaluateSpec, StudentSpec, TeacherSpec, Window
 from apprentice.tasks.stage import Work
-from apprentice.tasks.store import digest
 from apprentice.tasks.student import student
+from apprentice.tasks.student_source import pinned
+from apprentice.tasks.trust import is_repository
 from apprentice.tasks.verdict import compare, correct, table, with_intervals
-
-TRAINED = (BaseStudent, SftCheckpoint, GrpoCheckpoint, Release)
 
 
 @flow(name="compare", flow_run_name="{recipe.name}-compare", result_serializer="json")
@@ -50,15 +43,19 @@ def compare_models(
     window: Window,
     as_of: str,
     serves_student: bool = False,
+    trust_code: list[str] | None = None,
 ) -> dict[str, Any]:
     """Examines each model on the first questions of the window. Raises Stop for a model that there is not.
 
     Args:
-        models: A key as `apprentice run` prints it, `champion`, `teacher`, a folder, `owner/name@revision` of the Hub,
-            or `https://host/v1#model` for what answers at an endpoint.
+        models: A key, a revision or a tag of the recipe's, or its beginning, `champion`, `teacher`, a folder,
+            `owner/name@revision` of the Hub, or `https://host/v1#model` for what answers at an endpoint.
         as_of: Names the state of what answers at endpoints; another one is examined anew.
         serves_student: The endpoints serve students of ours.
+        trust_code: Folders, or `owner/name@revision` of the Hub, whose Python code may run, as the recipe's student's
+            may where that says so.
     """
+    trusted = trusted_with(recipe, trust_code or [])
     store = open_store(recipe, hub_needed=False)
     task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
@@ -67,7 +64,7 @@ def compare_models(
         for name in models:
             endpoint = _endpoint(recipe, name, serves_student)
             if endpoint is None:
-                work = Work(store, servers, recipe=written)
+                work = Work(store, servers, recipe=written, trusted=trusted)
                 checkpoint = _checkpoint(work, recipe, name, asked)
                 found[name] = evaluate(work, spec, checkpoint, task, asked, recipe.seed), checkpoint
             else:
@@ -80,6 +77,17 @@ def compare_models(
         for name, (_, checkpoint) in found.items()
     }
     return compared(episodes, seen, spec.protocol)
+
+
+def check_addresses(names: list[str]) -> None:
+    """Raises Stop where an endpoint's address holds a secret: models' names stand in logs and in Prefect's database."""
+    for name in names:
+        url, _, _ = name.partition("#")
+        if "://" in url:
+            try:
+                without_secrets(url, "its key comes from ENDPOINT_API_KEY, or from the recipe's teacher.key_variable")
+            except ValueError as error:
+                raise Stop(f"A model's address cannot be used: {error}.", "Write https://host/v1#model.") from None
 
 
 def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:
@@ -114,23 +122,39 @@ def _checkpoint(work: Work, recipe: Recipe, name: str, asked: Questions) -> Chec
                 f"{recipe.name} has no champion.", "Run the recipe first; the gate promotes what is good enough."
             )
         return champion
-    if re.fullmatch(r"[0-9a-f]{20}", name):
-        for kind in TRAINED:
-            if (artifact := work.store.find(kind, name)) is not None:
-                return artifact
-        raise Stop(f"The store {work.store.root} has no checkpoint with the key {name}.", "See the report's lineage.")
-    model, _, revision = name.partition("@")
-    if Path(model).is_dir():
-        spec = StudentSpec(model=str(Path(model).absolute()), revision=digest(Path(model)))
-    elif revision:
-        spec = StudentSpec(model=model, revision=revision)
-    else:
+    if (found := checkpoint_named(work.store, name)) is not None:
+        return found
+    if (spec := model_named(name)) is None:
         raise Stop(
-            f"{name} is no checkpoint's key, no folder, and names no revision of a model on the Hub.",
-            "Write a key that `apprentice run` printed, champion, teacher, a folder, owner/name@revision or "
-            "https://host/v1#model.",
+            f"{name} is no checkpoint of {recipe.name}, no folder, and names no revision of a model on the Hub.",
+            "Write a key, a revision or a tag as the report's lineage shows it, champion, teacher, a folder, "
+            "owner/name@revision or https://host/v1#model.",
         )
-    return student(work, spec, recipe.environment, asked, recipe.seed)
+    granted = [each for each in work.trusted if each.model == spec.model and each.content]
+    if not granted:
+        spec = pinned(spec)
+        granted = [each for each in work.trusted if (each.model, each.revision) == (spec.model, spec.revision)]
+    return student(work, (granted or [spec])[0], recipe.environment, asked, recipe.seed)
+
+
+def model_named(name: str, **how: Any) -> StudentSpec | None:
+    """A folder, or `owner/name@revision` of the Hub; None for what is neither."""
+    model, _, revision = name.partition("@")
+    if Path(name).is_dir():
+        return StudentSpec(model=str(Path(name).absolute()), **how)
+    return StudentSpec(model=model, revision=revision, **how) if revision and is_repository(model) else None
+
+
+def trusted_with(recipe: Recipe, names: list[str]) -> list[StudentSpec]:
+    """The students whose Python code may run: the recipe's, where it says so, and those named. Raises Stop."""
+    others = []
+    for name in names:
+        spec = model_named(name, trust_remote_code=True)
+        if spec is None:
+            raise Stop(f"--trust-code {name} names no model.", "Write a folder, or owner/name@revision.")
+        others.append(pinned(spec))
+    own = recipe.student
+    return [*([pinned(own)] if own.trust_remote_code or not own.safetensors_only else []), *others]
 
 
 def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
@@ -139,6 +163,7 @@ def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], p
     Args:
         seen: How many of the questions each model learned from, where that is known.
     """
+    episodes, broke = scored(episodes)
     models = {
         name: with_intervals(records) | {"protocol": protocol, "seen_in_training": seen[name]}
         for name, records in episodes.items()
@@ -152,7 +177,9 @@ def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], p
     comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
     correct(comparisons)
     _show(models, comparisons, protocol)
-    return {"models": models, "comparisons": comparisons}
+    if broke:
+        announce.warn(broke)
+    return {"models": models, "comparisons": comparisons, "broken": broke}
 
 
 TITLES = {

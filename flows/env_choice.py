@@ -84,9 +84,12 @@ def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentSer
     """A server by its address. Raises Stop for what is none."""
     if page := ON_THE_HUB.match(url):
         host = re.sub(r"[^a-z0-9]+", "-", f"{page[1]}-{page[2]}".lower())
-        raise Stop(f"{url} is the Space's page, not its server.", f"Name the server: https://{host}.hf.space")
+        raise Stop(f"{page[0]} is the Space's page, not its server.", f"Name the server: https://{host}.hf.space")
     known = (like or EnvironmentServer()).model_dump(exclude={"url", "image", "local"})
     try:
         return EnvironmentServer(url=url.rstrip("/"), **known)
-    except ValidationError:
-        raise Stop(f"{url!r} is no address of a server.", "It begins with http:// or https://.") from None
+    except ValidationError as error:
+        raise Stop(
+            f"That is no address of a server: {explain(error, EnvironmentServer).strip()}.",
+            "Name one that begins with http:// or https://.",
+        ) from None

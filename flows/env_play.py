@@ -96,6 +96,8 @@ def _meant(said: str, schema: dict[str, Any]) -> Any:
 
 def _end_of(episode: Episode) -> str:
     correct = f" The environment's own answer: {episode.environment.correct}" if episode.environment.correct else ""
+    if episode.reward is None:
+        return f"No reward: {episode.broken}.{correct}"
     return f"Reward {episode.reward:.2f} of 1.{correct}"
 
 

@@ -168,9 +168,9 @@ def _failures(failures: list[dict[str, Any]]) -> list[str]:
     lines = ["## The worst failures\n\nFirst what an earlier model had right, then the lowest reward.\n"]
     for each in failures:
         record = Examined.model_validate(each)
-        why = f"; {', '.join(record.causes)}" if record.causes else ""
+        why = "".join(f"; {cause}" for cause in (", ".join(record.causes), record.broken) if cause)
         own = f"; the environment's own answer: {code(record.correct)}" if record.correct else ""
-        lines.append(f"### Seed {record.seed}, reward {record.reward:g}{why}\n")
+        lines.append(f"### Seed {record.seed}, reward {record.score:g}{why}\n")
         lines.append(f"Said {code(spoken(record))}{own}.\n")
         lines += [f"What is wrong with a call: {code(wrong)}.\n" for wrong in faults_of_calls(record.messages)]
         lines.append(fenced("\n\n".join(_turn(message) for message in record.messages)))

@@ -31,6 +31,7 @@ from apprentice.tasks.specs import (
     TrackioSpec,
     Window,
 )
+from apprentice.tasks.student_source import pinned
 from apprentice.tasks.training_specs import GrpoSpec, SftSpec
 
 BLOCK = 100_000_000
@@ -42,7 +43,13 @@ RENAMED = {"server": "env"}
 class Recipe(BaseModel):
     """A whole run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """Names the repositories: lower case, digits, dots, dashes."""
@@ -87,11 +94,19 @@ class Recipe(BaseModel):
             return self
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
 
+    def with_student_pinned(self) -> "Recipe":
+        """The recipe with its student by its commit, or by the content of its folder. Raises Stop."""
+        return self.model_copy(update={"student": pinned(self.student)})
+
+    def for_work(self) -> dict[str, Any]:
+        """What the stages of a run share of it, by the arguments of `Work`."""
+        reporting = {"trackio": self.trackio, "report_to": self.report_to}
+        return {"recipe": self.for_record(), "trusted": [self.student], **reporting}
+
     def as_parameters(self) -> dict[str, Any]:
-        """The recipe as a deployment's parameters: JSON, without the versions of environments, which are the code's."""
-        return self.model_dump(
-            mode="json", exclude={"environment": {"version"}, "guards": {"__all__": {"environment": {"version"}}}}
-        )
+        """The recipe as a deployment's parameters: JSON, without what environments fill in, which is the code's."""
+        filled = {"environment": {"version", "code"}}
+        return self.model_dump(mode="json", exclude={**filled, "guards": {"__all__": filled}})
 
     def for_record(self) -> dict[str, Any]:
         """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
@@ -113,7 +128,7 @@ class Recipe(BaseModel):
 
     def rungs(self) -> list[EnvironmentSpec]:
         """The environment under the settings of each rung that GRPO may train on; none without a ladder."""
-        own = self.environment.model_dump(exclude={"version"})
+        own = self.environment.model_dump(exclude={"version", "code"})
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in self.grpo.auto_difficulty]
 
     def guard_window(self, place: int) -> Window:
@@ -264,11 +279,11 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
             recipe[name] = {}
         recipe = recipe[name]
         if not isinstance(recipe, dict):
-            raise Stop(f"--set {override}: {name} has no fields.", "Check the path against the recipe.")
+            raise Stop(f"--set {path}=…: {name} has no fields.", "Check the path against the recipe.")
     try:
         recipe[last] = yaml.safe_load(value)
     except yaml.YAMLError:
-        raise Stop(f"--set {override}: what stands after = is no YAML.", "Close its brackets and quotes.") from None
+        raise Stop(f"--set {path}=…: what stands after = is no YAML.", "Close its brackets and quotes.") from None
 
 
 def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:

@@ -12,12 +12,14 @@ import yaml
 from pydantic import ValidationError
 
 from apprentice.flows.recipe import Recipe, explain, load_recipe
+from apprentice.tasks.artifacts import BaseStudent
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.lineage import Lineage, Node
-from apprentice.tasks.rendering import TRUSTED
 from apprentice.tasks.replay import arguments_of, at_present, differences, record_of, stage_of
 from apprentice.tasks.specs import StudentSpec, TeacherSpec
 from apprentice.tasks.stage import Stage
+from apprentice.tasks.student_source import pinned
+from apprentice.tasks.trust import CODE, source_of
 
 
 class Replay(NamedTuple):
@@ -35,6 +37,9 @@ def replay_of(lineage: Lineage, node: Node, overrides: list[str], folder: Path) 
     """Raises Stop where an artifact cannot be made again."""
     stage = stage_of(node)
     arguments = arguments_of(stage, lineage, node)
+    for name, value in arguments.items():
+        if isinstance(value, StudentSpec):
+            arguments[name] = _in_its_folder(value, node)
     teacher = _teacher_among(arguments)
     recipe = _recipe_of(node, overrides, folder, arguments[teacher] if teacher else None)
     if teacher:
@@ -43,6 +48,22 @@ def replay_of(lineage: Lineage, node: Node, overrides: list[str], folder: Path) 
     if (repository / "snapshots" / node.named.revision).is_dir():
         lineage.store.fetch(node.artifact)  # what is compared is the record: the files must be what it says
     return Replay(node, stage, arguments, recipe, differences(stage, node, served_here=recipe.env.is_local))
+
+
+def pinned_arguments(replay: Replay) -> dict[str, Any]:
+    """The arguments, with the student by its commit or content as it is there now.
+
+    Raises Stop where the student of the record is not there any more.
+    """
+    arguments = dict(replay.arguments)
+    for name, value in arguments.items():
+        if isinstance(value, StudentSpec):
+            if value.content and value.model is None:
+                raise Stop(
+                    f"{replay.node.ref} was made from a folder that nothing names any more.", "It cannot be made again."
+                )
+            arguments[name] = pinned(value)
+    return arguments
 
 
 def ask_first(lineage: Lineage, replays: list[Replay]) -> None:
@@ -67,10 +88,30 @@ def _costs(replay: Replay) -> Iterator[str]:
 def _foreign_code(lineage: Lineage, replay: Replay) -> Iterator[str]:
     for student in (value for value in replay.arguments.values() if isinstance(value, StudentSpec)):
         if student.trust_remote_code or not student.safetensors_only:
-            yield f"To make {replay.node.ref} again would load {student.model} in a way that can run code of its own."
+            name = source_of(student)
+            yield f"To make {replay.node.ref} again would load {name} in a way that can run code of its own."
     for node in lineage.above(replay.node):
-        if TRUSTED in record_of(node).files or lineage.is_pickled(node):
-            yield f"To make {replay.node.ref} again would load {node.ref} in a way that can run code of its own."
+        if CODE in record_of(node).files or lineage.is_pickled(node):
+            whose = ", ".join(str(source_of(each)) for each in students_of(lineage)) or "nobody whom a record names"
+            yield (f"To make {replay.node.ref} again would load {node.ref} in a way that can run code of {whose}.")
+
+
+def students_of(lineage: Lineage) -> list[StudentSpec]:
+    """The students of a lineage whose code, or pickled weights, were trusted where they were trained."""
+    found = []
+    for node in lineage.nodes.values():
+        if node.kind is BaseStudent and node.record is not None:
+            try:
+                found.append(_in_its_folder(StudentSpec.model_validate(node.record.made_by["settings"]["spec"]), node))
+            except (ValidationError, KeyError):
+                continue  # older code's, or a stranger's: nobody can be asked about it
+    return [each for each in found if each.trust_remote_code or not each.safetensors_only]
+
+
+def _in_its_folder(student: StudentSpec, node: Node) -> StudentSpec:
+    """A student that is known by its content, with the folder that the recipe named."""
+    named = record_of(node).provenance.recipe.get("student", {}).get("model")
+    return student.model_copy(update={"model": named}) if student.content and isinstance(named, str) else student
 
 
 def _recipe_of(node: Node, overrides: list[str], folder: Path, teacher: TeacherSpec | None) -> Recipe:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from prefect import flow
 from prefect.settings import PREFECT_DEFAULT_RESULT_STORAGE_BLOCK, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
-from apprentice.flows.replay import Replay, ask_first, replay_of
+from apprentice.flows.replay import Replay, ask_first, pinned_arguments, replay_of, students_of
 from apprentice.flows.servers import RunServers
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.lineage import Lineage
 from apprentice.tasks.provenance import CARD
 from apprentice.tasks.replay import record_of
+from apprentice.tasks.specs import StudentSpec
 from apprentice.tasks.stage import Work
 from apprentice.tasks.store import LocalStore
 
@@ -87,10 +88,10 @@ def reproduce(lineage: Lineage, overrides: list[str], deep: bool = False, yes: b
         # what Prefect caches of a stage names its artifact, and a later run would look for this one in vain
         apart: Any = {PREFECT_LOCAL_STORAGE_PATH: f"{folder}/.prefect", PREFECT_DEFAULT_RESULT_STORAGE_BLOCK: None}
         with temporary_settings(apart):
-            return _made_again(lineage, replays, Path(folder))
+            return _made_again(lineage, replays, Path(folder), students_of(lineage) if yes else [])
 
 
-def _made_again(lineage: Lineage, replays: list[Replay], folder: Path) -> list[Outcome]:
+def _made_again(lineage: Lineage, replays: list[Replay], folder: Path, trusted: list[StudentSpec]) -> list[Outcome]:
     outcomes: list[Outcome] = []
 
     @flow(name="reproduce", flow_run_name=f"reproduce-{lineage.root.named.key}", result_serializer="json")
@@ -103,8 +104,8 @@ def _made_again(lineage: Lineage, replays: list[Replay], folder: Path) -> list[O
                 if same not in servers:
                     servers[same] = started.enter_context(RunServers(replay.recipe))
                 began = perf_counter()
-                work = Work(store, servers[same], recipe=replay.recipe.for_record())
-                made = replay.stage(work, **replay.arguments)
+                work = Work(store, servers[same], recipe=replay.recipe.for_record(), trusted=trusted)
+                made = replay.stage(work, **pinned_arguments(replay))
                 record = store.record(type(made), made.key, made.revision)
                 outcomes.append(compared(replay, record.files, perf_counter() - began))
                 store.empty()  # models are large

@@ -64,7 +64,7 @@ def retrain(
             grpo.max_steps=50.
     """
     recipe = with_overrides(recipe, overrides)
-    recipe = recipe.at_revision(environment_revision or seen(recipe.env.space))
+    recipe = recipe.at_revision(environment_revision or seen(recipe.env.space)).with_student_pinned()
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
@@ -75,8 +75,7 @@ def retrain(
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
-        written = recipe.for_record()
-        work = Work(store, servers, here(), pool, recipe=written, trackio=recipe.trackio, report_to=recipe.report_to)
+        work = Work(store, servers, here(), pool, **recipe.for_work())
         task, seed = recipe.environment, recipe.seed
 
         asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)

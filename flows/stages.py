@@ -94,9 +94,7 @@ def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     check_reporters(recipe.report_to)
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
-        written = recipe.for_record()
-        curves = recipe.trackio, recipe.report_to
-        work = Work(store, servers, here(), None, True, written, *curves)
+        work = Work(store, servers, here(), holds_device=True, **recipe.for_work())
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

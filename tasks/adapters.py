@@ -12,15 +12,17 @@ from typing import Any
 from apprentice.tasks.hardware_specs import LoraSpec
 from apprentice.tasks.student import load_model
 from apprentice.tasks.training_specs import TrainerSpec
+from apprentice.tasks.trust import Trusted
 
 
-def model_to_train(checkpoint: Path, spec: TrainerSpec) -> Any:
+def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:
     """The checkpoint's weights in fp32; those that stay frozen in 4 bits, where the recipe says so."""
     if spec.lora is None or not spec.lora.quantized:
-        return load_model(checkpoint)
+        return load_model(checkpoint, trusted)
     import torch
 
-    return load_model(checkpoint, quantization_config=_four_bits(spec.bf16), device_map=torch.cuda.current_device())
+    sparing = {"quantization_config": _four_bits(spec.bf16), "device_map": torch.cuda.current_device()}
+    return load_model(checkpoint, trusted, **sparing)
 
 
 def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:
@@ -28,7 +30,9 @@ def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:
     return {} if lora is None else {"peft_config": _config(lora)}
 
 
-def merged(model: Any, checkpoint: Path, lora: LoraSpec, weights: dict[str, Any] | None = None) -> Any:
+def merged(
+    model: Any, checkpoint: Path, lora: LoraSpec, weights: dict[str, Any] | None = None, trusted: Trusted = ()
+) -> Any:
     """The trained model with whole weights in fp32.
 
     Args:
@@ -37,7 +41,7 @@ def merged(model: Any, checkpoint: Path, lora: LoraSpec, weights: dict[str, Any]
     """
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
-    whole = get_peft_model(load_model(checkpoint), _config(lora))
+    whole = get_peft_model(load_model(checkpoint, trusted), _config(lora))
     learned = get_peft_model_state_dict(model, state_dict=weights)
     unknown = set_peft_model_state_dict(whole, learned).unexpected_keys
     assert not unknown, f"adapters without a place: {unknown}"

@@ -6,7 +6,7 @@ path: the next stage may run on another machine and fetches what it needs from t
 
 import hashlib
 import json
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,11 @@ KEY_LENGTH = 20
 NAME = r"^\w[\w.-]*$"
 """Of keys and tags: they become names of files, and records may come from strangers."""
 REPOSITORY = r"^\w[\w.-]*/\w[\w.-]*$"
+LONGEST_NAME = 200
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Artifact(BaseModel):
@@ -27,11 +32,11 @@ class Artifact(BaseModel):
     row: ClassVar[type[BaseModel] | None] = None
     """What a line of its data is, where that is for others to read."""
 
-    repository: str = Field(pattern=REPOSITORY)
+    repository: str = Field(pattern=REPOSITORY, max_length=LONGEST_NAME)
     """`namespace/name`, as on the Hub."""
-    revision: str = Field(pattern=NAME)
+    revision: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     """Names the content for ever: a digest of every file."""
-    key: str = Field(pattern=NAME)
+    key: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     """Names what made it: stage, version, settings, inputs' revisions."""
 
 
@@ -39,10 +44,10 @@ class Questions(Artifact):
     """Questions of seed windows, as text."""
 
     suffix = "questions"
-    collect: int
-    grpo: int
-    evaluate: int
-    dropped_from_grpo: int
+    collect: Count
+    grpo: Count
+    evaluate: Count
+    dropped_from_grpo: Count
     """GRPO seeds whose question stands in the evaluation set."""
 
 
@@ -51,15 +56,15 @@ class Rollouts(Artifact):
 
     suffix = "rollouts"
     row = Record
-    episodes: int
-    failed: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    episodes: Count
+    failed: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+    cached_tokens: Count
     """Of the prompt tokens."""
-    reasoning_tokens: int
+    reasoning_tokens: Count
     """Of the completion tokens."""
-    cost_usd: float
+    cost_usd: Usd
 
 
 class RolloutShard(Rollouts):
@@ -73,9 +78,9 @@ class KeptRollouts(Artifact):
 
     suffix = "kept-rollouts"
     row = Record
-    episodes: int
-    kept: int
-    dropped: dict[str, int]
+    episodes: Count
+    kept: Count
+    dropped: dict[str, Count]
     """How many were dropped for which cause."""
 
 
@@ -83,19 +88,19 @@ class LengthStats(Artifact):
     """Token lengths of the training texts, and the max_length that follows."""
 
     suffix = "lengths"
-    p50: int
-    p95: int
-    p99: int
-    longest: int
-    max_length: int
-    truncated: int
+    p50: Count
+    p95: Count
+    p99: Count
+    longest: Count
+    max_length: Count
+    truncated: Count
 
 
 class Checkpoint(Artifact):
     """A model with its tokenizer."""
 
     repo_type = "model"
-    parameters: int
+    parameters: Count
     stage: Literal["base", "sft", "grpo", "champion"]
 
 
@@ -127,12 +132,14 @@ class Evaluation(Artifact):
     row = Examined
     model: str
     protocol: Literal["parity", "tutorial"]
-    n: int
+    n: Count
     """Episodes: questions times samples."""
-    format_compliance: float
-    accuracy: float
-    mean_score: float
-    cost_usd: float
+    broken: Count = 0
+    """Of those, how many the environment broke on."""
+    format_compliance: Share
+    accuracy: Share
+    mean_score: Number
+    cost_usd: Usd
 
 
 class Decision(Artifact):
@@ -141,7 +148,7 @@ class Decision(Artifact):
     suffix = "decisions"
     promoted: bool
     metric: str
-    delta: float | None
+    delta: Number | None
     """Of the metric, challenger less rival; None when nothing was left to compare."""
     reasons: list[str]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from apprentice.tasks.ancestry import Ancestry
 from apprentice.tasks.markdown import code, fenced, markdown_table
-from apprentice.tasks.rendering import TRUSTED
+from apprentice.tasks.trust import CODE
 from apprentice.tasks.who_played import who_played_for_strangers
 
 HIDDEN = "(not shown)"
 OF_A_MACHINE = re.compile(r"\w://|^(/|~/|\.{1,2}/|[A-Za-z]:\\)\S")
 FILES = {
     "artifact.json": "the record: what made it, from what, and the SHA-256 of each file",
-    TRUSTED: "a mark: its maker trusts the Python code in the repository of its weights",
+    CODE: "whose the Python code is that lies here",
     "completions.jsonl": "what it said while it trained: a rollout a line, now and then a group",
     "curves.png": "the curves of its training",
     "decision.json": "every rule of the gate, and what was found",

@@ -8,6 +8,7 @@ In: releases. Out: the champion, its history. Tags, as on the Hub:
     rejected-<key>                            a challenger that the gate did not let through
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,8 @@ from apprentice.tasks.hub_client import is_away
 from apprentice.tasks.store import LocalStore
 
 TAG = "champion"
+CHANGE = re.compile(rf"{TAG}-(\d{{4,9}})-(\d{{8}}T\d{{6}}Z)-(promoted|rollback)")
+"""What the tags of its changes look like; others that begin like them are somebody's own."""
 
 
 class Change(NamedTuple):
@@ -40,16 +43,16 @@ class Champions:
         """The champion. Where the tag was lost while it moved, which on the Hub takes two steps: the last one noted."""
         tagged = self._store.tagged(Release, TAG)
         if tagged is None and len(history := self.history()) > 1:
-            return self._store.at(Release, history[-1].revision)
-        return tagged
+            tagged = self._store.at(Release, history[-1].revision)
+        return tagged and _promoted(tagged)
 
     def history(self) -> list[Change]:
         """Every change, the first one first."""
         changes = []
         for tag, revision in self._store.tags(Release, f"{TAG}-").items():
-            _, number, at, how = tag.split("-")
-            changes.append(Change(int(number), at, how, revision))  # type: ignore[arg-type]
-        return changes
+            if named := CHANGE.fullmatch(tag):
+                changes.append(Change(int(named[1]), named[2], named[3], revision))  # type: ignore[arg-type]
+        return sorted(changes, key=lambda change: change.number)
 
     def was_rolled_back(self, weights: str) -> bool:
         """Whether a champion of these weights was taken back and not promoted again since."""
@@ -108,7 +111,7 @@ class Champions:
                     f"There is no earlier champion {'' if to is None else f'numbered {to} '}to go back to.",
                     f"Changes of champion so far: {known}; see `apprentice champion history`.",
                 )
-            release = self._store.at(Release, chosen.revision)
+            release = _promoted(self._store.at(Release, chosen.revision))
             self._move(release, "rollback")
             return release
 
@@ -140,3 +143,13 @@ class Champions:
 
     def _weights(self, revision: str) -> str:
         return self._store.at(Release, revision).weights if revision else ""
+
+
+def _promoted(release: Release) -> Release:
+    """The release. Raises Stop where the gate did not let it through: anybody with the right to write sets tags."""
+    if not release.promoted:
+        raise Stop(
+            f"A tag of champions in {release.repository} is on {release.key}, which the gate did not promote.",
+            f"Delete that tag ({TAG}, or the {TAG}-… of that change): the last one that was promoted counts again.",
+        )
+    return release

@@ -21,9 +21,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool, open_pools
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import SessionLost
+from apprentice.envs.session import Refused, SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Rollouts, RolloutShard
+from apprentice.tasks.broken import check_broken
 from apprentice.tasks.budget import Budget, BudgetReached
 from apprentice.tasks.episode import Episode, prompt
 from apprentice.tasks.errors import Stop
@@ -96,8 +97,10 @@ class Collector:
         self._journal = kept
 
     def play(self, window: Window) -> list[Record]:
-        """Plays what is missing; returns the episodes that infrastructure lost again and again. Raises Stop."""
+        """Plays what is missing; returns the episodes that infrastructure lost again and again, and those on which the
+        environment broke. Raises Stop."""
         lost: list[Record] = []
+        broken: list[Record] = []
         done = self._journal.done()
         if len(done) == window.size:
             return []
@@ -110,7 +113,7 @@ class Collector:
         try:
             with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:
                 for _ in range(PASSES):
-                    lost = self._pass(pool, teacher, seeds, window.size, advance)
+                    lost = self._pass(pool, teacher, seeds, window.size, advance, broken)
                     seeds = iter([record.seed for record in lost])
         except BudgetReached:
             raise Stop(
@@ -118,6 +121,12 @@ class Collector:
                 f"{budget.spent:.4f} USD went into {len(self._journal)} of {window.size} episodes, which are kept.",
                 "Raise teacher.budget_usd and run again: it goes on from there.",
             ) from None
+        except Refused as refused:
+            raise Stop(
+                f"The environment refused the task: {refused}. {len(self._journal)} of {window.size} episodes are "
+                "kept.",
+                "Correct environment.settings, or see that the server is the one that is meant; then run again.",
+            ) from refused
         except SessionLost as gone:
             raise Stop(
                 f"The environment is out of reach: {gone}. {len(self._journal)} of {window.size} episodes are kept.",
@@ -126,14 +135,17 @@ class Collector:
         finally:
             teacher.close()
             budget.close()
-        return lost
+        return [*lost, *broken]
 
     def _pool(self) -> EnvironmentPool:
         server = self._bench.work.servers.environment(self._environment.name)
         sessions = max(1, server.sessions // self._spec.shards)
         return EnvironmentPool(self._environment, server, sessions, announce.warn, leases)
 
-    def _pass(self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any) -> list[Record]:
+    def _pass(
+        self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any, broken: list[Record]
+    ) -> list[Record]:
+        """Returns what infrastructure lost; what the environment broke on, it adds to `broken`."""
         lost: list[Record] = []
 
         def play(instance: ToolEnvironment, seed: int) -> Record:
@@ -146,7 +158,11 @@ class Collector:
             return record
 
         for _, record in pool.map(play, seeds):
-            if not record.is_final:
+            if record.failed_at == "question":
+                broken.append(record)
+                check_broken(len(broken), of, self._spec.max_failed, record.cause)
+                advance(1)
+            elif not record.is_final:
                 lost.append(record)
                 if len(lost) > max(self._spec.max_failed * of, 1):
                     raise Stop(
@@ -178,6 +194,8 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         while not episode.done:
             instance._wait_for_server()  # a turn that cannot be played is not bought
             episode.hear(teacher.reply(messages, episode.tools, spent, seed))
+        if episode.broken:
+            failed_at, cause = "question", episode.broken
     except TeacherFailed as failed:
         failed_at, cause = "teacher", str(failed)
     except TeacherAway as away:

@@ -4,7 +4,9 @@ In: an environment, a seed, assistant messages. Out: the transcript in OpenAI's 
 were valid.
 Why: the teacher answers one conversation at a time, a local model a batch of them; both advance the same episode.
 What an assistant message does to the environment follows TRL's tool loop (trl.GRPOTrainer, `_tool_call_loop`): every
-call is executed, an error becomes the tool's reply as text, a message without a call ends the episode.
+call is executed, an error becomes the tool's reply as text, a message without a call ends the episode. Not so an error
+of the server: what it breaks on is played once more on a new connection. What comes and goes is an outage; what breaks
+again is the question's own failure.
 """
 
 import inspect
@@ -13,7 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas, tools_of
+from apprentice.envs.reply import BadReply
 from apprentice.envs.session import SessionLost
+from apprentice.tasks.answer_limits import beyond_limits, cut
 
 Message = dict[str, Any]
 
@@ -26,6 +30,8 @@ class Episode:
         tools: The tools' JSON schemas, as rendered into the prompt.
         done: Whether it is over: the environment said so, no tool was called, or the turns are used up.
         causes: What was wrong with the calls so far; empty as long as all were valid.
+        broken: Why the environment broke on the last call, and again when all was played once more: the question's own
+            failure, for which the reward is None. Empty as long as it did not.
     """
 
     def __init__(self, environment: ToolEnvironment, seed: int):
@@ -36,10 +42,12 @@ class Episode:
         self.sample = 0  # which of several tries at this question
         self.tools = tool_schemas(environment)
         self._callable = {tool.__name__: tool for tool in tools_of(environment)}
-        self.messages = prompt(environment, environment.reset(seed=seed))
+        self.messages = prompt(environment, environment._ask(seed))
         self.causes: list[str] = []
+        self.broken = ""
         self.done = False
         self._turns = 0
+        self._executed: list[tuple[str, str | dict[str, Any]]] = []
 
     @property
     def turns(self) -> int:
@@ -52,7 +60,7 @@ class Episode:
 
     @property
     def reward(self) -> float | None:
-        """The environment's reward, 0.0 to 1.0; None when the infrastructure failed."""
+        """The environment's reward; None when the infrastructure failed, or the environment broke."""
         return self.environment.reward
 
     @property
@@ -62,8 +70,7 @@ class Episode:
 
     def hear(self, message: Message) -> None:
         """Takes the model's next message and executes its calls. Raises SessionLost."""
-        self.messages.append(message)
-        self._turns += 1
+        message = self._taken(message)
         self.causes += problems(message, self.tools)
         calls = message.get("tool_calls") or []
         for call in calls:
@@ -72,18 +79,57 @@ class Episode:
             self.messages.append(reply | ({"tool_call_id": call["id"]} if "id" in call else {}))
         self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
 
+    def _taken(self, message: Message) -> Message:
+        """The message as it is written down: of one beyond the limits only the beginning, and none of its calls."""
+        if found := beyond_limits(message):
+            self.causes.append(found)
+            message = cut(message)
+        self.messages.append(message)
+        self._turns += 1
+        return message
+
     def _execute(self, name: str, arguments: str | dict[str, Any]) -> str:
+        try:
+            content = self._call(name, arguments)
+        except BadReply:
+            content = self._again(name, arguments)
+        self._executed.append((name, arguments))
+        return content
+
+    def _again(self, name: str, arguments: str | dict[str, Any]) -> str:
+        """The tool's reply when the whole episode is played once more, on a new connection. Raises SessionLost."""
+        environment = self.environment
+        environment._renew()
+        environment._ask(self.seed)
+        try:
+            for each in self._executed:
+                self._call(*each)
+        except BadReply as bad:  # it took all of this before
+            environment._lose(f"the episode could not be played again up to where the server broke: {bad}")
+            raise SessionLost(environment.failure) from bad
+        try:
+            return self._call(name, arguments)
+        except BadReply as bad:
+            self.broken = f"{bad}; twice, on new connections"
+            environment._renew()
+            environment._lose(self.broken)
+            return str({"error": "the environment broke"})
+
+    def _call(self, name: str, arguments: str | dict[str, Any]) -> str:
+        """The tool's reply, or what was wrong with the call. Raises BadReply, SessionLost."""
         tools = self._callable
         try:
             if name not in tools:
                 raise ValueError(f"Tool {name} not found.")
             given = json.loads(arguments) if isinstance(arguments, str) else arguments
             inspect.signature(tools[name]).bind(**given)
-            return str(tools[name](**given))
-        except SessionLost:
+            content = str(tools[name](**given))
+        except (SessionLost, BadReply):
             raise
         except Exception as error:  # as TRL does: the model reads what was wrong with its call
-            return str({"error": str(error)})
+            content = str({"error": str(error)})
+        self.environment._check_reward()
+        return content
 
 
 def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
@@ -93,6 +139,8 @@ def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
 
 def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:
     """Why this assistant message is not one valid tool call after another; empty when it is."""
+    if found := beyond_limits(message):
+        return [found]
     calls = message.get("tool_calls") or []
     if not calls:
         return ["no tool call"]
@@ -108,7 +156,7 @@ def _call_problem(function: dict[str, Any], tools: list[dict[str, Any]]) -> str 
     try:
         given = function["arguments"]
         given = json.loads(given) if isinstance(given, str) else given
-    except json.JSONDecodeError:
+    except ValueError:  # a number of more than 4,300 digits is JSON, and Python's parser refuses it
         return "malformed arguments"
     return None if validator.is_valid(given) else "arguments off the schema"
 

@@ -5,21 +5,25 @@ A checkpoint generates in batches, an endpoint is asked for many episodes at onc
 concurrently. Finished episodes are journaled, so an evaluation that lost its environment goes on where it was.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.session import SessionLost
+from apprentice.envs.session import Refused, SessionLost
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Checkpoint, Evaluation, Questions
+from apprentice.tasks.broken import check_broken
 from apprentice.tasks.budget import Budget, BudgetReached
 from apprentice.tasks.collect import leases
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.journal import Journal, journal
+from apprentice.tasks.log import note
 from apprentice.tasks.memory import told_when_full
 from apprentice.tasks.players import Endpoint, LocalModel, Play, play_alone, play_batched, plays_of
 from apprentice.tasks.protocols import PROTOCOLS, Parity
@@ -47,7 +51,7 @@ def evaluate(
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()
-                model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed)
+                model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed, bench.work.trusted)
                 opened.result()
                 play_batched(pool, ahead, model, protocol, keep)
         return publish(kept, bench.out / "episodes.jsonl", protocol, checkpoint.stage)
@@ -92,7 +96,7 @@ def examination(
 ) -> Iterator[tuple[Journal, list[Play], Callable[[Examined], None]]]:
     """The journal, what is still to be played, and what to call with each played episode.
 
-    Raises Stop when a server is lost; what finished is kept.
+    Raises Stop when a server is lost, or breaks on too many questions; what finished is kept.
     """
     rows = [row for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]]
     plays = plays_of(rows, spec.samples)
@@ -101,10 +105,16 @@ def examination(
         with announce.progress(f"evaluate {model}", len(plays), len(done)) as advance:
 
             def keep(record: Examined) -> None:
+                nonlocal broken
+                if record.broken:
+                    broken += 1
+                    note("environment broke", WARNING, episode=record.seed, cause=record.broken)
+                    check_broken(broken, len(plays), spec.max_failed, record.broken)
                 kept.append(record)
                 advance(1)
                 count("episodes")
 
+            broken = sum(bool(json.loads(line).get("broken")) for line in kept.in_order())
             try:
                 yield kept, [play for play in plays if play.place not in done], keep
             except SessionLost as lost:
@@ -112,6 +122,12 @@ def examination(
                     f"The evaluation lost the environment: {lost}. {len(kept)} of {len(plays)} episodes are kept.",
                     "See that its server runs, then run again: it goes on from there.",
                 ) from lost
+            except Refused as refused:
+                raise Stop(
+                    f"The environment refused a question that it asked before: {refused}. {len(kept)} of {len(plays)} "
+                    "episodes are kept.",
+                    "See that its server is the one that it was, then run again: it goes on from there.",
+                ) from refused
             except (TeacherFailed, TeacherAway) as failed:
                 raise Stop(
                     f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",
@@ -139,11 +155,12 @@ def read_episodes(folder: Path) -> list[Examined]:
 
 
 def rates(records: list[Examined], protocol: Parity) -> dict[str, Any]:
-    """n and the three rates, as shares of all episodes."""
+    """n and the three rates, as shares of all episodes, those on which the environment broke included."""
     n = len(records)
     return {
         "n": n,
+        "broken": sum(bool(record.broken) for record in records),
         "format_compliance": sum(record.valid for record in records) / n,
         "accuracy": protocol.accuracy(records),
-        "mean_score": sum(record.reward for record in records) / n,
+        "mean_score": sum(record.score for record in records) / n,
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Checkpoint, Decision, Evaluation, Verdict
+from apprentice.tasks.broken import scored
 from apprentice.tasks.contamination import seen_by
 from apprentice.tasks.evaluate import read_episodes
 from apprentice.tasks.questions import same_text
@@ -44,7 +45,8 @@ def gate(
         rolled_back: The challenger was the champion once, and someone took it back.
         champion_known: It can be seen whether there is a champion.
     """
-    ours, theirs = (read_episodes(bench.fetch(evaluations[name])) for name in ("challenger", "rival"))
+    both, broke = scored({name: read_episodes(bench.fetch(evaluations[name])) for name in ("challenger", "rival")})
+    ours, theirs = both.values()
     seen = seen_by(bench.fetch(challenger), ours) | seen_by(bench.fetch(rival), ours)
     unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
@@ -69,6 +71,7 @@ def gate(
         "decided_by": decided_by(spec, allowances),
         "questions": asked,
         "unseen_by_both": new,
+        "broken": broke,
         "comparison": compared,
         "guards": [row for _, row in guarded],
         "rules": rules,
@@ -157,6 +160,8 @@ def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, A
 def _guard(
     guard: str, allowed: float, challenger: Path, before: list[Examined], after: list[Examined]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
+    pair, _ = scored({"before": before, "after": after})
+    before, after = pair.values()
     seen = len(seen_by(challenger, after))
     row = {"guard": guard, "before": rate(before), "after": rate(after), "seen_in_training": seen}
     row |= compare(before, after)

@@ -88,9 +88,9 @@ def train_grpo(
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, way = WAYS[spec.rollouts](instance, rollouts)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
-        tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder, bench.work.trusted)
         trainer = with_engine(trainer_class, spec.generation)(
-            model=model_to_train(folder, spec),
+            model=model_to_train(folder, spec, bench.work.trusted),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),

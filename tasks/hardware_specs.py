@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from apprentice.envs.address import without_secrets
 from apprentice.tasks.specs import HOW, Spec
 
 
@@ -58,6 +59,11 @@ class GenerationSpec(Spec):
     """Seconds that it may take to answer before GRPO stops; nothing is loaded before it does."""
     group_port: int = Field(default=51216, ge=1, le=65535, json_schema_extra=HOW)
     """The port over which a server is sent the weights; another one where it is taken."""
+
+    @field_validator("server_base_url")
+    @classmethod
+    def _holds_no_secret(cls, url: str) -> str:
+        return without_secrets(url, "vLLM's server takes none from TRL: let it listen where only this machine is")
 
     @model_validator(mode="after")
     def _is_heeded(self) -> "GenerationSpec":

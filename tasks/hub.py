@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.hub_client import ask, is_away
 from apprentice.tasks.outbox import Outbox
-from apprentice.tasks.provenance import RECORD, ArtifactRecord
+from apprentice.tasks.provenance import LARGEST, RECORD, ArtifactRecord, BadRecord, artifact_of, record_from
 from apprentice.tasks.store import LocalStore, damage
 
 if TYPE_CHECKING:
@@ -87,12 +87,15 @@ class HubStore(LocalStore):
         return f"hf://{'datasets/' if kind.repo_type == 'dataset' else ''}{self.repository(kind)}@{key}"
 
     def find(self, kind: type[A], key: str) -> A | None:
-        """The artifact that `key` names, or None; one request where the folder does not have it."""
-        found = super().find(kind, key) or self.tagged(kind, key)
-        return found if found is not None and found.key == key else None
+        """The artifact that `key` names, or None; one request where the folder does not have it. Raises BadRecord where
+        something else has its tag: it cannot be published beside that."""
+        return super().find(kind, key) or self._tagged(kind, key, key)
 
     def tagged(self, kind: type[A], tag: str) -> A | None:
-        published = self._or_without(lambda: self._published(kind, tag), lambda: None)
+        return self._tagged(kind, tag)
+
+    def _tagged(self, kind: type[A], tag: str, key: str | None = None) -> A | None:
+        published = self._or_without(lambda: self._published(kind, tag, key), lambda: None)
         return published.artifact if published else None
 
     def record(self, kind: type[Artifact], key: str, revision: str) -> ArtifactRecord:
@@ -104,18 +107,25 @@ class HubStore(LocalStore):
                 return published.record
         raise self._gone(kind, revision)
 
+    def record_under(self, kind: type[Artifact], tag: str) -> ArtifactRecord:
+        """What made the artifact to which a tag points. Raises Stop."""
+        published = self._published(kind, tag)
+        if published is None:
+            raise self._gone(kind, tag)
+        return published.record
+
     def at(self, kind: type[A], revision: str) -> A:
         if self._has(kind, revision):
             return super().at(kind, revision)
         for tag in self._or_without(lambda: self._refs(kind), list[str]):
-            published = self._published(kind, tag)
+            published = self._if_ours(kind, tag)
             if published is not None and published.artifact.revision == revision:
                 return published.artifact
         raise self._gone(kind, revision)
 
     def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
         refs = self._or_without(lambda: self._refs(kind), list[str])
-        found = {tag: self._published(kind, tag) for tag in refs if tag.startswith(prefix)}
+        found = {tag: self._if_ours(kind, tag) for tag in refs if tag.startswith(prefix)}
         return {tag: published.artifact.revision for tag, published in sorted(found.items()) if published}
 
     def tag(self, artifact: Artifact, tag: str) -> None:
@@ -184,11 +194,11 @@ class HubStore(LocalStore):
         """Commits and tags; returns the artifact that has the key then."""
         kind = type(artifact)
         self._ask(lambda: self._api.create_repo(**self._where(kind), private=self._private, exist_ok=True))
-        found = self._published(kind, artifact.key)
+        found = self._published(kind, artifact.key, artifact.key)
         if found is None:
             if self._create_tag(kind, artifact.key, self._commit(artifact)):
                 return artifact
-            found = self._published(kind, artifact.key)
+            found = self._published(kind, artifact.key, artifact.key)
             assert found is not None
         return found.artifact
 
@@ -235,28 +245,31 @@ class HubStore(LocalStore):
             return False
         return True
 
-    def _published(self, kind: type[Artifact], tag: str) -> Published | None:
-        """What a tag points to, or None. One request: the record, whose answer names the commit."""
+    def _published(self, kind: type[Artifact], tag: str, key: str | None = None) -> Published | None:
+        """What a tag points to, or None. One request: the record, whose answer names the commit.
+
+        Raises BadRecord where that is no artifact of this kind, or not the one of `key`.
+        """
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         repository = self.repository(kind)
         url = hf_hub_url(repository, RECORD, repo_type=kind.repo_type, revision=tag)
-
-        def get() -> Any:
-            answer = get_session().get(url, headers=build_hf_headers(), follow_redirects=True)
-            hf_raise_for_status(answer)
-            return answer
-
         try:
-            answer = self._ask(get)
+            content, commit = self._ask(lambda: _read_from(url))
         except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
             return None
-        record = ArtifactRecord.model_validate_json(answer.content)
-        artifact = kind(repository=repository, revision=record.revision, key=record.key, **record.counts)
-        commit = (answer.history or [answer])[0].headers["X-Repo-Commit"]
+        record = record_from(content, f"{RECORD} of {repository}@{tag}")
+        artifact = artifact_of(kind, repository, record.revision, record, key)
         return Published(artifact, commit, record, tag)
+
+    def _if_ours(self, kind: type[Artifact], tag: str) -> Published | None:
+        """As `_published`; None where the tag, which anybody with the right to write may set, is on something else."""
+        try:
+            return self._published(kind, tag)
+        except BadRecord as bad:
+            announce.warn(f"The tag {tag} is passed over. {str(bad).partition(chr(10))[0]}")
+            return None
 
     def _holding(self, artifact: Artifact) -> Published:
         """Where the Hub has an artifact. Raises Stop."""
@@ -344,6 +357,22 @@ class HubStore(LocalStore):
             raise
         self._has_answered = True
         return answer
+
+
+def _read_from(url: str) -> tuple[bytes, str]:
+    """A record's bytes, of a larger file no more than shows that it is too large, and the commit that it stands in."""
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    with get_session().stream("GET", url, headers=build_hf_headers(), follow_redirects=True) as answer:
+        if answer.is_error:
+            answer.read()
+            hf_raise_for_status(answer)
+        content = bytearray()
+        for part in answer.iter_bytes(2**16):
+            content += part
+            if len(content) > LARGEST:
+                break
+        return bytes(content), (answer.history or [answer])[0].headers.get("X-Repo-Commit", "")
 
 
 def _exactly(record: ArtifactRecord) -> list[str]:

@@ -146,7 +146,7 @@ def _scorer() -> "Scorer":
             if RECORD not in state.store:  # one of Inspect's limits cut it short, such as --token-limit
                 raise RuntimeError("the episode did not come to its end, so it has no score")
             record = Examined.model_validate(state.store.get(RECORD))
-            values = (float(record.valid), float(record.is_right), record.reward)
+            values = (float(record.valid), float(record.is_right), record.score)
             return Score(value=dict(zip(RATES, values, strict=True)), explanation="; ".join(record.causes) or None)
 
         return score

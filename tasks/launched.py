@@ -28,7 +28,8 @@ def main(job_file: Path) -> int:
         parent = Client(job.address, authkey=job.secret)
     first = os.environ["RANK"] == "0"
     announce.say_through(_to(parent) if first and parent is not None else lambda *_: None)
-    work = Work(LocalStore(job.root, job.project), job.servers, trackio=job.trackio, report_to=job.report_to)
+    reporting: Any = {"trackio": job.trackio, "report_to": job.report_to}
+    work = Work(LocalStore(job.root, job.project), job.servers, trusted=job.trusted, **reporting)
     bench = Bench(work, job.key, job.out, job.scratch)
     returned: dict[str, Any] = {}
     error = None

@@ -20,7 +20,7 @@ from apprentice.tasks.stage import Bench, stage
 def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
     """p50, p95, p99 and the longest text in tokens, and max_length = p99 + margin, rounded up, within the model."""
     folder = bench.fetch(student)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, bench.work.trusted)
     measured = []
     with (
         (bench.fetch(kept) / "kept.jsonl").open() as episodes,

@@ -9,6 +9,7 @@ is then looked for in the folder.
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from apprentice.tasks.artifacts import Artifact, Checkpoint, KeptRollouts, Rollo
 from apprentice.tasks.contamination import LEARNED
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.locate import kind_of, kind_or_none, lines_of, locate
-from apprentice.tasks.provenance import RECORD, ArtifactRecord, Parent
+from apprentice.tasks.provenance import RECORD, ArtifactRecord, BadRecord, Parent, artifact_of, read_record
 from apprentice.tasks.store import LocalStore
+from apprentice.tasks.trust import WEIGHTS
 
 EPISODES = {Rollouts: "rollouts.jsonl", KeptRollouts: "kept.jsonl"}
 """Where the teacher's episodes stand."""
@@ -49,8 +51,10 @@ class Node(NamedTuple):
                 f"{self.ref} (revision {self.named.revision[:12]}) is not there any more, or nothing says what it is.",
                 "Run the recipe again: what made it runs anew. Or name another place with --store or --hub.",
             )
-        where = {"repository": self.named.repository, "revision": self.named.revision, "key": self.named.key}
-        return self.kind(**where, **self.record.counts)
+        if not self.record.kind:  # older code's, for which nothing but a lineage asks
+            where = {"repository": self.named.repository, "revision": self.named.revision, "key": self.named.key}
+            return self.kind.model_construct(**where, **self.record.counts)
+        return artifact_of(self.kind, self.named.repository, self.named.revision, self.record)
 
 
 class Lineage:
@@ -78,13 +82,15 @@ class Lineage:
         """Seed and question of each of the teacher's episodes that an artifact holds."""
         if node.named.revision not in self._played:
             name = next((name for kind, name in EPISODES.items() if node.kind and issubclass(node.kind, kind)), "")
-            rows = map(json.loads, self._lines(node, name))
-            self._played[node.named.revision] = [(row["seed"], _question(row["messages"])) for row in rows]
+            with _as_rows(node, name):
+                rows = map(json.loads, self._lines(node, name))
+                self._played[node.named.revision] = [(row["seed"], _question(row["messages"])) for row in rows]
         return self._played[node.named.revision]
 
     def learned(self, node: Node) -> list[dict[str, Any]]:
         """Every episode that a checkpoint learned from; of those that the teacher played, which artifact holds them."""
-        rows = [json.loads(line) for line in self._lines(node, LEARNED)]
+        with _as_rows(node, LEARNED):
+            rows = [_learned(json.loads(line)) for line in self._lines(node, LEARNED)]
         held = {each: kept.ref for kept in self._taught_by(node) for each in self.played(kept)}
         return [
             row | {"rollouts": held.get((row["seed"], row["question"]))} if row["stage"] == "sft" else row
@@ -112,8 +118,9 @@ class Lineage:
 
     def is_pickled(self, node: Node) -> bool:
         """Whether a student is another model by its name whose weights may be pickled: to load them can run code."""
-        source = json.loads(b"".join(self._lines(node, "source.json")) or b"{}")
-        return not source.get("safetensors_only", True)
+        with _as_rows(node, WEIGHTS):
+            source = json.loads(b"".join(self._lines(node, WEIGHTS)) or b"{}")
+            return not source.get("safetensors_only", True)
 
     def as_json(self) -> dict[str, Any]:
         """One document for machines, the newest artifact first."""
@@ -191,12 +198,30 @@ def _older(store: LocalStore, revision: str) -> Parent:
     """An input of which nothing but the revision was written down."""
     if re.fullmatch("[0-9a-f]{40}", revision):
         for path in sorted(store.root.glob(f"*/{store.namespace}/{store.project}-*/snapshots/{revision}/{RECORD}")):
-            record = ArtifactRecord.model_validate_json(path.read_bytes())
+            try:
+                record = read_record(path.parent)
+            except BadRecord:
+                continue
             kind = kind_of(path.parents[4].name, path.parents[2].name)
             name = record.kind or (kind.__name__ if kind else "")
             repository = f"{store.namespace}/{path.parents[2].name}"
             return Parent(kind=name, repository=repository, revision=revision, key=record.key)
     return Parent(kind="", repository="", revision=revision, key="")
+
+
+@contextmanager
+def _as_rows(node: Node, name: str) -> Iterator[None]:
+    """Raises Stop for a file that holds something else than its name says."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Stop(
+            f"{name} of {node.ref} is not what its name says ({type(error).__name__}).", "Make it anew."
+        ) from error
+
+
+def _learned(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: row[name] for name in ("stage", "seed", "question")}
 
 
 def _question(messages: list[dict[str, Any]]) -> str:

@@ -1,54 +1,98 @@
-"""Finds an artifact that nothing but its key names, and one file of it.
+"""Finds an artifact by its key, its revision, a tag, or a unique beginning of one of them, and one file of it.
 
-In: a key or a unique beginning of one, and where artifacts lie: a folder, the Hub with that folder in front. Out: the
-store in which the artifact is, and its whole name. A key says neither project nor kind, so every repository is asked.
+In: such a name, and where artifacts lie: a folder, the Hub with that folder in front. Out: the store in which the
+artifact is, and its whole name. A key says neither project nor kind, so every repository is asked.
 """
 
 import difflib
+import glob
 import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
-from apprentice.tasks.artifacts import KEY_LENGTH, Artifact, kind_named
+from apprentice.tasks.artifacts import KEY_LENGTH, LONGEST_NAME, NAME, Artifact, Checkpoint, kind_named
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.hub import HubStore
 from apprentice.tasks.hub_client import ask, wait_until_hub_answers
-from apprentice.tasks.provenance import RECORD, ArtifactRecord, Parent
+from apprentice.tasks.provenance import BadRecord, Parent, artifact_of, read_record
 from apprentice.tasks.store import LocalStore, sha256_of
 
 PATIENCE = 60.0
 """Seconds that the Hub may be away."""
 SHORTEST = 6
-"""Characters of a key that may do for it."""
+"""Characters of a key, a revision or a tag that may do for it."""
 KEY = re.compile(f"[0-9a-f]{{{KEY_LENGTH}}}")
+LISTED = 8
+"""Candidates that are named where several fit."""
+
+
+class Match(NamedTuple):
+    """An artifact that fits a name."""
+
+    artifact: Parent
+    called: str
+    """The key, tag or revision that fits."""
 
 
 def locate(named: str, root: Path, hub: str | None = None) -> tuple[LocalStore, Parent]:
-    """The artifact of a key, and its store. Raises Stop, with the nearest keys, where there is none or several.
+    """The artifact that a name fits, and its store. Raises Stop, with the nearest keys, where none or several fit.
 
     Args:
-        named: A key, or its beginning; with `namespace/repository@` before it where several have the same.
+        named: A key, a revision, a tag, or the beginning of one; with `namespace/repository@` before it where several
+            have the same.
         root: The store's folder.
         hub: The namespace on the Hub that is asked for what the folder does not have.
     """
-    repository, _, key = named.rpartition("@")
-    if not re.fullmatch(f"[0-9a-f]{{{SHORTEST},{KEY_LENGTH}}}", key):
+    repository, _, name = named.rpartition("@")
+    root = root.absolute()
+    found = _only(name, named, _matches(root, hub, name, {repository} if repository else None))
+    if found is None:
+        raise _nothing(name, root, hub)
+    return _store_of(found, root, hub), found
+
+
+def checkpoint_named(store: LocalStore, named: str) -> Checkpoint | None:
+    """The model of a store's own repositories that a name fits; None where there is none. Raises Stop for several."""
+    own = {store.repository(kind): kind for kind in kinds() if issubclass(kind, Checkpoint)}
+    repository, _, name = named.rpartition("@")
+    if not re.fullmatch(NAME, name) or (repository and repository not in own):
+        return None
+    hub = store.namespace if isinstance(store, HubStore) and store.in_reach else None
+    found = _only(name, named, _matches(store.root, hub, name, {repository} if repository else set(own)))
+    if found is None:
+        return None
+    kind = own[found.repository]
+    record = store.record(kind, found.key, found.revision)
+    return artifact_of(kind, found.repository, found.revision, record)
+
+
+def _matches(root: Path, hub: str | None, name: str, repositories: set[str] | None) -> list[Match]:
+    """What fits in the folder, or, where nothing does, on the Hub; of some repositories, or of all."""
+    if not re.fullmatch(NAME, name):
         raise Stop(
-            f"{key!r} is no artifact's key: that is {KEY_LENGTH} hex digits, of which the first {SHORTEST} may do.",
+            f"{name!r} is no artifact's key, revision or tag: such a name has letters, digits, dots and dashes.",
             "Take one from the lines of `apprentice run` (kept as …) or from the report's lineage.",
         )
-    root = root.absolute()
-    found = list(_in_folder(root, key)) or (list(_on_hub(root, hub, key)) if hub else [])
-    several = {(each.key, each.revision): each for each in found if repository in ("", each.repository)}
-    if not several:
-        raise _nothing(key, root, hub)
+    found = [each for each in _in_folder(root, name) if not repositories or each.artifact.repository in repositories]
+    return found or (list(_on_hub(root, hub, name, repositories)) if hub else [])
+
+
+def _only(name: str, named: str, matches: list[Match]) -> Parent | None:
+    """The one artifact among those that fit: one that is called so before one whose name begins so. Raises Stop."""
+    whole = [each for each in matches if each.called == name]
+    fit = whole or (matches if len(name) >= SHORTEST else [])
+    several = {(each.artifact.key, each.artifact.revision): each.artifact for each in fit}
     if len(several) > 1:
-        names = ", ".join(f"{each.repository}@{each.key}" for each in several.values())
-        raise Stop(f"Several artifacts are named {key}: {names}.", "Write one of these names whole.")
-    one = next(iter(several.values()))
-    return _store_of(one, root, hub), one
+        named_so = [f"{each.repository}@{each.key} (revision {each.revision[:12]})" for each in several.values()]
+        more = f" and {len(named_so) - LISTED} more" if len(named_so) > LISTED else ""
+        raise Stop(
+            f"Several artifacts are named {named}: {', '.join(named_so[:LISTED])}{more}.",
+            "Write more of the name, or one of these whole: namespace/repository@key.",
+        )
+    return next(iter(several.values()), None)
 
 
 def kinds() -> list[type[Artifact]]:
@@ -113,33 +157,48 @@ def _downloaded(store: HubStore, artifact: Artifact, name: str, sha256: str) -> 
     raise Stop(f"{name} of {artifact.repository} is not what its record says.", "Somebody changed it on the Hub.")
 
 
-def _in_folder(root: Path, key: str) -> Iterator[Parent]:
-    for ref in sorted(root.glob(f"*s/*/*/refs/{key}*")):
-        repository = ref.parent.parent
-        record = repository / "snapshots" / ref.read_text() / RECORD
-        if KEY.fullmatch(ref.name) and record.exists():
-            kind = ArtifactRecord.model_validate_json(record.read_bytes()).kind
-            kind = kind or _name(kind_of(repository.parts[-3].removesuffix("s"), repository.name))
-            name = f"{repository.parent.name}/{repository.name}"
-            yield Parent(kind=kind, repository=name, revision=ref.read_text(), key=ref.name)
+def _in_folder(root: Path, name: str) -> Iterator[Match]:
+    refs = {}
+    for ref in sorted(root.glob("*s/*/*/refs/*")):
+        if not ref.name.startswith(".") and ref.is_file():
+            refs[ref] = ref.read_bytes()[:LONGEST_NAME].decode(errors="replace")
+    fit = {(ref.parent.parent, revision, ref.name) for ref, revision in refs.items() if ref.name.startswith(name)}
+    fit |= {(at.parent.parent, at.name, at.name) for at in root.glob(f"*s/*/*/snapshots/{glob.escape(name)}*")}
+    for repository, revision, called in sorted(fit):
+        try:
+            record = read_record(repository / "snapshots" / revision) if re.fullmatch(NAME, revision) else None
+        except (OSError, BadRecord):  # what is torn, or was meddled with, is no artifact
+            continue
+        if record is not None:
+            kind = record.kind or _name(kind_of(repository.parts[-3].removesuffix("s"), repository.name))
+            where = {"repository": f"{repository.parent.name}/{repository.name}", "revision": revision}
+            yield Match(Parent(kind=kind, key=record.key, **where), called)
 
 
-def _on_hub(root: Path, namespace: str, key: str) -> Iterator[Parent]:
+def _on_hub(root: Path, namespace: str, name: str, repositories: set[str] | None) -> Iterator[Match]:
+    """By tags, keys among them; by revisions, of which each is a request, where no tag fits."""
     from huggingface_hub import HfApi
 
     wait_until_hub_answers(PATIENCE)
     api = HfApi()
+    stores: list[tuple[HubStore, type[Artifact], str]] = []
     for repo_type, listing in (("model", api.list_models), ("dataset", api.list_datasets)):
         for repository in ask(lambda listing=listing: list(listing(author=namespace)), namespace, PATIENCE):
             kind = kind_of(repo_type, repository.id)
-            if kind is None:
-                continue
-            project = repository.id.removeprefix(f"{namespace}/").removesuffix(f"-{kind.suffix}")
-            store = HubStore(root, project, namespace, patience=PATIENCE)
-            for tag, revision in store.tags(kind, key).items():
-                if KEY.fullmatch(tag):
-                    name = store.record(kind, tag, revision).kind or _name(kind)
-                    yield Parent(kind=name, repository=repository.id, revision=revision, key=tag)
+            if kind is not None and (not repositories or repository.id in repositories):
+                project = repository.id.removeprefix(f"{namespace}/").removesuffix(f"-{kind.suffix}")
+                stores.append((HubStore(root, project, namespace, patience=PATIENCE), kind, repository.id))
+    found = [match for each in stores for match in _tagged(*each, name)]
+    if not found and re.fullmatch("[0-9a-f]{6,40}", name):
+        found = [match for each in stores for match in _tagged(*each, "") if match.artifact.revision.startswith(name)]
+        found = [match._replace(called=match.artifact.revision) for match in found]
+    yield from found
+
+
+def _tagged(store: HubStore, kind: type[Artifact], repository: str, prefix: str) -> Iterator[Match]:
+    for tag, revision in store.tags(kind, prefix).items():
+        record = store.record_under(kind, tag)
+        yield Match(Parent(kind=record.kind, repository=repository, revision=revision, key=record.key), tag)
 
 
 def _store_of(named: Parent, root: Path, hub: str | None) -> LocalStore:
@@ -160,7 +219,14 @@ def _nothing(key: str, root: Path, hub: str | None) -> Stop:
     said = f"The nearest there: {', '.join(f'{each} ({refs[each]})' for each in near)}. " if near else ""
     other = "HF_TOKEN must be set for private repositories" if hub else "--hub NAMESPACE looks on the Hub, too"
     empty = "" if refs else " No artifact is there at all."
-    return Stop(f"No artifact has the key {key} in {where}.{empty}", f"{said}--store names another folder; {other}.")
+    if len(key) < SHORTEST:
+        return Stop(
+            f"No artifact has the key or tag {key} in {where}.", f"Of a longer one the first {SHORTEST} may do."
+        )
+    return Stop(
+        f"No artifact has the key, revision or tag {key} in {where}.{empty}",
+        f"{said}--store names another folder; {other}.",
+    )
 
 
 def _name(kind: type[Artifact] | None) -> str:

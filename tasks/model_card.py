@@ -21,9 +21,9 @@ from apprentice.tasks.artifacts import (
 from apprentice.tasks.card_parts import acted_in, block, called, licence_section, shown, sources_section, tags
 from apprentice.tasks.markdown import code
 from apprentice.tasks.model_making import began, begun_as, examination, examined_on, given_model, trainings, verdict_on
-from apprentice.tasks.rendering import is_trusted
 from apprentice.tasks.signals import as_lines, read_signals
 from apprentice.tasks.snippets import model_snippet, where_it_runs
+from apprentice.tasks.trust import code_of
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
@@ -126,15 +126,15 @@ def _use(ancestry: Ancestry, out: Path) -> list[str]:
     lines = ["## Use it", ""]
     if source is None and not list(out.glob("*.safetensors")):
         return [*lines, "Here are its tokenizer and its configuration; its weights were not published.", ""]
-    trusted = is_trusted(out)
-    if trusted:
-        lines += ["**This runs Python code that lies in the repository of its weights.** Read that code first.", ""]
+    source_of_code = code_of(out)
+    if source_of_code:
+        lines += [f"**This runs Python code of {code(str(source_of_code))}.** Read that code first.", ""]
     return [
         *lines,
         "It reads a question after the system prompt and the tools of its training, in its own chat template, and "
         f"answers with a call of a tool. {where_it_runs(ancestry)}",
         "",
-        block("python", model_snippet(ancestry, source, trusted)),
+        block("python", model_snippet(ancestry, source, source_of_code is not None)),
     ]
 
 

@@ -30,7 +30,7 @@ def begun_as(ancestry: Ancestry) -> tuple[str, str] | None:
     from huggingface_hub.utils import validate_repo_id
 
     spec = given_model(ancestry)
-    if spec is None or Path(spec["model"]).exists():
+    if spec is None or not spec["model"] or Path(spec["model"]).exists():
         return None
     try:
         validate_repo_id(spec["model"])
@@ -55,7 +55,7 @@ def given_model(ancestry: Ancestry) -> dict[str, Any] | None:
     """What the student's settings say of the model with which all began; None for a built one, or one unknown."""
     base = ancestry.nearest(BaseStudent)
     spec = base.settings.get("spec") if base else None
-    return spec if spec and spec.get("model") else None
+    return spec if spec and (spec.get("model") or spec.get("content")) else None
 
 
 def verdict_on(ancestry: Ancestry) -> dict[str, Any] | None:

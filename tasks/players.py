@@ -19,6 +19,7 @@ from apprentice.tasks.rendering import load_tokenizer
 from apprentice.tasks.specs import EvaluateSpec
 from apprentice.tasks.student import load_model
 from apprentice.tasks.teacher import Spent, Teacher
+from apprentice.tasks.trust import Trusted
 
 Keep = Callable[[Examined], None]
 
@@ -101,7 +102,7 @@ def check_question(play: Play, episode: Episode) -> None:
 
 def as_record(episode: Episode, play: Play) -> Examined:
     """What an ended episode leaves."""
-    assert episode.reward is not None
+    assert episode.reward is not None or episode.broken
     environment = episode.environment
     return Examined(
         place=play.place,
@@ -111,6 +112,7 @@ def as_record(episode: Episode, play: Play) -> Examined:
         messages=with_texts(episode.messages),
         turns=sum(message["role"] == "assistant" for message in episode.messages),
         reward=episode.reward,
+        broken=episode.broken,
         valid=episode.valid,
         causes=episode.causes,
         correct=environment.correct or "",
@@ -123,16 +125,17 @@ class LocalModel:
 
     Args:
         seed: Of sampled decoding.
+        trusted: Whose Python code may be run.
     """
 
-    def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int):
+    def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int, trusted: Trusted = ()):
         import torch
         from transformers import GenerationConfig
 
         self._protocol = protocol
-        self._tokenizer = load_tokenizer(checkpoint)
+        self._tokenizer = load_tokenizer(checkpoint, trusted)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._model = load_model(checkpoint).to(device).eval()
+        self._model = load_model(checkpoint, trusted).to(device).eval()
         # a cache of full length from the start: a growing one is copied at every token (a third of the time, here)
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
         self._generation = GenerationConfig(

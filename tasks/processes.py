@@ -26,7 +26,7 @@ from apprentice.envs.metrics import Counted, count
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Artifact
 from apprentice.tasks.errors import ProcessDied, Stop
-from apprentice.tasks.specs import Reporter, TrackioSpec
+from apprentice.tasks.specs import Reporter, StudentSpec, TrackioSpec
 from apprentice.tasks.stage import Bench, StandingServers
 from apprentice.tasks.training_specs import GrpoSpec, TrainerSpec
 
@@ -48,6 +48,7 @@ class Job(NamedTuple):
     servers: StandingServers
     trackio: TrackioSpec
     report_to: Sequence[Reporter]
+    trusted: tuple[StudentSpec, ...]
     address: str
     secret: bytes
 
@@ -88,10 +89,9 @@ def _job(body: Callable[..., Any], bench: Bench, given: tuple[Any, ...], address
             bench.fetch(each)
     names = [each.name for each in given if isinstance(each, EnvironmentSpec)]
     servers = StandingServers({name: work.servers.environment(name) for name in names}, None)
-    store = work.store.root, work.store.project
-    return Job(
-        body, given, bench.key, bench.out, bench.scratch, *store, servers, work.trackio, work.report_to, address, secret
-    )
+    folders = bench.out, bench.scratch, work.store.root
+    told = servers, work.trackio, work.report_to, work.trusted
+    return Job(body, given, bench.key, *folders, work.store.project, *told, address, secret)
 
 
 def _configured(spec: TrainerSpec, default: Path) -> Path:

@@ -69,7 +69,7 @@ class Tutorial(Parity):
 
     def accuracy(self, records: list[Examined]) -> float:
         """The mean score, which the tutorial calls accuracy."""
-        return sum(record.reward for record in records) / len(records)
+        return sum(record.score for record in records) / len(records)
 
 
 class TutorialEpisode(Episode):
@@ -87,8 +87,7 @@ class TutorialEpisode(Episode):
 
     def hear(self, message: Message) -> None:
         """Takes the model's text. Raises SessionLost."""
-        self.messages.append(message)
-        self._turns += 1
+        message = self._taken(message)
         digits = re.search(r'"answer"\s*:\s*"?(\d+)"?', message["content"])
         numbers = re.findall(r"\b(\d+)\b", message["content"])
         if not digits:

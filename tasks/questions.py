@@ -95,7 +95,7 @@ def ask(
     """
 
     def reset(instance: ToolEnvironment, seed: int) -> str:
-        return instance.reset(seed=seed)
+        return instance._ask(seed)
 
     texts = {}
     server = bench.work.servers.environment(environment.name)
@@ -110,7 +110,10 @@ def ask(
     except Refused as refused:
         raise Stop(f"The environment refused the task: {refused}", f"Correct {named} in the recipe.") from refused
     except SessionLost as lost:
-        raise Stop(f"The environment's server cannot be reached: {lost}", "See that it runs, then run again.") from lost
+        raise Stop(
+            f"The environment's server gave no question: {lost}",
+            "See that it runs and serves this environment (apprentice env check says so), then run again.",
+        ) from lost
     return texts
 
 

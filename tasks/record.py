@@ -30,7 +30,8 @@ class Record(BaseModel):
     correct: str = ""
     """The environment's own answer, where it names one; empty when the episode ended without it."""
     failed_at: str = ""
-    """Where the episode failed: "teacher" (no valid call), "environment" (its server was lost); else empty."""
+    """Where the episode failed: "teacher" (no valid call), "environment" (its server was lost), "question" (the
+    environment broke on it, and again on a new connection); else empty."""
     cause: str = ""
     """Why it failed."""
     attempts: int = 0
@@ -50,7 +51,7 @@ class Record(BaseModel):
 
     @property
     def is_final(self) -> bool:
-        """Whether the episode ended by itself; what infrastructure lost is played again."""
+        """Whether the episode ended by itself, with a score or without a valid call."""
         return self.failed_at in ("", "teacher")
 
     def line(self) -> bytes:
@@ -73,8 +74,10 @@ class Examined(BaseModel):
     """The conversation in OpenAI's format; a call's arguments are JSON text."""
     turns: int
     """The model's turns."""
-    reward: float
-    """What the environment gave, 0.0 to 1.0."""
+    reward: float | None
+    """What the environment gave, 0.0 to 1.0; null when it broke."""
+    broken: str = ""
+    """Why the environment broke on what the model did, and again on a new connection; else empty."""
     valid: bool
     """Format compliance: tools were called, and every call was one that the parser of training accepts."""
     causes: list[str]
@@ -83,6 +86,11 @@ class Examined(BaseModel):
     """The environment's own answer, where the episode came to one."""
     traits: str
     """What kind of question it is, as JSON text, such as {"terms": 3}."""
+
+    @property
+    def score(self) -> float:
+        """The reward; 0.0 where the environment broke."""
+        return self.reward or 0.0
 
     @property
     def is_right(self) -> bool:
@@ -106,4 +114,5 @@ def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a character cannot be written
     return call | {"function": call["function"] | {"arguments": text}}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.episode import Message
+from apprentice.tasks.trust import Trusted, readable, runs_code
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
@@ -19,9 +20,6 @@ TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 CLOSING = {"role": "assistant", "content": "Done."}
 """The turn after the environment ended the episode. Whoever lets a student speak again, as TRL's own loop does, gets a
 short one: SFT teaches it. In our GRPO, and in an examination, the episode is over before."""
-
-TRUSTED = "code-is-trusted"
-"""A file that says of a checkpoint that its own code may run, as the recipe has it."""
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:
@@ -39,16 +37,13 @@ def prepare_tokenizer(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def load_tokenizer(checkpoint: Path) -> Any:
-    """The tokenizer of a checkpoint of ours, prepared when it was published."""
+def load_tokenizer(checkpoint: Path, trusted: Trusted = ()) -> Any:
+    """The tokenizer of a checkpoint of ours, prepared when it was published. Raises Stop."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=is_trusted(checkpoint))
-
-
-def is_trusted(checkpoint: Path) -> bool:
-    """Whether the recipe trusts the Python code that lies in a checkpoint of ours."""
-    return (checkpoint / TRUSTED).exists()
+    may_run = runs_code(checkpoint, trusted)
+    with readable(checkpoint):
+        return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=may_run)
 
 
 def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,4 +102,7 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[st
     """What the model said, by the parser that GRPO uses; a broken tool call comes back as plain content."""
     from trl.chat_template_utils import parse_response
 
-    return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))
+    try:
+        return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))
+    except RecursionError:  # a thousand brackets within one another; TRL catches what else a call can be broken by
+        return {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}

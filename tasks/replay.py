@@ -84,9 +84,11 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
         found.append(f"{stage.name} is version {stage.version} here; version {made_by['version']} made {node.ref}.")
     environment = made_by["settings"].get("environment") or {}
     if name := environment.get("name"):
-        here = environment_class(name)._version_under(environment.get("settings") or {})
-        if here != environment.get("version"):
+        known, under = environment_class(name), environment.get("settings") or {}
+        if (here := known._version_under(under)) != environment.get("version"):
             found.append(f"{name} is version {here} here; {node.ref} was made in version {environment.get('version')}.")
+        if (sources := known._code_under(under)) != environment.get("code", sources):
+            found.append(f"{name} has the code {sources} here; {node.ref} was made with {environment['code']}.")
         if environment.get("revision") and served_here:
             found.append(
                 f"{name} is the installed one here; {node.ref} was made in revision {environment['revision']}."
@@ -111,7 +113,7 @@ def record_of(node: Node) -> ArtifactRecord:
 
 def at_present(environment: dict[str, Any]) -> dict[str, Any]:
     """An environment as it is installed here: there is no other one to play in."""
-    return {name: value for name, value in environment.items() if name != "version"}
+    return {name: value for name, value in environment.items() if name not in ("version", "code")}
 
 
 def _setting(hint: Any, value: Any, name: str, record: ArtifactRecord) -> Any:

@@ -24,6 +24,8 @@ class _Heard(NamedTuple):
     """Seeds and questions; none of an evaluation."""
     played: int
     lost: int
+    broke: int
+    """Of the lost ones, those on which the environment broke, and again on a new connection."""
     why: str
     gave_up: str
 
@@ -83,6 +85,7 @@ class EnvironmentReward:
         self._rollouts = rollouts
         self.played = 0
         self.lost = 0
+        self.broke = 0
 
     def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
         self._rollouts.settle()
@@ -92,7 +95,8 @@ class EnvironmentReward:
         count("episodes", len(environments))
         why = next((environment.failure for environment in lost if environment.failure), "")
         asked = list(zip(seed, question, strict=True)) if trained_on else []
-        self._agree(_Heard(asked, len(environments), len(lost), why, self._rollouts.gave_up or ""))
+        broke = self._rollouts.broken()
+        self._agree(_Heard(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
         for place, environment in enumerate(environments):
             scores = {} if environment.reward is None else environment._scores() | {"reward": environment.reward}
             for name, score in scores.items():
@@ -137,11 +141,16 @@ class EnvironmentReward:
             self._asked.note(each.asked)
             self.played += each.played
             self.lost += each.lost
+            self.broke += each.broke
         if self.lost > self._spec.max_failed * max(self.played, 100):
             why = next((each.why for each in everyone if each.why), "an earlier one")
+            mended = "See that its server runs"
+            if self.broke > self.lost / 2:
+                mended = "Mend its server, leave out the questions that it cannot score, or raise grpo.max_failed"
             raise Stop(
-                f"{self.lost} of {self.played} rollouts were lost to the environment, the last one to: {why}",
-                "See that its server runs, then run again.",
+                f"{self.lost} of {self.played} rollouts were lost to the environment, {self.broke} of them as it broke "
+                f"on them twice; the last one to: {why}",
+                f"{mended}, then run again.",
             )
 
     def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:

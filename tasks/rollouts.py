@@ -93,6 +93,11 @@ class Rollouts:
         last = max(n for n, message in enumerate(episode.messages) if message["role"] == "assistant")
         return episode.messages[last + 1 :]
 
+    def broken(self) -> int:
+        """Rollouts on which the environment broke, and again on a new connection. After `settle`."""
+        begun = (each.result() for each in self._begun)
+        return sum(bool(episode.broken) for episode in begun if episode is not None)
+
     def first_group(self, size: int) -> list[dict[str, Any]]:
         """What was said to the first question, by at most `size` rollouts, for a person to read. After `settle`."""
         group = [place for place, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]

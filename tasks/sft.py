@@ -48,14 +48,14 @@ def train_sft(
 
     set_seed(seed)
     folder = bench.fetch(student)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, bench.work.trusted)
     with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
         played, apart = held_apart(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     own = sft_arguments(bench, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = SFTTrainer(
-        model=model_to_train(folder, spec),
+        model=model_to_train(folder, spec, bench.work.trusted),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         eval_dataset={label: Dataset.from_list(_rows(each)) for label, each in apart.items()} or None,

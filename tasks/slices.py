@@ -79,7 +79,7 @@ def worst(episodes: Episodes) -> list[Examined]:
     *earlier, last = episodes.values()
     once_right = {record.place for records in earlier for record in records if record.is_right}
     failed = [record for record in last if not record.is_right]
-    return sorted(failed, key=lambda r: (r.place not in once_right, r.reward, r.valid, r.place))[:FAILURES]
+    return sorted(failed, key=lambda r: (r.place not in once_right, r.score, r.valid, r.place))[:FAILURES]
 
 
 def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:

@@ -4,18 +4,25 @@ In: a recipe's sections. Out: checked settings; a field's docstring says what it
 """
 
 import itertools
+from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from apprentice.envs.address import without_secrets
 from apprentice.tasks.who_played import who_played
 
 
 class Spec(BaseModel):
     """Frozen; unknown fields are refused, and numbers that are none. A numeric field has its range in its type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     def in_key(self) -> dict[str, Any]:
         """What enters a key: all fields but the operational ones and those that only choose."""
@@ -109,25 +116,34 @@ class BuiltStudent(Spec):
 
 
 class StudentSpec(Spec):
-    """Who learns: a model of the Hub, or one built on the spot."""
+    """Who learns: a model of the Hub, one in a folder, or one built on the spot."""
 
     model: str | None = None
-    """A model's repository on the Hub, such as Qwen/Qwen3-1.7B."""
+    """A model's repository on the Hub, such as Qwen/Qwen3-1.7B, or a folder."""
     revision: str | None = None
-    """The commit or tag of `model`; needed with it, so that the key names what was loaded."""
+    """The commit, tag or branch of a model of the Hub, needed with it; the commit that it is at enters the key."""
+    content: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """Digest of the files of a folder that loading reads. Filled in; a folder with another content is refused."""
     trust_remote_code: bool = False
-    """Run Python code that lies in the model's repository: only for a revision whose code you have read."""
+    """Run Python code that lies with the model: only for a commit, or a folder, whose code you have read."""
     safetensors_only: bool = True
     """Refuse weights that are pickled: loading them can run code."""
     build: BuiltStudent | None = None
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "StudentSpec":
-        if (self.model is None) == (self.build is None):
-            raise ValueError("name either `model` (a repository of the Hub) or `build` (a small model made here)")
-        if self.model is not None and self.revision is None:
-            raise ValueError(f"name the revision of {self.model}, best a commit: a branch moves and the key does not")
+        if (self.model is None and self.content is None) == (self.build is None):
+            raise ValueError(
+                "name either `model` (a repository of the Hub, or a folder) or `build` (a small model made here)"
+            )
+        in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
+        if self.model is not None and self.revision is None and not in_folder:
+            raise ValueError(f"name the revision of {self.model}, best a commit (or a folder that is there)")
         return self
+
+    def in_key(self) -> dict[str, Any]:
+        """A folder by its content, wherever it lies."""
+        return super().in_key() | ({"model": None} if self.content else {})
 
 
 Reporter = Literal["trackio", "wandb", "mlflow"]
@@ -144,6 +160,11 @@ class TrackioSpec(Spec):
     """Whether a Space that is made is private."""
     url: str = ""
     """Where a dashboard of the store runs, such as http://127.0.0.1:7860: a link on the run's page."""
+
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str) -> str:
+        return without_secrets(url, "whoever opens it logs in there")
 
 
 class Prices(Spec):
@@ -195,10 +216,7 @@ class TeacherSpec(Spec):
     @field_validator("base_url")
     @classmethod
     def _holds_no_secret(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "")
-        if parts.username or parts.password or parts.query:
-            raise ValueError("an endpoint's URL is written into artifacts: no user, password or query in it")
-        return url
+        return url and without_secrets(url, "name the environment variable of its key: teacher.key_variable")
 
     @property
     def called(self) -> str:
@@ -232,7 +250,8 @@ class CollectSpec(Spec):
     asks: int = Field(default=3, ge=1)
     """Times the teacher is asked for one turn before a malformed answer counts as the episode's failure."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of episodes that may fail for reasons of infrastructure; above it the stage stops, to be resumed."""
+    """Share of episodes that may be lost to infrastructure, and share on which the environment may break; above it the
+    stage stops, to be resumed."""
     shards: int = Field(default=1, ge=1, json_schema_extra=HOW)
     """Seed ranges that are collected as tasks of their own, on the flow's task runner; the dataset is the same."""
 
@@ -259,6 +278,8 @@ class EvaluateSpec(Spec):
     """Tokens a turn may take."""
     batch_size: int = Field(default=64, ge=1, json_schema_extra=HOW)
     """Episodes generated together, and as many sessions."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=HOW)
+    """Share of episodes on which the environment may break, twice each; above it the stage stops, to be resumed."""
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""
     protocol: Literal["parity", "tutorial"] = "parity"

@@ -31,7 +31,7 @@ from apprentice.tasks.cards import write_card
 from apprentice.tasks.failures import failure_of
 from apprentice.tasks.log import keep_in, of_stage
 from apprentice.tasks.provenance import Provenance, code_version, parent
-from apprentice.tasks.specs import Reporter, Spec, TrackioSpec
+from apprentice.tasks.specs import Reporter, Spec, StudentSpec, TrackioSpec
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.trackio_log import keep_curves_in
 
@@ -120,6 +120,7 @@ class Work:
         recipe: What is written beside every artifact of how the whole run was meant.
         trackio: Where the curves of trainings grow; in the store's folder when left out.
         report_to: Who is sent them.
+        trusted: The students whose Python code, or whose pickled weights, may be loaded, as whoever runs this says.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Work:
         recipe: dict[str, Any] | None = None,
         trackio: TrackioSpec | None = None,
         report_to: Sequence[Reporter] = ("trackio",),
+        trusted: Sequence[StudentSpec] = (),
     ):
         self.store = store
         self.servers = servers
@@ -141,6 +143,7 @@ class Work:
         self.recipe = recipe or {}
         self.trackio = trackio or TrackioSpec()
         self.report_to = report_to
+        self.trusted = tuple(trusted)
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
         keep_curves_in(store.root)

@@ -7,9 +7,11 @@ In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fe
 """
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,11 +19,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from apprentice.tasks.artifacts import Artifact
+from apprentice.tasks.artifacts import LONGEST_NAME, NAME, Artifact
 from apprentice.tasks.errors import MadeElsewhere, Stop
-from apprentice.tasks.provenance import CARD, RECORD, UNKNOWN, ArtifactRecord, Provenance
+from apprentice.tasks.provenance import (
+    CARD,
+    RECORD,
+    UNKNOWN,
+    ArtifactRecord,
+    BadRecord,
+    Provenance,
+    artifact_of,
+    read_record,
+)
 
 A = TypeVar("A", bound=Artifact)
 _whole: set[tuple[str, int, int, int]] = set()
@@ -58,11 +67,10 @@ class LocalStore:
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None when nothing whole stands there."""
         try:
-            revision = (self._folder(kind, self.repository(kind)) / "refs" / key).read_text()
-            record = self._read(kind, revision)
-        except (FileNotFoundError, NotADirectoryError, ValidationError):
+            revision = self._pointed(kind, key)
+            return self._artifact(kind, revision, key) if revision else None
+        except (FileNotFoundError, NotADirectoryError, BadRecord):
             return None
-        return kind(repository=self.repository(kind), revision=revision, key=key, **record.counts)
 
     @property
     def in_reach(self) -> bool:
@@ -77,22 +85,22 @@ class LocalStore:
             raise self._gone(kind, revision) from None
 
     def tagged(self, kind: type[A], tag: str) -> A | None:
-        """The artifact to which a tag points, or None."""
-        path = self._folder(kind, self.repository(kind)) / "refs" / tag
-        return self.at(kind, path.read_text()) if path.exists() else None
+        """The artifact to which a tag points, or None. Raises Stop when it is gone, or none of that kind."""
+        revision = self._pointed(kind, tag)
+        return self.at(kind, revision) if revision else None
 
     def at(self, kind: type[A], revision: str) -> A:
         """The artifact of a revision. Raises Stop when it is gone."""
         try:
-            record = self._read(kind, revision)
+            return self._artifact(kind, revision)
         except FileNotFoundError:
             raise self._gone(kind, revision) from None
-        return kind(repository=self.repository(kind), revision=revision, key=record.key, **record.counts)
 
     def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
         """The tags that begin with `prefix`, by name, and the revision of each."""
         refs = self._folder(kind, self.repository(kind)) / "refs"
-        return {path.name: path.read_text() for path in sorted(refs.glob(f"{prefix}*"))}
+        found = {path.name: self._pointed(kind, path.name) for path in sorted(refs.glob(f"{glob.escape(prefix)}*"))}
+        return {name: revision for name, revision in found.items() if revision}
 
     def tag(self, artifact: Artifact, tag: str) -> None:
         """Points a tag to an artifact, in one step; a tag that exists moves."""
@@ -189,7 +197,8 @@ class LocalStore:
             artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
             snapshot = self._snapshot(artifact)
             with self._placing(snapshot):
-                if not snapshot.exists() or damage(snapshot, artifact.revision):
+                whole = snapshot.exists() and not damage(snapshot, artifact.revision)
+                if not whole or not read_record(snapshot).kind:  # older code's record, which is no proof
                     self._replace(snapshot, staged)  # else the same content was published before
         return self._give_key(artifact)
 
@@ -217,9 +226,21 @@ class LocalStore:
             yield
 
     def _read(self, kind: type[Artifact], revision: str) -> ArtifactRecord:
-        """The record in the folder. Raises FileNotFoundError."""
-        snapshot = self._folder(kind, self.repository(kind)) / "snapshots" / revision
-        return ArtifactRecord.model_validate_json((snapshot / RECORD).read_bytes())
+        """The record in the folder. Raises FileNotFoundError, BadRecord."""
+        return read_record(self._folder(kind, self.repository(kind)) / "snapshots" / revision)
+
+    def _artifact(self, kind: type[A], revision: str, key: str | None = None) -> A:
+        """What the folder has under a revision. Raises FileNotFoundError, BadRecord."""
+        return artifact_of(kind, self.repository(kind), revision, self._read(kind, revision), key)
+
+    def _pointed(self, kind: type[Artifact], tag: str) -> str | None:
+        """The revision to which a key or a tag points; None where there is none, or it is no revision's name."""
+        try:
+            with (self._folder(kind, self.repository(kind)) / "refs" / tag).open() as ref:
+                revision = ref.read(LONGEST_NAME + 1)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+            return None
+        return revision if len(revision) <= LONGEST_NAME and re.fullmatch(NAME, revision) else None
 
     def _gone(self, kind: type[Artifact], revision: str) -> Stop:
         return Stop(
@@ -253,15 +274,16 @@ def damage(snapshot: Path, revision: str) -> list[str]:
         revision: What the record itself must come to.
     """
     try:
-        record = ArtifactRecord.model_validate_json((snapshot / RECORD).read_bytes())
-    except (FileNotFoundError, ValidationError):
+        record = read_record(snapshot)
+    except (FileNotFoundError, BadRecord):
         return [RECORD]
     damaged = [RECORD] if record.kind and record.revision != revision else []
+    damaged += _links(snapshot)
     damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
     for name, expected in record.files.items():
         path = snapshot / name
-        if not path.is_file():
-            damaged.append(name)
+        if name in damaged or not path.is_file():
+            damaged += [] if name in damaged else [name]
             continue
         found = path.stat()
         seen = (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
@@ -290,6 +312,11 @@ def _files(folder: Path) -> list[str]:
     """What lies in a folder, hidden files apart."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+
+
+def _links(folder: Path) -> list[str]:
+    """What leads out of a folder, or to another place within it: a download holds the files themselves."""
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()]
 
 
 def sha256_of(file: Path) -> str:

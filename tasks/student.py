@@ -1,38 +1,42 @@
-"""The student before training: a model of the Hub by its revision, or a small Qwen3 built and seeded on the spot.
+"""The student before training: a model that there is (student_model.py), or a small Qwen3 built and seeded on the spot.
 
 In: what the recipe says of the student, the task (its prompt), the questions (their fixed frame). Out: `BaseStudent`.
 Why a tokenizer of our own for the built one: a net of a million weights without pretraining must not spend itself on
 copying a prompt. Letters and digits stay single; every stretch of text that is the same in all episodes is one token.
 """
 
-import json
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import BaseStudent, Questions
-from apprentice.tasks.contamination import LEARNED
 from apprentice.tasks.episode import prompt
-from apprentice.tasks.errors import Stop
 from apprentice.tasks.questions import read_questions
 from apprentice.tasks.rendering import (
     CLOSING,
     TEMPLATE_ARGUMENTS,
-    TRUSTED,
-    is_trusted,
     load_tokenizer,
     prepare_tokenizer,
 )
 from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.student_model import forget_the_network, from_model
+from apprentice.tasks.trust import (
+    Trusted,
+    check_files,
+    code_of,
+    forget_code,
+    grant,
+    name_code,
+    readable,
+    runs_code,
+    weights_elsewhere,
+)
 
 
-@stage(gives=BaseStudent, version=3, title="Student")
+@stage(gives=BaseStudent, version=4, title="Student")
 def student(
     bench: Bench, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:
@@ -41,110 +45,56 @@ def student(
         rows = read_questions(bench.fetch(questions), "collect")
         parameters = _build(spec.build, _by_part(environment.make(), rows), seed, bench.out)
     else:
-        parameters = _from_hub(spec, bench.out)
+        parameters = from_model(spec, bench.out)
     return {"parameters": parameters, "stage": "base"}
 
 
-def load_model(checkpoint: Path, **how: Any) -> Any:
+def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
     """The weights of a checkpoint of ours in fp32: where the optimizer steps, bf16 weights at lr 2e-5 do not move.
 
-    `how` is passed on to transformers.
+    `how` is passed on to transformers. Raises Stop, also for code and for pickled weights that this run does not trust.
     """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the run has bars of its own
-    source = checkpoint / "source.json"
-    named: dict[str, Any] = {"model": checkpoint, "revision": "main", "safetensors_only": True}
-    named |= json.loads(source.read_text()) if source.exists() else {}
-    return AutoModelForCausalLM.from_pretrained(
-        named["model"],
-        revision=named["revision"],
-        trust_remote_code=is_trusted(checkpoint),
-        use_safetensors=named["safetensors_only"] or None,
-        dtype=torch.float32,
-        **how,
-    )
+    check_files(checkpoint)
+    source = weights_elsewhere(checkpoint)
+    given = grant(source, trusted)
+    where: dict[str, Any] = {"trust_remote_code": given is not None and given.trust_remote_code}
+    where |= {"revision": source.revision} if source else {"trust_remote_code": runs_code(checkpoint, trusted)}
+    with readable(source or checkpoint):
+        return AutoModelForCausalLM.from_pretrained(
+            source.model or "" if source else checkpoint,
+            use_safetensors=None if given is not None and not given.safetensors_only else True,
+            dtype=torch.float32,
+            **where,
+            **how,
+        )
 
 
-def save(model: Any, tokenizer: Any, to: Path, weights: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Writes a checkpoint; returns what its artifact counts. `weights`: the whole ones, of a model that is sharded."""
+def save(
+    model: Any, tokenizer: Any, to: Path, weights: dict[str, Any] | None = None, begun: Path | None = None
+) -> dict[str, Any]:
+    """Writes a checkpoint; returns what its artifact counts.
+
+    Args:
+        weights: The whole ones, of a model that is sharded.
+        begun: The checkpoint from which it was trained: it names whose code the model has.
+    """
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     model.save_pretrained(to, state_dict=weights)
     tokenizer.save_pretrained(to)
-    _forget_the_network(to / "tokenizer_config.json")
-    if getattr(model.config, "auto_map", None):  # it was loaded because the recipe trusts its code
-        (to / TRUSTED).touch()
+    forget_the_network(to / "tokenizer_config.json")
+    source = begun and code_of(begun)
+    if source and any(type(each).__module__.startswith("transformers_modules.") for each in (model, tokenizer)):
+        name_code(to, source)
+    else:
+        forget_code(to)
     return {"parameters": model.num_parameters()}
-
-
-def _forget_the_network(config: Path) -> None:
-    """transformers writes down whether the Hub was out of reach: the same checkpoint would have two revisions."""
-    kept = json.loads(config.read_text())
-    kept.pop("local_files_only", None)
-    config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
-
-
-def _from_hub(spec: StudentSpec, out: Path) -> int:
-    """Keeps a reference to the Hub's weights, not a copy, with the prepared tokenizer and the configuration.
-
-    Raises Stop for a model whose loading would run code that the recipe does not trust.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    assert spec.model is not None
-    _check_weights(spec)
-    where: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
-    with _code_refused(spec):
-        config = AutoConfig.from_pretrained(spec.model, **where)
-        tokenizer = AutoTokenizer.from_pretrained(spec.model, **where)
-    config.save_pretrained(out)
-    prepare_tokenizer(tokenizer).save_pretrained(out)
-    _forget_the_network(out / "tokenizer_config.json")
-    if spec.trust_remote_code:
-        (out / TRUSTED).touch()
-    learned = Path(spec.model) / LEARNED  # a checkpoint of ours, trained further, or examined
-    if learned.exists():
-        shutil.copyfile(learned, out / LEARNED)
-    named = {"model": spec.model, "revision": spec.revision, "safetensors_only": spec.safetensors_only}
-    (out / "source.json").write_text(json.dumps(named))
-    import torch
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code).num_parameters()
-
-
-def _check_weights(spec: StudentSpec) -> None:
-    """Raises Stop where the weights are pickled only."""
-    from huggingface_hub import constants, list_repo_files
-
-    assert spec.model is not None
-    folder = Path(spec.model)
-    if not folder.is_dir() and constants.HF_HUB_OFFLINE:
-        return  # what the client has of it is looked at when it is loaded
-    local = [file.name for file in folder.iterdir()] if folder.is_dir() else None
-    files = local or list_repo_files(spec.model, revision=spec.revision)
-    if spec.safetensors_only and not any(name.endswith(".safetensors") for name in files):
-        raise Stop(
-            f"{spec.model} at {spec.revision} has no weights in safetensors; loading pickled ones can run code.",
-            "Name a revision that has them, or set student.safetensors_only: false where you trust who made it.",
-        )
-
-
-@contextmanager
-def _code_refused(spec: StudentSpec) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise Stop(
-            f"{spec.model} at {spec.revision} needs Python code of its own repository.",
-            "Read that code, then set student.trust_remote_code: true; or choose a model that transformers knows.",
-        ) from None
 
 
 def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:

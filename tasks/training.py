@@ -191,10 +191,10 @@ def finish(
     keep_log(bench, trainer, shown)
     write_learned(bench.out, learned.stage, learned.asked, before=learned.before)
     if lora is None:
-        counts = save(trainer.model, trainer.processing_class, bench.out, weights)
+        counts = save(trainer.model, trainer.processing_class, bench.out, weights, learned.before)
     else:
-        whole = merged(trainer.model, learned.before, lora, weights)
-        counts = save(whole, trainer.processing_class, bench.out)
+        whole = merged(trainer.model, learned.before, lora, weights, bench.work.trusted)
+        counts = save(whole, trainer.processing_class, bench.out, begun=learned.before)
     return counts | {"stage": learned.stage}
 
 

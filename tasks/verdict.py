@@ -12,6 +12,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks import announce
 from apprentice.tasks.artifacts import Evaluation, GrpoCheckpoint, Rollouts, Verdict
+from apprentice.tasks.broken import scored
 from apprentice.tasks.calibration import calibration
 from apprentice.tasks.contamination import contamination
 from apprentice.tasks.diagnose import read_curves
@@ -47,11 +48,13 @@ def verdict(
     guarded = {name: read_episodes(bench.fetch(evaluation)) for name, evaluation in guards.items()}
     bought = bench.fetch(rollouts)
     shared = contamination(episodes["grpo"], bench.fetch(trained), bought, gate.max_overlap)
+    episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
     rules = GrpoSignals.model_validate(read_signals(bench.fetch(trained))["rules"])
     reading = read_curves(read_log(bench.fetch(trained)), beta, rules)._asdict()
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
+        "broken": broke,
         **compared,
         "contamination": shared,
         "grpo": reading,
@@ -62,6 +65,8 @@ def verdict(
     }
     (bench.out / "verdict.json").write_text(json.dumps(report, indent=2))
     announce.table("models", "Held-out evaluation", table(report["models"]))
+    if broke:
+        announce.warn(broke)
     announce.markdown("diagnosis", f"**{reading['diagnosis']}**: {reading['advice']}", "What GRPO's curves say")
     if not shared["clean"]:
         announce.warn(unclean(shared))
@@ -91,9 +96,10 @@ def compare_all(
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
     guards = []
     for name, places in itertools.groupby(guarded, key=lambda each: each.rpartition(".")[0]):
-        before, after = places
-        both = {"before": rate(guarded[before]), "after": rate(guarded[after])}
-        guards.append({"guard": name} | both | compare(guarded[before], guarded[after]))
+        pair, _ = scored({place: guarded[place] for place in places})
+        before, after = pair.values()
+        both = {"before": rate(before), "after": rate(after)}
+        guards.append({"guard": name} | both | compare(before, after))
     correct([*comparisons, *guards])
     return {"comparisons": comparisons, "guards": guards}
 
@@ -115,7 +121,7 @@ def per_question(records: list[Examined], metric: str) -> list[float]:
     """One value a question: the mean of its samples."""
     values: dict[int, list[float]] = {}
     for record in records:
-        value = {"accuracy": record.is_right, "format_compliance": record.valid, "mean_score": record.reward}[metric]
+        value = {"accuracy": record.is_right, "format_compliance": record.valid, "mean_score": record.score}[metric]
         values.setdefault(record.place - record.sample, []).append(float(value))
     return [sum(samples) / len(samples) for samples in values.values()]
 

@@ -62,9 +62,10 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The goal and the page of the form that `seed` names."""
-        observation = self._start(seed, task_name="form", **self.settings.model_dump()).observation
-        self._seen = tuple(observation["text"].splitlines())
-        return f"{observation['goal']}\n\n{observation['text']}"
+        reply = self._start(seed, task_name="form", **self.settings.model_dump())
+        page = reply.read(str, "text")
+        self._seen = tuple(page.splitlines())
+        return f"{reply.read(str, 'goal')}\n\n{page}"
 
     def click(self, bid: str) -> str:
         """Click an element, such as a button.
@@ -104,13 +105,12 @@ class Environment(ToolEnvironment):
     def _do(self, name: str, *arguments: str) -> str:
         # repr: BrowserGym reads an action as Python literals, so quotes, backslashes and line breaks must be escaped
         reply = self._act({"action_str": f"{name}({', '.join(map(repr, arguments))})"})
-        told = reply.observation
         if reply.done:
-            self.reward, self.done, self.correct = float(reply.reward or 0.0), True, told["goal"]
+            self.reward, self.done, self.correct = reply.score, True, reply.read(str, "goal")
             return "OK."
-        if told["last_action_error"]:
-            raise ValueError(told["error"])
-        before, self._seen = self._seen, tuple(told["text"].splitlines())
+        if reply.find(bool, "last_action_error"):
+            raise ValueError(reply.read(str, "error"))
+        before, self._seen = self._seen, tuple(reply.read(str, "text").splitlines())
         return "\n".join(line for line in self._seen if line not in before) or "Nothing changed."
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catch.server.board import LONGEST, Board
-from apprentice.envs.session import Refused, Reply
+from apprentice.envs.reply import BadReply, Reply
 
 DIRECTIONS = {"left": 0, "stay": 1, "right": 2}
 """OpenSpiel's numbers."""
@@ -83,17 +83,19 @@ class Environment(ToolEnvironment):
 
     def _end(self, reply: Reply) -> str:
         """1.0 for a ball that was caught, less the share of moves that were none; 0.0 for one that was missed."""
-        caught = (reply.reward or 0.0) > 0.5  # a published server says 1 and -1
+        if not -1.0 <= reply.score <= 1.0:
+            raise BadReply(f"a reward of {reply.score:g}, which is not within -1 to 1")
+        caught = reply.score > 0.5  # a published server says 1 and -1
         self.reward, self.done = (self._moves - self._refused) / self._moves if caught else 0.0, True
         self.correct = f"column {self._ball + 1}"
         return "OK."
 
     def _places(self, reply: Reply) -> tuple[int, int, int]:
-        """The ball's row and column, and the paddle's column, from 0. Raises Refused where the board is another one."""
-        settings, cells = self.settings, reply.observation["info_state"]
+        """The ball's row and column, and the paddle's column, from 0. Raises BadReply for another board."""
+        settings, cells = self.settings, reply.read(list, "info_state")
         full = [place for place, cell in enumerate(cells) if cell]
         if len(cells) != settings.rows * settings.columns or len(full) != 2:
-            raise Refused(
+            raise BadReply(
                 f"the server's board has not the {settings.rows} rows and {settings.columns} columns asked for"
             )
         ball_row, ball = divmod(full[0], settings.columns)

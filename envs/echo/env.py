@@ -30,7 +30,7 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The text that `seed` names."""
-        return self._start(seed, words=self.settings.words).observation["text"]
+        return self._start(seed, words=self.settings.words).read(str, "text")
 
     def echo(self, message: str) -> str:
         """Say the text again.
@@ -42,8 +42,8 @@ class Environment(ToolEnvironment):
             A confirmation that the message was received.
         """
         reply = self._act({"message": str(message)})
-        self.reward, self.done = float(reply.reward or 0.0), True
-        self.correct = reply.observation["text"]
+        self.reward, self.done = reply.score, True
+        self.correct = reply.read(str, "text")
         return "OK."
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:

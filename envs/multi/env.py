@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
-from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.multi.session import SessionOfParts
 from apprentice.envs.session import Session
 
@@ -95,10 +95,20 @@ class Environment(ToolEnvironment):
     @classmethod
     def _version_under(cls, settings: dict[str, Any]) -> str:
         """With those of its parts: a new version of one of them is a new version of the mixture."""
-        try:
-            parts = Settings.model_validate(settings).parts
-        except ValidationError:
-            return cls.version
-        return ", ".join(
-            [cls.version, *(f"{label} {part.name} {part.spec().version}" for label, part in parts.items())]
-        )
+        parts = _parts_under(settings).items()
+        return ", ".join([cls.version, *(f"{label} {part.name} {part.spec().version}" for label, part in parts)])
+
+    @classmethod
+    def _code_under(cls, settings: dict[str, Any]) -> str:
+        """With that of its parts."""
+        names = sorted({part.name for part in _parts_under(settings).values()})
+        parts = [f"{name} {environment_class(name)._code_under({})}" for name in names]
+        return hashlib.sha256("\n".join([super()._code_under({}), *parts]).encode()).hexdigest()[:20]
+
+
+def _parts_under(settings: dict[str, Any]) -> dict[str, Part]:
+    """None where the settings do not fit, which is told elsewhere."""
+    try:
+        return Settings.model_validate(settings).parts
+    except ValidationError:
+        return {}

@@ -16,6 +16,9 @@ from pydantic import Field, model_validator
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.reasoning_gym.server import datasets
 
+RESCORED = {"countdown", "puzzle24", "spell_backward"}
+"""Datasets of which our server scores some answers otherwise since version 2: as Reasoning Gym does."""
+
 
 class Part(EnvironmentSettings):
     """One of the datasets that a composite one draws its questions from."""
@@ -72,7 +75,7 @@ class Environment(ToolEnvironment):
         if settings.dataset_specs:
             question["dataset_specs"] = settings.specs
         reply = self._start(seed, **question, size=1)
-        return reply.observation["question"]
+        return reply.read(str, "question")
 
     def answer(self, answer: str) -> str:
         """Hand in the final answer to the problem.
@@ -86,10 +89,16 @@ class Environment(ToolEnvironment):
         structured: Any = answer  # a model may pass more than text
         given = json.dumps(structured, ensure_ascii=False) if isinstance(structured, list | dict) else str(structured)
         reply = self._act({"answer": given})
-        self.reward = float(reply.observation["score"] or 0.0)
-        self.correct = reply.observation.get("correct_answer")
+        self.reward = reply.read(float, "score")
+        self.correct = reply.find(str, "correct_answer")
         self.done = True
         return "OK."
+
+    @classmethod
+    def _version_under(cls, settings: dict[str, Any]) -> str:
+        parts = settings.get("dataset_specs") or []
+        named = {settings.get("dataset"), *(part.get("name") for part in parts if isinstance(part, dict))}
+        return "2" if named & RESCORED else cls.version
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """The counts of Reasoning Gym's own metadata, and the answer's sign and digits, or its length; of a composite

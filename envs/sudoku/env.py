@@ -80,7 +80,7 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The grid that `seed` names."""
-        return self._start(seed, **self.settings.wire).observation["prompt"]
+        return self._start(seed, **self.settings.wire).read(str, "prompt")
 
     def place(self, row: int, column: int, digit: int) -> str:
         """Write a digit into an empty cell.
@@ -95,10 +95,10 @@ class Environment(ToolEnvironment):
         """
         place = [whole_number(row, "row", 1, 9), whole_number(column, "column", 1, 9)]
         reply = self._act({"message": f"[{place[0]} {place[1]} {whole_number(digit, 'digit', 1, 9)}]"})
-        self.reward, self.done = float(reply.reward or 0.0), reply.done
+        self.reward, self.done = reply.score, reply.done
         if not self.done:
-            return reply.observation["messages"][-1]["content"]
-        self.correct = reply.observation["info"]["solution"]
+            return reply.read(str, "messages", -1, "content")
+        self.correct = reply.read(str, "info", "solution")
         return "OK."
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:

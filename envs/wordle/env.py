@@ -20,6 +20,8 @@ REFUSALS = (
     "' is not an English word.",
 )
 """As TextArena says them."""
+SIGNALS = {"wordle.greens": "greens", "wordle.yellows": "yellows", "wordle.repetitions": "repetition"}
+"""The streams by their names on the wire."""
 
 
 class Settings(EnvironmentSettings):
@@ -74,7 +76,7 @@ class Environment(ToolEnvironment):
         """The puzzle that `seed` names."""
         self._signals = {}
         reply = self._start(seed, words=self.settings.words, candidates=self.settings.candidates)
-        return reply.observation["question"]
+        return reply.read(str, "question")
 
     def guess(self, word: str) -> str:
         """Guess the secret word.
@@ -86,12 +88,12 @@ class Environment(ToolEnvironment):
             For each letter G, Y or X, and how many guesses are left.
         """
         reply = self._act({"message": f"[{str(word).strip().strip('[]')}]"})
-        seen = reply.observation
-        self._signals = seen["info"]["reward_signals"]
+        self._signals = {name: reply.read(float, "info", "reward_signals", name) for name in SIGNALS}
         if reply.done:
-            self.reward, self.done, self.correct = float(reply.reward or 0.0), True, seen["correct_answer"]
+            self.reward, self.done, self.correct = reply.score, True, reply.read(str, "correct_answer")
             return "OK."
-        return f"{seen['refused'] or seen['feedback']}\nGuesses left: {seen['guesses_left']}."
+        seen = reply.find(str, "refused") or reply.read(str, "feedback")
+        return f"{seen}\nGuesses left: {reply.read(int, 'guesses_left')}."
 
     def _scores(self) -> dict[str, float | None]:
         """Whether the word was found, the shares of G and of Y in the last turn, and that of turns with a new word."""
@@ -99,9 +101,7 @@ class Environment(ToolEnvironment):
             return dict.fromkeys(self.streams)
         return {
             "correct": self.reward,
-            "greens": self._signals.get("wordle.greens", 0.0),
-            "yellows": self._signals.get("wordle.yellows", 0.0),
-            "repetition": self._signals.get("wordle.repetitions", 0.0),
+            **{stream: self._signals.get(name, 0.0) for name, stream in SIGNALS.items()},
         }
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:

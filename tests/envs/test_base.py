@@ -6,8 +6,10 @@ import pytest
 
 from apprentice.envs.base import LONGEST_ACTION, whole_number
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reply import BadReply, Reply
 from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Reply, Session, SessionLost
+from apprentice.envs.session import Refused, Session
+from apprentice.tasks.episode import Episode
 
 
 class Answering(Session):
@@ -35,11 +37,11 @@ def playing(session: Session) -> Any:
 
 
 def test_a_game_that_breaks_in_a_step_scores_nobody():
-    environment = playing(Answering(Refused("[Errno 28] No space left on device (code: EXECUTION_ERROR)")))
-    with pytest.raises(SessionLost, match="the server broke"):
-        environment.echo("ab")
-    assert (environment.reward, environment.done) == (None, True)
-    assert "No space left" in environment.failure
+    episode = Episode(playing(Answering(BadReply("[Errno 28] No space left on device (code: EXECUTION_ERROR)"))), 1)
+    call = {"type": "function", "function": {"name": "echo", "arguments": {"message": "ab"}}}
+    episode.hear({"role": "assistant", "content": "", "tool_calls": [call]})
+    assert (episode.reward, episode.done) == (None, True)
+    assert "No space left" in episode.broken
 
 
 def test_an_action_that_the_server_refuses_is_told_to_the_player():

@@ -14,6 +14,7 @@ from apprentice.envs.catch.env import Environment
 from apprentice.envs.catch.server.board import Board, openings
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.process import local_server
+from apprentice.envs.reply import BadReply
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Refused, Session
 from apprentice.tasks.episode import Episode, problems
@@ -272,5 +273,5 @@ def test_a_server_that_plays_another_board_than_asked_for_is_refused(there: Envi
         def reset(self, **question: Any):
             return super().reset(seed=question["seed"])
 
-    with pytest.raises(Refused, match="14 rows and 20 columns"):
+    with pytest.raises(BadReply, match="14 rows and 20 columns"):
         CATCH.make(Deaf(there)).reset(seed=1)

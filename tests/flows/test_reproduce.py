@@ -211,7 +211,7 @@ def test_no_code_of_a_student_is_run_unasked(made: Made):
     record = made.store.record(BaseStudent, made.base.key, made.base.revision)
     stranger = {"model": "stranger/model", "revision": "main", "build": None, "trust_remote_code": True}
     made.change(made.base, made_by={"settings": record.made_by["settings"] | {"spec": stranger}})
-    with pytest.raises(Stop, match=r"would load stranger/model in a way that can run code of its own"):
+    with pytest.raises(Stop, match=r"would load stranger/model@main in a way that can run code of its own"):
         made.again(made.base.key)
 
 

@@ -12,7 +12,7 @@ from apprentice.tasks.store import LocalStore
 A = TypeVar("A", bound=Artifact)
 
 
-def episode(place: int, reward: float, **given: Any) -> Examined:
+def episode(place: int, reward: float | None, **given: Any) -> Examined:
     """The episode of question `place`; right when the reward is 1.0."""
     call = {"type": "function", "function": {"name": "answer", "arguments": '{"answer": "7"}'}}
     messages = [

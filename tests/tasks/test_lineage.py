@@ -217,7 +217,7 @@ def test_a_unique_beginning_of_a_key_is_enough(store: LocalStore):
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("champion", "is no artifact's key"),
+        ("champion", "No artifact has the key, revision or tag champion"),
         ("abcde", "the first 6 may do"),
         ("../../etc/passwd", "is no artifact's key"),
     ],

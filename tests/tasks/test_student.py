@@ -1,9 +1,12 @@
 """The student: built from a seed, or a model of the Hub by its revision; fp32 where the optimizer steps (law 12)."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts import Questions
@@ -13,6 +16,11 @@ from apprentice.tasks.specs import BuiltStudent, StudentSpec
 from apprentice.tasks.stage import Bench
 from apprentice.tasks.store import digest
 from apprentice.tasks.student import build_tokenizer, load_model, save, student
+from apprentice.tasks.student_source import pinned
+from tests.hub_server import LocalHub
+from tests.tasks.test_hub import hub
+
+assert hub  # a fixture
 
 SMALL = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=64))
 
@@ -49,21 +57,77 @@ def test_weights_are_loaded_in_fp32_also_where_they_were_saved_in_bf16(bench: Be
     assert {weight.dtype for weight in load_model(bench.out).parameters()} == {torch.float32}
 
 
-def test_a_named_model_is_kept_as_a_reference_and_loads_its_weights(
+def folder_of(bench: Bench, task: EnvironmentSpec, asked: Questions, at: Path) -> Path:
+    """A model in a folder, as a person keeps one."""
+    student.body(bench, SMALL, task, asked, 7)
+    bench.out.rename(at)
+    bench.out.mkdir()
+    return at
+
+
+def in_folder(folder: Path, **how: Any) -> StudentSpec:
+    return pinned(StudentSpec(model=str(folder), **how))
+
+
+def test_a_folder_is_copied_and_nobody_who_writes_there_changes_the_student(
     bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
 ):
-    """A folder stands in for the Hub's repository; the loading code is the same."""
     import torch
 
-    student.body(bench, SMALL, chain_sum, asked, 7)
-    hub = bench.out.rename(tmp_path / "hub")
-    bench.out.mkdir()
-    spec = StudentSpec(model=str(hub), revision="main")
-    counts = student.body(bench, spec, chain_sum, asked, 0)
-    assert not list(bench.out.glob("*.safetensors"))
-    assert counts["parameters"] == load_model(hub).num_parameters()
-    for one, other in zip(load_model(hub).parameters(), load_model(bench.out).parameters(), strict=True):
+    folder = folder_of(bench, chain_sum, asked, tmp_path / "mine")
+    counts = student.body(bench, in_folder(folder), chain_sum, asked, 0)
+    before = load_model(folder)
+    assert counts["parameters"] == before.num_parameters()
+    (folder / "model.safetensors").unlink()
+    for one, other in zip(before.parameters(), load_model(bench.out).parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_folder_is_known_by_its_content_wherever_it_lies(
+    bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+):
+    folder = folder_of(bench, chain_sum, asked, tmp_path / "mine")
+
+    def key(at: Path) -> str:
+        return student.key((in_folder(at), chain_sum, asked, 0), {})
+
+    before = key(folder)
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    (folder / "README.md").write_text("Words that no loading reads.")
+    assert key(folder) == key(tmp_path / "elsewhere") == before
+    weights = load_model(folder)
+    for weight in weights.parameters():
+        weight.data.zero_()
+    weights.save_pretrained(tmp_path / "zero")
+    (tmp_path / "zero" / "model.safetensors").replace(folder / "model.safetensors")
+    assert key(folder) != before
+
+
+def test_a_folder_has_no_revision_and_one_that_is_not_there_is_told(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(Stop, match="has no revision"):
+        pinned(StudentSpec(model=str(tmp_path), revision="main"))
+    with pytest.raises(Stop, match="holds no model"):
+        pinned(StudentSpec(model=str(Path(__file__).parent)))
+    with pytest.raises(Stop, match="There is no folder"):
+        pinned(StudentSpec(model=str(tmp_path / "none"), revision="main"))
+    with pytest.raises(Stop, match="is asked for"):
+        pinned(StudentSpec(model=str(tmp_path), content="a" * 40))
+
+
+def test_a_model_of_the_hub_is_known_by_its_commit(hub: LocalHub):
+    api = HfApi()
+    api.create_repo("team/small")
+    first = api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id="team/small").oid
+    named = StudentSpec(model="team/small", revision="main")
+    assert pinned(named).revision == first
+    second = api.upload_file(path_or_fileobj=b"[]", path_in_repo="config.json", repo_id="team/small").oid
+    assert pinned(named).revision == second
+    before = len(hub.requests())
+    assert pinned(named.model_copy(update={"revision": first})).revision == first
+    assert len(hub.requests()) == before, "a commit is a commit"
+    with pytest.raises(Stop, match="The Hub has no model team/none at main"):
+        pinned(StudentSpec(model="team/none", revision="main"))
 
 
 OWN_CODE = """
@@ -79,50 +143,68 @@ class Own(Qwen3ForCausalLM):
 
 @pytest.fixture
 def with_code(bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path) -> Path:
-    """A model whose repository brings code of its own."""
-    student.body(bench, SMALL, chain_sum, asked, 7)
-    hub = bench.out.rename(tmp_path / "hub")
-    bench.out.mkdir()
-    (hub / "own.py").write_text(OWN_CODE)
-    config = json.loads((hub / "config.json").read_text())
+    """A model that brings code of its own."""
+    folder = folder_of(bench, chain_sum, asked, tmp_path / "with-code")
+    (folder / "own.py").write_text(OWN_CODE)
+    config = json.loads((folder / "config.json").read_text())
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.Own"}
     config |= {"model_type": "own", "auto_map": own}
-    (hub / "config.json").write_text(json.dumps(config))
-    return hub
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
-def test_code_of_a_models_repository_is_refused(with_code: Path, bench: Bench, chain_sum: EnvironmentSpec, asked):
-    spec = StudentSpec(model=str(with_code), revision="main")
-    with pytest.raises(Stop, match="needs Python code of its own repository") as stopped:
-        student.body(bench, spec, chain_sum, asked, 0)
+def test_code_of_a_model_is_refused(with_code: Path, bench: Bench, chain_sum: EnvironmentSpec, asked):
+    with pytest.raises(Stop, match="needs Python code of its own") as stopped:
+        student.body(bench, in_folder(with_code), chain_sum, asked, 0)
     assert "trust_remote_code" in str(stopped.value)
 
 
-def test_code_that_the_recipe_trusts_runs_also_in_what_was_trained_from_it(
+def test_code_runs_where_the_recipe_trusts_it_also_in_what_was_trained_from_it_and_nowhere_else(
     with_code: Path, bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
 ):
-    spec = StudentSpec(model=str(with_code), revision="main", trust_remote_code=True)
+    spec = in_folder(with_code, trust_remote_code=True)
     student.body(bench, spec, chain_sum, asked, 0)
-    model = load_model(bench.out)
+    model = load_model(bench.out, [spec])
     assert type(model).__name__ == "Own"
     trained = tmp_path / "trained"
-    save(model, load_tokenizer(bench.out), trained)
-    assert type(load_model(trained)).__name__ == "Own"
+    save(model, load_tokenizer(bench.out, [spec]), trained, begun=bench.out)
+    assert type(load_model(trained, [spec])).__name__ == "Own"
+    other = spec.model_copy(update={"content": "a" * 40})
+    for trusted in ([], [other], [spec.model_copy(update={"trust_remote_code": False})]):
+        with pytest.raises(
+            Stop, match=f"code of a folder with the content {str(spec.content)[:12]}, which this run does"
+        ):
+            load_model(trained, trusted)
+    (trained / "own.py").write_text(OWN_CODE + "\nprint('changed')\n")
+    with pytest.raises(Stop, match="is not that of a folder with the content"):
+        load_model(trained, [spec])
 
 
-def test_pickled_weights_are_refused_unless_the_recipe_takes_them(
+def test_a_model_that_transformers_knows_hands_on_no_code_that_it_was_loaded_without(
+    with_code: Path, bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+):
+    config = json.loads((with_code / "config.json").read_text())
+    (with_code / "config.json").write_text(json.dumps(config | {"model_type": "qwen3"}))
+    student.body(bench, in_folder(with_code), chain_sum, asked, 0)
+    save(load_model(bench.out), load_tokenizer(bench.out), tmp_path / "trained", begun=bench.out)
+    for folder in (bench.out, tmp_path / "trained"):
+        assert not list(folder.glob("*.py"))
+        assert "auto_map" not in (folder / "config.json").read_text()
+        assert type(load_model(folder)).__name__ == "Qwen3ForCausalLM"
+
+
+def test_pickled_weights_are_refused_unless_the_recipe_takes_them_and_then_are_pickled_no_more(
     bench: Bench, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
 ):
     import torch
 
-    student.body(bench, SMALL, chain_sum, asked, 7)
-    hub = bench.out.rename(tmp_path / "hub")
-    bench.out.mkdir()
-    before = load_model(hub)
-    torch.save(before.state_dict(), hub / "pytorch_model.bin")
-    (hub / "model.safetensors").unlink()
+    folder = folder_of(bench, chain_sum, asked, tmp_path / "mine")
+    before = load_model(folder)
+    torch.save(before.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
     with pytest.raises(Stop, match="no weights in safetensors"):
-        student.body(bench, StudentSpec(model=str(hub), revision="main"), chain_sum, asked, 0)
-    student.body(bench, StudentSpec(model=str(hub), revision="main", safetensors_only=False), chain_sum, asked, 0)
+        student.body(bench, in_folder(folder), chain_sum, asked, 0)
+    student.body(bench, in_folder(folder, safetensors_only=False), chain_sum, asked, 0)
+    assert not list(bench.out.glob("*.bin"))
     for one, other in zip(before.parameters(), load_model(bench.out).parameters(), strict=True):
         assert torch.equal(one, other)

@@ -5,6 +5,7 @@ Why: an answer is any text. Some datasets raise on text that they do not expect;
 formula, so that it might run commands here, or reckon for ever while all other sessions wait.
 """
 
+import math
 import re
 import signal
 import threading
@@ -12,6 +13,9 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+ROUNDING = 1e-9
+"""By which a sum of tenths may miss 1.0."""
 
 LONGEST = 2.0
 """Seconds that scoring may take; the slowest right answer of a dataset takes 0.1 s."""
@@ -22,6 +26,9 @@ RECKONED = {
     "countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"
 }  # fmt: skip
 """Datasets that hand an answer to SymPy's parse_expr, which evaluates it, too. A right one is a formula."""
+
+UNREADABLE = "("
+"""An answer that no dataset can read: what it scores, an answer that is not evaluated scores, too."""
 
 FUNCTIONS = {
     "Abs", "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "cot", "csc", "exp", "ln", "log",
@@ -35,19 +42,25 @@ class _TooLong(BaseException):
 
 
 def score(dataset: Any, entry: dict[str, Any], answer: str) -> tuple[float, str | None]:
-    """The score, and what was wrong where the dataset could not score the answer: that is 0.0."""
+    """The dataset's own score, and what was wrong where it could not be taken as it is: 0.0 where the dataset raises,
+    that of an unreadable answer where the answer is not evaluated, the nearer bound where it is not within 0 to 1."""
     if _acts(entry, answer):
-        return 0.0, "the answer holds more than a bare result; it was not evaluated"
+        return _unread(dataset, entry), "the answer holds more than a bare result; it was not evaluated"
     try:
         with _at_most(LONGEST):
             given = float(dataset.score_answer(answer=answer, entry=entry))
     except _TooLong:
-        return 0.0, f"the answer could not be scored within {LONGEST:.0f} s"
+        return _unread(dataset, entry), f"the answer could not be scored within {LONGEST:.0f} s"
     except Exception as error:  # datasets raise whatever they please on text that they did not expect
         return 0.0, f"the answer could not be read: {type(error).__name__}"
-    if not 0.0 <= given <= 1.0:
-        return 0.0, f"the dataset's own score is {given}"
-    return given, None
+    if math.isnan(given):
+        return 0.0, "the dataset's own score is no number"
+    taken = min(max(given, 0.0), 1.0)
+    return taken, None if abs(taken - given) <= ROUNDING else f"the dataset's own score is {given}"
+
+
+def _unread(dataset: Any, entry: dict[str, Any]) -> float:
+    return float(dataset.score_answer(answer=UNREADABLE, entry=entry))
 
 
 def _acts(entry: dict[str, Any], answer: str) -> bool:

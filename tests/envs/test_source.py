@@ -1,0 +1,79 @@
+"""An environment's code is in every key: by its sources, and by nothing of where they lie."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, environment_class
+from apprentice.envs.source import digest_of
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def sources(at: Path) -> Path:
+    (at / "server").mkdir(parents=True)
+    (at / "env.py").write_text("one = 1\n")
+    (at / "server" / "game.py").write_text("two = 2\n")
+    return at
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "env.py").write_text("one = 2\n"),
+        lambda folder: (folder / "server" / "game.py").write_text("two = 3\n"),
+        lambda folder: (folder / "policy.py").write_text(""),
+        lambda folder: (folder / "server" / "game.py").rename(folder / "server" / "play.py"),
+    ],
+    ids=["its class", "its server", "a script more", "a name"],
+)
+def test_other_sources_are_another_code(tmp_path: Path, change):
+    before = digest_of(sources(tmp_path / "one"))
+    change(sources(tmp_path / "two"))
+    assert digest_of(tmp_path / "two") != before
+
+
+def test_where_it_lies_and_how_its_lines_end_is_not_in_the_code(tmp_path: Path):
+    before = digest_of(sources(tmp_path / "one"))
+    other = sources(tmp_path / "elsewhere" / "two")
+    (other / "env.py").write_bytes(b"one = 1\r\n")
+    (other / "__pycache__").mkdir()
+    (other / "__pycache__" / "env.cpython-311.pyc").write_bytes(b"\0")
+    (other / "README.md").write_text("Words.\n")
+    assert digest_of(other) == before
+
+
+def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
+    """As a wheel lays it out: the rooms below `apprentice`, without what is no package."""
+    shutil.copytree(ROOT / "envs", tmp_path / "apprentice" / "envs", ignore=shutil.ignore_patterns("__pycache__"))
+    script = (
+        "import apprentice.envs.catalog as c; print(c.__file__)\n"
+        "for name in c.CATALOGUE: print(name, c.environment_class(name)._code_under({}))"
+    )
+    there = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=there, capture_output=True, text=True, check=True)
+    imported, *told = done.stdout.splitlines()
+    assert imported == str(tmp_path / "apprentice" / "envs" / "catalog.py")
+    here = [f"{name} {environment_class(name)._code_under({})}" for name in CATALOGUE]
+    assert told == here
+    assert len(set(here)) == len(CATALOGUE)
+
+
+def test_the_code_is_filled_in_and_other_code_is_refused(chain_sum: EnvironmentSpec):
+    assert chain_sum.code == environment_class("reasoning_gym")._code_under({})
+    with pytest.raises(ValidationError, match="this names the code 'old' of reasoning_gym; installed is "):
+        EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"}, code="old")
+
+
+def test_a_mixture_has_the_code_of_its_parts(monkeypatch: pytest.MonkeyPatch):
+    mixed = {"parts": {"a": {"name": "echo"}, "b": {"name": "catch"}}}
+    alone = {"parts": {"a": {"name": "echo"}}}
+    before = {str(each): EnvironmentSpec(name="multi", settings=each).code for each in (mixed, alone)}
+    monkeypatch.setattr(environment_class("catch"), "_code_under", classmethod(lambda cls, settings: "changed"))
+    assert EnvironmentSpec(name="multi", settings=mixed).code != before[str(mixed)]
+    assert EnvironmentSpec(name="multi", settings=alone).code == before[str(alone)]

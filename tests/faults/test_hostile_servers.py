@@ -1,0 +1,45 @@
+"""A whole run, as a process, against an environment server that misbehaves: a clear stop, and no traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.endings import assert_clear_exit
+from tests.hostile.odd_wire import odd_wire
+
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = Path(sys.executable).parent / "apprentice"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoils"),
+    [
+        ("null text", "reset"),
+        ("a number for text", "reset"),
+        ("a list for text", "reset"),
+        ("half a surrogate", "reset"),
+        ("brackets", "reset"),
+        ("html", "reset"),
+        ("7.0", "step"),
+        ("no reward", "step"),
+        ("timeout", "step"),
+    ],
+    ids=lambda value: value,
+)
+def test_a_run_ends_clearly_where_a_message_is_answered_with(kind: str, spoils: str, tmp_path: Path):
+    settings = {"env.patience": 5, "env.message_timeout": 10, "store.path": tmp_path / "store"}
+    with odd_wire(kind, spoils) as url:
+        given = [f"--set={name}={value}" for name, value in ({"env.url": url} | settings).items()]
+        ended = subprocess.run(
+            [COMMAND, "run", ROOT / "deployments" / "recipes" / "echo-laptop.yaml", *given],
+            cwd=tmp_path,
+            env=os.environ | {"PREFECT_HOME": str(tmp_path / "prefect"), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    assert_clear_exit(ended)
+    assert "→" in ended.stdout + ended.stderr, "it says what to do"

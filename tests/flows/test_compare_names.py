@@ -1,0 +1,72 @@
+"""Models are named as the report's lineage shows them: by key, revision, tag, or a unique beginning of one."""
+
+from pathlib import Path
+
+import pytest
+
+from apprentice.tasks.artifacts import GrpoCheckpoint, SftCheckpoint
+from apprentice.tasks.errors import Stop
+from apprentice.tasks.hub import HubStore
+from apprentice.tasks.lineage import lineage_of
+from apprentice.tasks.locate import checkpoint_named
+from apprentice.tasks.store import LocalStore
+from tests.hub_server import LocalHub
+from tests.tasks.test_hub import hub
+
+assert hub  # a fixture
+
+
+def trained(store: LocalStore, kind: type, key: str) -> GrpoCheckpoint:
+    with store.staging() as folder:
+        (folder / "model.safetensors").write_text(key)
+        return store.publish(kind, key, folder, {"parameters": 1, "stage": kind.suffix}, {"stage": kind.suffix})
+
+
+def names_of(made: GrpoCheckpoint) -> list[str]:
+    whole = [made.key, made.key[:6], made.revision, made.revision[:12], made.revision[:6], "best", "best-of"]
+    return [*whole, f"{made.repository}@{made.revision[:12]}"]
+
+
+def test_a_model_is_found_by_all_its_names(tmp_path: Path):
+    store = LocalStore(tmp_path, "toy")
+    made, _ = trained(store, GrpoCheckpoint, "a" * 20), trained(store, SftCheckpoint, "b" * 20)
+    store.tag(made, "best")
+    store.tag(made, "best-of-all")
+    for name in names_of(made):
+        assert checkpoint_named(store, name) == made, name
+        assert lineage_of(name, tmp_path).root.named.revision == made.revision, name
+
+
+def test_a_model_on_the_hub_is_found_by_all_its_names(hub: LocalHub, tmp_path: Path):
+    made = trained(HubStore(tmp_path / "maker", "toy", "team", patience=20.0), GrpoCheckpoint, "a" * 20)
+    for place, name in enumerate([made.key[:6], made.revision[:12], f"{made.repository}@{made.revision}"]):
+        store = HubStore(tmp_path / str(place), "toy", "team", patience=20.0)
+        assert checkpoint_named(store, name) == made, name
+        assert lineage_of(name, tmp_path / f"{place}-lineage", "team").root.named.revision == made.revision
+
+
+def test_a_revision_whose_key_has_another_one_by_now_is_still_found(tmp_path: Path):
+    store = LocalStore(tmp_path, "toy")
+    first = trained(store, GrpoCheckpoint, "a" * 20)
+    with store.staging() as folder:
+        (folder / "model.safetensors").write_text("another")
+        store.publish(GrpoCheckpoint, first.key, folder, {"parameters": 1, "stage": "grpo"}, {"stage": "grpo"})
+    assert checkpoint_named(store, first.revision) == first
+
+
+def test_a_beginning_that_several_have_lists_them_and_a_whole_name_goes_before_a_longer_one(tmp_path: Path):
+    store = LocalStore(tmp_path, "toy")
+    one, two = trained(store, GrpoCheckpoint, "abcdef" + "0" * 14), trained(store, SftCheckpoint, "abcdef" + "1" * 14)
+    with pytest.raises(Stop, match=rf"Several artifacts are named abcdef: .*{one.key}.*{two.key}"):
+        checkpoint_named(store, "abcdef")
+    assert checkpoint_named(store, "abcdef1") == two
+    store.tag(one, "champion")
+    store.tag(two, "champion-0001-20260101T000000Z-promoted")
+    assert lineage_of("champion", tmp_path).root.named.key == one.key
+
+
+def test_another_recipe_s_models_and_what_is_no_model_are_not_meant(tmp_path: Path):
+    other = trained(LocalStore(tmp_path, "another"), GrpoCheckpoint, "a" * 20)
+    assert checkpoint_named(LocalStore(tmp_path, "toy"), other.key) is None
+    assert checkpoint_named(LocalStore(tmp_path, "toy"), f"{other.repository}@{other.key}") is None
+    assert checkpoint_named(LocalStore(tmp_path, "toy"), "Qwen/Qwen3-0.6B@main") is None
