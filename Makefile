@@ -61,15 +61,11 @@ e2e-hub: .venv/dev  ## every stage on a machine of its own over a local Hub, and
 screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages, taken anew
 	$(BIN)/python -m tests.e2e.screenshots
 
-bench-scaling: .venv/dev  ## the points of deployments/SCALING.md that this machine can reach
+bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
 
-spaces: .venv/ready build/uv/bin/uv  ## what makes the folders in envs/ deployable, uv.lock included; needs PyPI. ENV=echo: one
-	$(BIN)/python -m apprentice.deployments.spaces --uv build/uv/bin/uv $(ENV)
-
-build/uv/bin/uv:
-	$(PYTHON) -m venv build/uv
-	build/uv/bin/python -m pip install --quiet 'uv>=0.13,<1'
+spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
+	$(BIN)/apprentice env build $(ENV)
 
 .venv/ready: pyproject.toml constraints.txt  ## what a run needs
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'

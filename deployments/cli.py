@@ -1,21 +1,17 @@
-"""The whole command line: that of the flows, and for a Prefect server `setup` and `deploy`."""
+"""The whole command line: that of the flows, `env build`, and for a Prefect server `setup` and `deploy`."""
 
-import json
 import sys
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from apprentice.flows.cli import app
 from apprentice.flows.cli_parts import RECIPE, SET, quiet, told_in_words
+from apprentice.flows.env_cli import env_app
 from apprentice.flows.interruption import handle_signals
 from apprentice.flows.streams import prepare_streams, use_utf8, write_errors_told
-
-HERE = Path(__file__).parent
 
 
 class Infrastructure(StrEnum):
@@ -42,42 +38,14 @@ def setup(
     """Ready a Prefect server: work pools and automations. Repeatable; what is there is brought up to date."""
     with told_in_words():
         from prefect.client.orchestration import get_client
-        from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-        from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
-        from apprentice.deployments.automations import apply, automations
+        from apprentice.deployments.server import set_up
         from apprentice.flows.remote import check_server
-        from apprentice.tasks.errors import Stop
 
         check_server()
         with get_client(sync_client=True) as client:
-            block = None
-            if notify is not None:
-                kind, _, name = notify.partition("/")
-                try:
-                    block = client.read_block_document_by_name(name, kind).id
-                except ObjectNotFound:
-                    raise Stop(
-                        f"There is no block {notify}.", "Create it in Prefect's interface, under Blocks."
-                    ) from None
-            for pool, settings in yaml.safe_load((HERE / "prefect.yaml").read_text())["pools"].items():
-                template = json.loads(template_of(pool, infrastructure).read_text())
-                given = {"base_job_template": template, "concurrency_limit": settings["concurrency_limit"]}
-                try:
-                    client.create_work_pool(WorkPoolCreate(name=pool, type=infrastructure.value, **given))
-                    print(f"pool {pool}: created")
-                except ObjectAlreadyExists:
-                    kind = client.read_work_pool(pool).type
-                    if kind != infrastructure.value:
-                        raise Stop(
-                            f"The pool {pool} is there already, and of type {kind}: a pool's type cannot be changed.",
-                            f"Name it (--type {kind}), or delete the pool in Prefect's interface and set up again.",
-                        ) from None
-                    client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))  # its limit may be yours
-                    print(f"pool {pool}: up to date")
-            wanted = automations(timedelta(minutes=outage_minutes), block)
-            apply(client, wanted)
-            print(*(f"automation {automation.name.removeprefix('apprentice: ')}" for automation in wanted), sep="\n")
+            for line in set_up(client, infrastructure.value, notify, outage_minutes):
+                print(line)
 
 
 @app.command()
@@ -110,11 +78,22 @@ def deploy(
         print(f"Run it: apprentice run --on {pool} {recipe}, or in Prefect's interface: `overrides` changes fields.")
 
 
-def template_of(pool: str, infrastructure: Infrastructure) -> Path:
-    """The base job template of a pool."""
-    if infrastructure is Infrastructure.process:
-        return HERE / "pools" / f"{pool}.json"
-    return HERE / "kubernetes" / f"{pool}-pool.json"
+@env_app.command()
+def build(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All when left out.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the folders are written.")] = Path("build/spaces"),
+) -> None:
+    """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
+    with told_in_words("Nothing else was written."):
+        from apprentice.deployments import spaces
+        from apprentice.flows.env_choice import settings_class
+
+        for name in names or []:
+            settings_class(name)  # names the nearest one
+        if (uv := spaces.find_uv()) is None:
+            print("uv is not installed, so no uv.lock is written; `openenv validate` asks for one: pip install uv")
+        for name in names or spaces.served():
+            print(spaces.build(name, out, uv))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.breaker import SessionLost
 from apprentice.envs.reply import BadReply, Reply, checked_text
@@ -30,6 +30,12 @@ LONGEST_ACTION = 20_000
 
 ROUNDING = 1e-9
 """By how much a reward may miss its range and be taken for its bound: sums of tenths are no more exact."""
+
+
+class EnvironmentSettings(BaseModel):
+    """The settings of an environment, as a recipe names them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class ToolEnvironment(ABC):

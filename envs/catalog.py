@@ -6,15 +6,17 @@ In: a name and settings from a recipe. Out: `EnvironmentSpec`, the frozen identi
 import difflib
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from typing_extensions import get_original_bases
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.session import Session
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from openenv.core.env_server.interfaces import Environment
 
 CATALOGUE = {
     "browsergym": "fill in a web form in a real browser, read as text",
@@ -63,10 +65,23 @@ def _is_installed(module: str) -> bool:
 
 def server_app(name: str, max_sessions: int) -> "FastAPI":
     """The environment's server, for at most `max_sessions` episodes at once. Raises ValueError, ExtraMissing."""
+    from openenv.core.env_server.http_server import create_app
+
     check_extra(name)
     if importlib.util.find_spec(f"apprentice.envs.{name}.server") is None:
         raise NoServer(f"{name}: a mixture has no server of its own; serve its environments")
-    return importlib.import_module(f"apprentice.envs.{name}.server.app").make_app(max_sessions)
+    game = _game(name)
+    action, observation, _ = get_args(get_original_bases(game)[0])
+    return create_app(game, action, observation, env_name=name, max_concurrent_envs=max_sessions)
+
+
+def _game(name: str) -> "type[Environment[Any, Any, Any]]":
+    """The one class of `server/game.py` that is an OpenEnv environment."""
+    from openenv.core.env_server.interfaces import Environment
+
+    module = importlib.import_module(f"apprentice.envs.{name}.server.game")
+    defined = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    return next(each for each in defined if issubclass(each, Environment))
 
 
 class EnvironmentSpec(BaseModel):

@@ -60,7 +60,8 @@ def _last_line(errors: IO[bytes]) -> str:
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - 65536))
     lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines()]
-    return next((f": {line[:300]}" for line in reversed(lines) if line), "")
+    told = [line for line in lines if line and not line.startswith("ERROR:")]  # uvicorn's word that it ends
+    return f": {told[-1][:300]}" if told else ""
 
 
 def serve(app: Any) -> None:

@@ -85,7 +85,7 @@ def run(
         from apprentice.flows.run_folder import check_runs
 
         check_runs(runs)
-        ready_for_flows(chosen.store.path)
+        ready_for_flows()
         folder = retrain(chosen, runs)
         from apprentice.flows.page import BRIEF_ENDS
         from apprentice.tasks.announce import say
@@ -143,7 +143,7 @@ def evaluate(
             )
         if seed is not None:
             window = Window(start=seed, size=spec.questions)
-        ready_for_flows(chosen.store.path)
+        ready_for_flows()
         if protocol is Protocol.inspect:
             from apprentice.flows.inspect import inspect_models
 
@@ -273,7 +273,7 @@ def reproduce(
         from apprentice.tasks.lineage import lineage_of
 
         found = lineage_of(key, store, hub)
-        ready_for_flows(store)
+        ready_for_flows()
         outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
         table("reproduced", "Made again", told(outcomes))

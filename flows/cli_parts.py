@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -67,17 +68,30 @@ def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     return chosen
 
 
-def ready_for_flows(store: Path) -> None:
+def ready_for_flows() -> None:
     """Prefect's server is there from now on. Raises Stop."""
     from apprentice.flows.prefect_server import start_prefect_server
 
-    start_prefect_server(store.absolute() / ".prefect")
+    start_prefect_server()
 
 
 def ready() -> None:
-    """Readies the process for a flow."""
+    """Readies the process for a flow: before Prefect is imported, which makes its folder then."""
     quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
+    if "PREFECT_HOME" not in os.environ and not _can_be_written(Path("~/.prefect")):
+        os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="apprentice-prefect-")
+        print(f"~/.prefect cannot be written: Prefect keeps its records in {os.environ['PREFECT_HOME']}.")
+
+
+def _can_be_written(folder: Path) -> bool:
+    try:
+        there = folder.expanduser()
+        there.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=there):
+            return True
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return False
 
 
 def quiet() -> None:

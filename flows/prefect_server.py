@@ -5,10 +5,8 @@ In: the environment. Out: a server that answers until this process ends. Raises 
 
 import atexit
 import os
-import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 from prefect.context import refresh_global_settings_context
@@ -16,7 +14,6 @@ from prefect.settings import get_current_settings
 
 from apprentice.envs.process import ServerFailed, local_server
 from apprentice.flows.run_guard import guarded
-from apprentice.tasks import announce
 from apprentice.tasks.errors import Stop
 from apprentice.tasks.shared_server import TEMPORARY, shared
 
@@ -29,12 +26,8 @@ _held = ExitStack()
 atexit.register(_held.close)
 
 
-def start_prefect_server(spare_home: Path) -> None:
-    """Sees to it that a server answers from now on until this process ends.
-
-    Args:
-        spare_home: Prefect's folder where its own, in the user's home, cannot be written.
-    """
+def start_prefect_server() -> None:
+    """Sees to it that a server answers from now on until this process ends."""
     _check_proxy()
     if shared():
         check_answers(server_url())
@@ -42,11 +35,6 @@ def start_prefect_server(spare_home: Path) -> None:
         return
     if server_url():  # the temporary one is there already
         return
-    home = get_current_settings().home
-    if not _is_writable(home):
-        announce.warn(f"{home} cannot be written; Prefect keeps its records in {spare_home}.")
-        os.environ["PREFECT_HOME"] = str(spare_home)
-        refresh_global_settings_context()
     try:
         url = f"{_held.enter_context(local_server('apprentice.flows.temporary_server'))}/api"
     except ServerFailed as failed:
@@ -82,15 +70,6 @@ def check_answers(url: str) -> None:
         f"Prefect's server at {url} does not answer: {why}.",
         "Start it (prefect server start), correct PREFECT_API_URL, or unset it to run without.",
     )
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
 
 
 def _check_proxy() -> None:

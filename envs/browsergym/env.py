@@ -7,19 +7,17 @@ Speaks the wire of the published BrowserGym environment (step: action_str), on p
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from apprentice.envs.base import ToolEnvironment, whole_number
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, whole_number
 from apprentice.envs.browsergym.server import forms
 
 SPARE_TURNS = 2
 """Beyond one for each thing to do: a slip can be mended."""
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentSettings):
     """How large the forms are, and what is written into them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     fields: int = Field(default=2, ge=0, le=len(forms.FIELDS))
     """Text fields to fill in. Each costs a turn, and the browser 0.1 s of a core."""

@@ -4,10 +4,11 @@ In: the messages as the student would see them. Out: one call of `fill`, `select
 It reads goal and page off the first message, like any teacher, and is wrong on a fixed share of the forms.
 """
 
-import hashlib
 import json
 import re
 from typing import Any
+
+from apprentice.envs.policy import errs, question_in
 
 ELEMENT = re.compile(r"^\[(\d+)\] (textbox|combobox|button) '([^']*)'", re.MULTILINE)
 
@@ -18,7 +19,7 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
+    question = question_in(messages)
     goal, _, page = question.partition("\n\n")
     elements = {name: (bid, role) for bid, role, name in ELEMENT.findall(page)}
     *asked, last = goal.split("\n")
@@ -37,7 +38,6 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
 
 def _pressed(right: str, elements: dict[str, tuple[str, str]], question: str, error_rate: float) -> str:
     """The right button; another one, or a field in its stead, on the share of the questions that is got wrong."""
-    draw = int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") / 2**32
     others = [name for name in elements if name != right]
     others = [name for name in others if elements[name][1] == "button"] or others
-    return others[0] if draw < error_rate and others else right
+    return others[0] if errs(question, error_rate) and others else right

@@ -3,9 +3,10 @@
 In: the messages as the student would see them. Out: one call of `move`.
 """
 
-import hashlib
 import re
 from typing import Any
+
+from apprentice.envs.policy import errs, question_in
 
 POSITION = re.compile(r"Ball: row \d+, column (\d+)\. Paddle: column (\d+)\.")
 
@@ -16,11 +17,10 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn; on a fixed share of the boards it stops a column short."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
+    question = question_in(messages)
     shown = [message["content"] for message in messages if message["role"] in ("user", "tool")]
     ball, paddle = [place for text in shown for place in _places(text)][-1]
-    draw = int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") / 2**32
-    target = ball + (_short(question) if draw < error_rate else 0)
+    target = ball + (_short(question) if errs(question, error_rate) else 0)
     return "move", {"direction": "left" if target < paddle else "right" if target > paddle else "stay"}
 
 

@@ -5,15 +5,13 @@ In: how many words. Out: the text of a seed, and how much of it came back.
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentSettings):
     """How long the texts are."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     words: int = Field(default=3, ge=1, le=20)
     """Made-up words a text."""

@@ -3,8 +3,9 @@
 In: the messages as the student would see them. Out: one call of `echo`.
 """
 
-import hashlib
 from typing import Any
+
+from apprentice.envs.policy import errs, question_in
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -13,6 +14,5 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn; wrong on a fixed share of the texts."""
-    text = next(message["content"] for message in messages if message["role"] == "user")
-    draw = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
-    return "echo", {"message": text[:-1] if draw < error_rate else text}
+    text = question_in(messages)
+    return "echo", {"message": text[:-1] if errs(text, error_rate) else text}

@@ -8,22 +8,20 @@ import hashlib
 import itertools
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.multi.session import SessionOfParts
 from apprentice.envs.session import Session
 
 
-class Part(BaseModel):
+class Part(EnvironmentSettings):
     """One environment of the mixture."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
     """A folder in `envs/`, but `multi`."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     """The environment's own settings."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """How often it is asked from, beside the others' weights."""
@@ -32,10 +30,8 @@ class Part(BaseModel):
         return EnvironmentSpec(name=self.name, settings=self.settings)
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentSettings):
     """What is mixed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     parts: dict[str, Part] = Field(min_length=1)
     """Each environment under a label, by which metrics and tables call it."""

@@ -11,38 +11,34 @@ import re
 import sys
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.reasoning_gym.server import datasets
 
 RESCORED = {"countdown", "puzzle24", "spell_backward"}
 """Datasets of which our server scores some answers otherwise since version 2: as Reasoning Gym does."""
 
 
-class Part(BaseModel):
+class Part(EnvironmentSettings):
     """One of the datasets that a composite one draws its questions from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
     """A registered dataset, such as chain_sum."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """How often, in proportion to the other parts' weights."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field(default_factory=dict)
     """The dataset's own options, as `config` of a single dataset."""
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentSettings):
     """Which of Reasoning Gym's datasets, how hard."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str
     """A registered dataset, such as chain_sum; composite mixes those of `dataset_specs`."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field(default_factory=dict)
     """The dataset's own options; what is left out keeps the dataset's default."""
-    dataset_specs: list[Part] = []
+    dataset_specs: list[Part] = Field(default_factory=list)
     """For composite: which datasets it mixes. A seed names one question of one of them."""
 
     @model_validator(mode="after")

@@ -6,11 +6,11 @@ teacher, and works the answer out; of the others it asks an oracle. It is wrong 
 same ones every time), so that the reward filter has work to do.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
 
+from apprentice.envs.policy import digest, errs, question_in
 from apprentice.envs.reasoning_gym import oracle
 
 TAKES_SEED = True
@@ -50,9 +50,8 @@ def call(
     settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None = None
 ) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn. Raises ValueError where the oracle knows no answer."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
-    draw = hashlib.sha256(question.encode()).digest()
-    wrong = int.from_bytes(draw[:4], "big") / 2**32 < error_rate
+    question = question_in(messages)
+    draw, wrong = digest(question), errs(question, error_rate)
     if solver := SOLVERS.get(settings["dataset"]):
         answer = solver(question)
         return "answer", {"answer": answer[:-1] + oracle.another(answer[-1], draw[4]) if wrong else answer}

@@ -5,18 +5,16 @@ In: how many cells are given, and how many mistakes are allowed. Out: the grid o
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from apprentice.envs.base import ToolEnvironment, whole_number
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, whole_number
 
 CLUES = {"very-easy": 75, "easy": 70, "normal": 60, "medium": 40, "hard": 20}
 """TextArena's own difficulties."""
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentSettings):
     """How hard the puzzles are."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     difficulty: Literal["very-easy", "easy", "normal", "medium", "hard"] = "normal"
     """TextArena's: 75, 70, 60, 40 or 20 of the 81 cells are given. An episode has a turn for each of the others."""

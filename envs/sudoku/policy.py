@@ -6,10 +6,10 @@ Why it insists on its mistake: a digit that was refused and then corrected would
 filter would have nothing to do.
 """
 
-import hashlib
 import re
 from typing import Any
 
+from apprentice.envs.policy import digest, errs, question_in
 from apprentice.envs.sudoku.server.solving import Grid, empty_cells, solutions
 
 
@@ -19,11 +19,11 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn; wrong on a fixed share of the puzzles, in one cell."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
+    question = question_in(messages)
     given = read(question)
     solved = solutions(given, 1)[0]
-    cells, draw = empty_cells(given)[::-1], hashlib.sha256(question.encode()).digest()
-    errs_at = cells[draw[4] % len(cells)] if int.from_bytes(draw[:4], "big") / 2**32 < error_rate else None
+    cells, draw = empty_cells(given)[::-1], digest(question)
+    errs_at = cells[draw[4] % len(cells)] if errs(question, error_rate) else None
     filled = sum(message["role"] == "tool" and message["content"].startswith("Placed") for message in messages)
     row, column = cell = cells[min(filled, len(cells) - 1)]
     digit = solved[row][column]

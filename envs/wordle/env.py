@@ -6,9 +6,9 @@ whether the word was found. Speaks the wire of OpenEnv's TextArena environment (
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.wordle.server import words
 
 MARKS = ("X ", "G ", "Y ")
@@ -24,10 +24,8 @@ SIGNALS = {"wordle.greens": "greens", "wordle.yellows": "yellows", "wordle.repet
 """The streams by their names on the wire."""
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentSettings):
     """Which secret words, and how much is known of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     words: Literal["wordle", "textarena"] = "wordle"
     """The list of secret words, the same on every server. `wordle`: the 2,315 of the original game, from the package

@@ -6,12 +6,12 @@ pretraining can learn it. Of more it takes the first that fits. Where none is na
 takes the word whose letters are the commonest in their places. On a fixed share of the puzzles it misspells all.
 """
 
-import hashlib
 import json
 from collections import Counter
 from functools import lru_cache
 from typing import Any
 
+from apprentice.envs.policy import errs, question_in
 from apprentice.envs.wordle.server import words
 
 
@@ -23,7 +23,7 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn."""
-    question = next(message["content"] for message in messages if message["role"] == "user")
+    question = question_in(messages)
     named = words.candidates_in(question)
     pool = named or words.word_list(settings.get("words", "wordle"))
     told = _told(messages)
@@ -31,8 +31,7 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
     if 0 < len(named) <= words.GUESSES:
         fitting = [word for word in named if word not in told]
     choice = _commonest(tuple(fitting)) if fitting and not named else next(iter(fitting), pool[0])
-    draw = int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") / 2**32
-    return "guess", {"word": _misspelt(choice) if draw < error_rate else choice}
+    return "guess", {"word": _misspelt(choice) if errs(question, error_rate) else choice}
 
 
 @lru_cache(maxsize=100_000)

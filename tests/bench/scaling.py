@@ -1,16 +1,15 @@
-"""The model of deployments/scaling.py against what this machine reaches.
+"""Measures the figures of deployments/figures.json that say `make bench-scaling`, and checks what its tables predict.
 
-In: nothing; `--small` for a look in half a minute. Out: a row of Markdown a point, then one line of JSON: predicted
-and measured seconds and their ratio. Takes under four minutes on two idle cores.
-Each kind of bound is met once: the teacher's latency at three sizes, our own loop, a limit of requests, a server that
-grants few sessions. What was collected is filtered and measured, so those stages read what they would read in a run.
-The model's constants of questions, filter and lengths come from points like the smaller ones here: of those, the larger
-ones are the check.
+In: nothing; `--small` for a look in half a minute. Out: a row of Markdown a point, then one line of JSON: recorded (or
+predicted from what is recorded) and measured seconds and their ratio. Takes under four minutes on two idle cores.
+Collection meets each kind of bound once: the teacher's latency at three sizes, our own loop, a limit of requests, a
+server that grants few sessions. What was collected is filtered and its tokens counted, as in a run.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,8 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.deployments import scaling
-from apprentice.deployments.scaling import Size, World
+from apprentice.deployments.scaling import MEASURED, Collection
 from apprentice.envs.process import local_server
 from apprentice.envs.server import EnvironmentServer
 from apprentice.tasks import announce
@@ -30,7 +28,7 @@ from apprentice.tasks.collect import COUNTED, collect_shard
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.questions import questions, read_questions
-from apprentice.tasks.specs import LengthsSpec, SeedWindows, TeacherSpec, Window
+from apprentice.tasks.specs import CollectSpec, LengthsSpec, SeedWindows, TeacherSpec, Window
 from apprentice.tasks.stage import Bench, StandingServers, Work
 from apprentice.tasks.store import LocalStore
 from apprentice.tasks.student import build_tokenizer
@@ -103,25 +101,17 @@ class Stages:
     def publish(self, kind: Any, folder: Path, counts: dict[str, Any]) -> Any:
         return self.store.publish(kind, "k", folder, counts, {"stage": "bench"})
 
-    def collect(self, teacher: str, size: Size) -> tuple[float, dict[str, Any], Path]:
-        given = (size.collect, size.teacher, TASK, Window(start=0, size=size.episodes))
+    def collect(self, teacher: str, size: Collection) -> tuple[float, dict[str, Any], Path]:
+        limit = None if math.isinf(size.requests_per_minute) else size.requests_per_minute
+        spec = TeacherSpec(model="bench", requests_per_minute=limit)
+        given = (CollectSpec(), spec, TASK, Window(start=0, size=size.episodes))
         seconds, counts, out = self.run(collect_shard.body, *given, teacher=teacher)
         assert (counts["episodes"], counts["failed"]) == (size.episodes, 0), counts
         return seconds, counts, out
 
 
-def sized(episodes: int, latency: float, requests: float | None = None, granted: int = 2 * SESSIONS) -> Size:
-    """What the model is told: an endpoint that is always as fast, and never fails."""
-    return Size(
-        episodes,
-        env=EnvironmentServer(sessions=SESSIONS, shared=False),
-        teacher=TeacherSpec(model="bench", requests_per_minute=requests),
-        world=World(latency=latency, spread=0.0, failing=0.0, granted=granted),
-    )
-
-
-def collected(name: str, size: Size, seconds: float) -> Point:
-    return Point(f"collect {name}", scaling.slowest(size)[1], scaling.estimate(size).of("collect"), seconds)
+def collected(name: str, size: Collection, seconds: float) -> Point:
+    return Point(f"collect {name}", size.bounds()[0][1], size.seconds, seconds)
 
 
 def points(plan: Plan, folder: Path) -> Iterator[Point]:
@@ -134,16 +124,16 @@ def points(plan: Plan, folder: Path) -> Iterator[Point]:
     ):
         stages = Stages(folder / "large", server)
         with endpoint(1000 * LATENCY) as teacher:
-            first = sized(SESSIONS, LATENCY)
+            first = Collection(SESSIONS, SESSIONS, LATENCY)
             list(after_collection(stages, first, *stages.collect(teacher, first)[1:]))  # imports
             for episodes in plan.episodes:
-                size = sized(episodes, LATENCY)
+                size = Collection(episodes, SESSIONS, LATENCY)
                 seconds, counts, out = stages.collect(teacher, size)
                 yield collected(f"{episodes:,}, 100 ms", size, seconds)
                 if episodes in plan.looked_at:
                     yield from after_collection(stages, size, counts, out)
-            few = sized(plan.held_back, LATENCY, granted=FEW_SESSIONS)
-            limited = sized(plan.held_back, LATENCY, requests=REQUESTS_A_MINUTE)
+            few = Collection(plan.held_back, FEW_SESSIONS, LATENCY)
+            limited = Collection(plan.held_back, SESSIONS, LATENCY, REQUESTS_A_MINUTE)
             name = f"{plan.held_back:,}, 100 ms"
             yield collected(
                 f"{name}, {FEW_SESSIONS} sessions", few, Stages(folder / "small", small_server).collect(teacher, few)[0]
@@ -151,11 +141,11 @@ def points(plan: Plan, folder: Path) -> Iterator[Point]:
             seconds = stages.collect(teacher, limited)[0]
             yield collected(f"{name}, {REQUESTS_A_MINUTE:,} requests a minute", limited, seconds)
         with endpoint(0) as teacher:
-            size = sized(plan.hurried, 0.0)
+            size = Collection(plan.hurried, SESSIONS, 0.0)
             yield collected(f"{plan.hurried:,}, no latency", size, stages.collect(teacher, size)[0])
 
 
-def after_collection(stages: Stages, size: Size, counts: dict[str, Any], out: Path) -> Iterator[Point]:
+def after_collection(stages: Stages, size: Collection, counts: dict[str, Any], out: Path) -> Iterator[Point]:
     """Questions, filter and lengths over as many episodes."""
     named = f"{size.episodes:,}"
     windows = SeedWindows(
@@ -165,20 +155,20 @@ def after_collection(stages: Stages, size: Size, counts: dict[str, Any], out: Pa
     )
     seconds, asked, folder = stages.run(questions.body, TASK, windows, 20)
     seeds = sum(window.size for _, window in windows)
-    yield Point(f"questions {named}", scaling.SERVER, seeds * scaling.RESET_S, seconds)
+    yield Point(f"questions {named}", "question_s", seeds * MEASURED["question_s"], seconds)
     texts = [row["question"] for row in read_questions(folder, "collect")]
     found = stages.publish(Questions, folder, asked)
 
     rollouts = stages.publish(Rollouts, out, {name: counts[name] for name in ("episodes", "failed", *COUNTED)})
     seconds, kept, folder = stages.run(filter_rollouts.body, rollouts, found)
-    yield Point(f"filter {named}", scaling.CORE, size.episodes * scaling.FILTER_S, seconds)
+    yield Point(f"filter {named}", "filter_s", size.episodes * MEASURED["filter_s"], seconds)
 
     with stages.store.staging() as staged:
         build_tokenizer(TASK, texts).save_pretrained(staged)
         (staged / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
         student = stages.publish(BaseStudent, staged, {"parameters": 0, "stage": "base"})
     seconds, _, _ = stages.run(lengths.body, LengthsSpec(), stages.publish(KeptRollouts, folder, kept), student)
-    yield Point(f"lengths {named}", scaling.CORE, kept["kept"] * scaling.LENGTHS_S, seconds)
+    yield Point(f"lengths {named}", "length_s", kept["kept"] * MEASURED["length_s"], seconds)
 
 
 def trivial_tasks(numbers: list[int]) -> list[float]:
@@ -211,9 +201,9 @@ def task_points(plan: Plan, folder: Path) -> Iterator[Point]:
     done = subprocess.run(command, capture_output=True, text=True, env=settings)
     if done.returncode:
         raise SystemExit(done.stderr)
-    for number, seconds in zip(plan.tasks, json.loads(done.stdout.splitlines()[-1]), strict=True):
-        told = scaling.FLOW_RUN_S + number * scaling.TEMPORARY_TASK_RUN_S
-        yield Point(f"{number} task runs", scaling.PREFECT, told, seconds)
+    few, many = json.loads(done.stdout.splitlines()[-1])
+    more = plan.tasks[1] - plan.tasks[0]
+    yield Point(f"{more} more task runs", "task_run_s", more * MEASURED["task_run_s"], many - few)
 
 
 def main() -> None:
@@ -228,7 +218,7 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "none")
     plan = SMALL if asked.small else WHOLE
     rows = []
-    print("| point | bound | predicted, s | measured, s | ratio |\n|" + " --- |" * 5)
+    print("| point | bound, or figure | recorded, s | measured, s | ratio |\n|" + " --- |" * 5)
     with tempfile.TemporaryDirectory() as folder:
         for point in itertools.chain(points(plan, Path(folder)), task_points(plan, Path(folder))):
             rows.append(point.row())

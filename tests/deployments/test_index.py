@@ -1,9 +1,7 @@
 """The index holds: every entry point loads, every pool and recipe is there, schedules and limits are what they say."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import yaml
@@ -11,8 +9,8 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.flows import load_flow_from_entrypoint
 
 from apprentice.deployments import steps
-from apprentice.deployments.automations import automations
-from apprentice.deployments.cli import Infrastructure, template_of
+from apprentice.deployments.cli import Infrastructure
+from apprentice.deployments.server import template_of
 from apprentice.flows.stages import STAGES
 from apprentice.tasks.errors import Stop
 
@@ -47,7 +45,7 @@ def test_every_pool_has_a_template_for_each_kind_of_infrastructure():
     assert {each["work_pool"]["name"] for each in INDEX["deployments"]} == set(INDEX["pools"])
     for pool in INDEX["pools"]:
         for infrastructure in Infrastructure:
-            assert template_of(pool, infrastructure).exists()
+            assert template_of(pool, infrastructure.value).exists()
 
 
 def test_runs_of_one_recipe_never_overlap_and_schedules_have_a_time_zone():
@@ -64,11 +62,3 @@ def test_runs_of_one_recipe_never_overlap_and_schedules_have_a_time_zone():
 def test_a_recipe_that_is_not_there_is_named():
     with pytest.raises(Stop, match="no recipe"):
         steps.recipe("recipes/nowhere.yaml")
-
-
-def test_people_are_told_only_where_somebody_was_named():
-    silent, telling = automations(timedelta(minutes=10), None), automations(timedelta(minutes=10), uuid4())
-    assert [each.name for each in telling[: len(silent)]] == [each.name for each in silent]
-    assert {each.name.removeprefix("apprentice: tell of ") for each in telling[len(silent) :]} == {
-        *("failures", "long outages", "promotions")
-    }

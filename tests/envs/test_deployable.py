@@ -1,14 +1,14 @@
-"""Each environment's folder is what OpenEnv's own tools take: they validate it, publish it, and it runs alone."""
+"""`apprentice env build` writes a folder that OpenEnv's own tools validate and publish, and that runs alone."""
 
 import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,14 +23,17 @@ from openenv.cli._validation import validate_running_environment
 from typer.testing import CliRunner
 
 from apprentice.deployments import spaces
+from apprentice.deployments.cli import app
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.scripted_teacher import policy_of
 from apprentice.envs.server import EnvironmentServer
 from apprentice.envs.session import Reply, Session, SessionLost
 from apprentice.tasks.episode import Episode
+from apprentice.tasks.errors import Stop
 from tests.hub_server import LocalHub
 
-RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
+ROOT = Path(__file__).parent.parent.parent
+RECIPES = ROOT / "deployments" / "recipes"
 ALONE = (
     "import sys; sys.modules['apprentice'] = None; from uvicorn import main; main(['server.app:app', '--port', '0'])"
 )
@@ -71,8 +74,22 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     running.kill()
 
 
-def copied(name: str, to: Path) -> Path:
-    return shutil.copytree(spaces.ENVS / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spaces")
+
+
+@pytest.fixture
+def folder(name: str, out: Path) -> Path:
+    """What is built, locked where uv and PyPI are there; once an environment."""
+    return out / name if (out / name).exists() else spaces.build(name, out, spaces.find_uv())
+
+
+@pytest.fixture
+def locked(folder: Path) -> Path:
+    if not (folder / "uv.lock").exists():
+        pytest.skip("needs uv (apprentice[dev]) and PyPI")
+    return folder
 
 
 @contextmanager
@@ -115,22 +132,17 @@ def play(task: EnvironmentSpec, url: str, seed: int) -> Episode:
     return episode
 
 
-def test_what_is_written_by_the_tool_is_what_it_would_write_today(name: str):
-    for file, text in spaces.files_of(name).items():
-        assert (spaces.ENVS / name / file).read_text() == text, f"make spaces ENV={name}"
-
-
-def test_openenv_validates_the_folder(name: str):
-    done = CliRunner().invoke(openenv, ["validate", str(spaces.ENVS / name), "--verbose"])
+def test_openenv_validates_the_folder(locked: Path):
+    done = CliRunner().invoke(openenv, ["validate", str(locked), "--verbose"])
     assert done.exit_code == 0, done.output
     assert "Ready for multi-mode deployment" in done.output
     assert "[NO]" not in done.output
 
 
-def test_the_page_tells_a_space_how_to_run_it(name: str):
-    matter = yaml.safe_load((spaces.ENVS / name / "README.md").read_text().split("---\n")[1])
+def test_the_page_tells_a_space_how_to_run_it(folder: Path):
+    matter = yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
     assert matter["sdk"] == "docker"
-    assert matter["app_port"] == yaml.safe_load((spaces.ENVS / name / "openenv.yaml").read_text())["port"] == 8000
+    assert matter["app_port"] == yaml.safe_load((folder / "openenv.yaml").read_text())["port"] == 8000
     assert "openenv" in matter["tags"]
     assert matter["title"]
     assert len(matter["emoji"]) <= 2
@@ -139,14 +151,13 @@ def test_the_page_tells_a_space_how_to_run_it(name: str):
     }  # fmt: skip
 
 
-def test_the_lock_is_of_this_pyproject_and_names_pypi_and_nothing_else(name: str):
-    folder = spaces.ENVS / name
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    locked = tomllib.loads((folder / "uv.lock").read_text())["package"]
-    own = next(package for package in locked if package["name"] == project["name"])
+def test_the_lock_is_of_this_pyproject_and_names_pypi_and_nothing_else(locked: Path):
+    project = tomllib.loads((locked / "pyproject.toml").read_text())["project"]
+    packages = tomllib.loads((locked / "uv.lock").read_text())["package"]
+    own = next(package for package in packages if package["name"] == project["name"])
     asked = {re.split(r"[\[><=]", each)[0].lower().replace("_", "-"): each for each in project["dependencies"]}
-    assert {each["name"] for each in own["metadata"]["requires-dist"]} == asked.keys(), f"make spaces ENV={name}"
-    for package in locked:
+    assert {each["name"] for each in own["metadata"]["requires-dist"]} == asked.keys()
+    for package in packages:
         if package is not own:
             assert package["source"] == {"registry": "https://pypi.org/simple"}
             files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
@@ -157,17 +168,6 @@ def test_the_server_imports_nothing_of_this_project(name: str):
     server = spaces.ENVS / name / "server"
     assert "apprentice" not in spaces.imported(server)
     assert not any("from .." in file.read_text() for file in server.rglob("*.py"))
-
-
-def test_the_folder_alone_serves_as_openenv_demands_and_its_typed_client_plays(name: str, tmp_path: Path):
-    folder, task = copied(name, tmp_path), a_task(name)
-    with serving(folder, MAX_CONCURRENT_ENVS="3") as url:
-        assert validate_running_environment(url, timeout_s=60)["passed"]
-        assert play(task, url, seed=11).reward == 1.0
-        command = [sys.executable, "-P", "-c", TYPED, name, url, json.dumps(question_of(task))]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [spaces.app_of(folder).observation, "False", "0"]
 
 
 def question_of(task: EnvironmentSpec) -> dict[str, Any]:
@@ -184,8 +184,10 @@ def question_of(task: EnvironmentSpec) -> dict[str, Any]:
     return sent[0]
 
 
-def test_openenv_publishes_it_and_what_lies_in_the_space_can_be_played(name: str, hub: LocalHub, tmp_path: Path):
-    folder = spaces.ENVS / name
+def test_openenv_publishes_it_and_the_space_serves_alone_as_openenv_demands(
+    name: str, folder: Path, hub: LocalHub, tmp_path: Path
+):
+    """A policy of this project plays it, and so does its own typed client, where this project is not installed."""
     assert validate_env_structure(folder) == ["Recommended directory missing: outputs/"]
     done = CliRunner().invoke(openenv, ["push", str(folder), "--repo-id", f"team/{name}"])
     assert done.exit_code == 0, done.output
@@ -193,12 +195,96 @@ def test_openenv_publishes_it_and_what_lies_in_the_space_can_be_played(name: str
     info = api.space_info(f"team/{name}")
     assert info.sdk == "docker"
     files = {sibling.rfilename for sibling in info.siblings or []}
-    assert {"Dockerfile", "README.md", "openenv.yaml", "pyproject.toml", "uv.lock", "server/app.py"} <= files
+    assert {*spaces.GENERATED, "README.md", "__init__.py", "server/game.py"} <= files
     assert not any("__pycache__" in file for file in files)
     capacity = api.get_space_variables(f"team/{name}")["MAX_CONCURRENT_ENVS"].value
-    assert capacity == spaces.app_of(folder).capacity
+    assert capacity == str(spaces.CAPACITY)
     space = Path(api.snapshot_download(f"team/{name}", repo_type="space", local_dir=tmp_path / "space" / name))
     docker = dict(re.findall(r"(\w+)=(\S+)", (space / "Dockerfile").read_text()))
     assert docker["ENABLE_WEB_INTERFACE"] == "true"
-    with serving(space, ENABLE_WEB_INTERFACE="true", MAX_CONCURRENT_ENVS=str(capacity)) as url:
-        assert play(a_task(name), url, seed=12).reward == 1.0
+    task = a_task(name)
+    with serving(space, ENABLE_WEB_INTERFACE="true", MAX_CONCURRENT_ENVS="3") as url:
+        assert validate_running_environment(url, timeout_s=60)["passed"]
+        assert play(task, url, seed=12).reward == 1.0
+        command = [sys.executable, "-P", "-c", TYPED, name, url, json.dumps(question_of(task))]
+        done = subprocess.run(command, cwd=space.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [spaces.game_of(folder).observation, "False", "0"]
+
+
+def test_without_uv_the_folder_lacks_the_lock_and_its_dockerfile_does_without(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(spaces, "find_uv", lambda: None)
+    done = CliRunner().invoke(app, ["env", "build", "echo", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "no uv.lock is written" in done.output.splitlines()[0]
+    assert done.output.splitlines()[-1] == str(tmp_path / "echo")
+    assert not (tmp_path / "echo" / "uv.lock").exists()
+    docker = (tmp_path / "echo" / "Dockerfile").read_text()
+    assert "uv.lock" not in docker
+    assert "uv sync --no-dev" in docker
+
+
+def test_a_lock_that_fails_is_told_and_the_folder_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    broken = tmp_path / "uv"
+    broken.write_text("#!/bin/sh\necho no route to host >&2; exit 2\n")
+    broken.chmod(0o755)
+    assert "uv.lock" not in (spaces.build("echo", tmp_path / "out", str(broken)) / "Dockerfile").read_text()
+    assert "uv could not lock echo: no route to host" in capsys.readouterr().err
+
+
+def test_it_is_built_anew_and_other_folders_are_left_alone(tmp_path: Path):
+    stale = spaces.build("echo", tmp_path, None) / "server" / "stale.py"
+    stale.touch()
+    spaces.build("echo", tmp_path, None)
+    assert not stale.exists()
+    (tmp_path / "catch").mkdir()
+    (tmp_path / "catch" / "notes.txt").touch()
+    with pytest.raises(Stop, match=r"holds other files.*\n.*--out"):
+        spaces.build("catch", tmp_path, None)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(app, ["env", "build", "echo", "--out", str(tmp_path / "file")])
+    assert done.exit_code == 1
+    assert "cannot be written: Not a directory" in done.output.replace("\n", " ")
+
+
+def test_what_has_no_server_is_not_built(tmp_path: Path):
+    with pytest.raises(Stop, match=r"multi has no server to build"):
+        spaces.build("multi", tmp_path, None)
+
+
+def test_an_extra_that_is_not_installed_is_still_required(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spaces, "packages_distributions", dict)
+    assert {each.partition(">")[0] for each in spaces.requirements("catch")} == {"open_spiel", "openenv-core[core]"}
+    assert "browsergym-core" in {each.partition(">")[0] for each in spaces.requirements("browsergym")}
+
+
+def test_it_is_built_from_an_installed_wheel_as_well(tmp_path: Path):
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for file in listed.stdout.splitlines():
+        if not file.startswith(("tests/", "docs/")) and (ROOT / file).exists():
+            (tmp_path / "source" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "source" / file).write_bytes((ROOT / file).read_bytes())
+    command = [sys.executable, "-c", "import setuptools.build_meta as b; print(b.build_wheel('..'))"]
+    subprocess.run(command, cwd=tmp_path / "source", check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    build = "from apprentice.deployments import spaces as s; print(s.__file__); s.build('catch', s.Path('out'), None)"
+    done = subprocess.run(
+        [sys.executable, "-c", build],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "installed/apprentice/deployments/spaces.py")
+    ours = spaces.build("catch", tmp_path / "checkout", None)
+    files = {file.relative_to(ours) for file in ours.rglob("*") if file.is_file()}
+    assert {file.name for file in files} >= {"app.py", "board.py", "README.md", "Dockerfile"}
+    for file in files:
+        assert (tmp_path / "out/catch" / file).read_bytes() == (ours / file).read_bytes(), file

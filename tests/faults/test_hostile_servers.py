@@ -42,4 +42,5 @@ def test_a_run_ends_clearly_where_a_message_is_answered_with(kind: str, spoils: 
             timeout=600,
         )
     assert_clear_exit(ended)
-    assert "→" in ended.stdout + ended.stderr, "it says what to do"
+    assert "Nobody foresaw this" not in ended.stdout + ended.stderr
+    assert "run again" in ended.stdout + ended.stderr, "it says what to do"

@@ -26,7 +26,7 @@ with told_in_words():
     def run() -> None:
         stage()
 
-    ready_for_flows(Path("store"))
+    ready_for_flows()
     run()
 """
 

@@ -30,12 +30,16 @@ def test_a_limits_name_says_what_and_where():
 def test_no_more_sessions_are_held_than_the_shared_limit_grants(prefect_server):
     assert shared()
     held = most = 0
+    two_held = asyncio.Event()
 
     async def one() -> None:
         nonlocal held, most
         async with Lease("sessions-toy", 2):
             held += 1
             most = max(most, held)
+            if held == 2:
+                two_held.set()
+            await asyncio.wait_for(two_held.wait(), 120)
             await asyncio.sleep(0.1)
             held -= 1
 

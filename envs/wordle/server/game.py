@@ -14,6 +14,10 @@ from pydantic import BaseModel, Field
 from . import words as word_lists
 from .rules import Game, accepted
 
+accepted(
+    "wordle"
+)  # reads the dictionaries, which takes seconds: when the server starts, not in a session's first reset
+
 
 class WordleAction(Action):
     """A guess in square brackets, such as "[crane]"."""

@@ -1,0 +1,86 @@
+"""Brings a Prefect server up to date: work pools and automations, as their files in this folder describe them.
+
+In: the server's client, what workers start, whom to notify. Out: a line for each thing that was created or updated.
+What a person changed on the server stays: a pool's limit, a pause.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+from apprentice.tasks.errors import Stop
+
+HERE = Path(__file__).parent
+
+
+def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minutes: float) -> Iterator[str]:
+    """`kind`: of the pools, `process` or `kubernetes`. `notify`: a notification block as TYPE/NAME. Raises Stop."""
+    block = None if notify is None else block_id(client, notify)
+    for pool, settings in yaml.safe_load((HERE / "prefect.yaml").read_text())["pools"].items():
+        yield f"pool {pool}: {apply_pool(client, pool, kind, settings['concurrency_limit'])}"
+    for automation in automations(block, outage_minutes):
+        apply_automation(client, automation)
+        yield f"automation {automation.name.removeprefix('apprentice: ')}"
+
+
+def block_id(client: SyncPrefectClient, notify: str) -> UUID:
+    """Raises Stop where there is no such block."""
+    kind, _, name = notify.partition("/")
+    try:
+        return client.read_block_document_by_name(name, kind).id
+    except ObjectNotFound:
+        raise Stop(f"There is no block {notify}.", "Create it in Prefect's interface, under Blocks.") from None
+
+
+def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> str:
+    """Creates the pool, or gives one that exists its file's base job template. Raises Stop for one of another type."""
+    template = json.loads(template_of(pool, kind).read_text())
+    try:
+        client.create_work_pool(
+            WorkPoolCreate(name=pool, type=kind, base_job_template=template, concurrency_limit=limit)
+        )
+        return "created"
+    except ObjectAlreadyExists:
+        existing = client.read_work_pool(pool).type
+    if existing != kind:
+        raise Stop(
+            f"The pool {pool} is there already, and of type {existing}: a pool's type cannot be changed.",
+            f"Name it (--type {existing}), or delete the pool in Prefect's interface and set up again.",
+        )
+    client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
+    return "up to date"
+
+
+def template_of(pool: str, kind: str) -> Path:
+    """The base job template of a pool."""
+    return HERE / "pools" / f"{pool}.json" if kind == "process" else HERE / kind / f"{pool}-pool.json"
+
+
+def automations(block: UUID | None, outage_minutes: float) -> list[AutomationCore]:
+    """Those of automations.yaml, and with a notification block those of notifications.yaml."""
+    described: list[dict[str, Any]] = yaml.safe_load((HERE / "automations.yaml").read_text())["automations"]
+    if block is not None:
+        telling = yaml.safe_load((HERE / "notifications.yaml").read_text())["automations"]
+        for each in telling:
+            each["actions"][0]["block_document_id"] = str(block)
+            if "within" in each["trigger"]:
+                each["trigger"]["within"] = outage_minutes * 60
+        described += telling
+    return [AutomationCore.model_validate(each) for each in described]
+
+
+def apply_automation(client: SyncPrefectClient, automation: AutomationCore) -> None:
+    """Creates it, or replaces the one of its name; one that a person paused stays paused."""
+    existing = client.read_automations_by_name(automation.name)
+    if existing:
+        client.update_automation(existing[0].id, automation.model_copy(update={"enabled": existing[0].enabled}))
+    else:
+        client.create_automation(automation)
