@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from apprentice.flows.cli import app
-from apprentice.flows.cli_parts import RECIPE, SET, quiet, told_in_words
-from apprentice.flows.env_cli import env_app
-from apprentice.flows.interruption import handle_signals
-from apprentice.flows.streams import prepare_streams, use_utf8, write_errors_told
+from apprentice.flows.cli.app import app
+from apprentice.flows.cli.common import RECIPE, SET, quiet, told_in_words
+from apprentice.flows.cli.env import env_app
+from apprentice.flows.cli.interruption import handle_signals
+from apprentice.flows.cli.streams import prepare_streams, use_utf8, write_errors_told
 
 
 class Infrastructure(StrEnum):
@@ -40,7 +40,7 @@ def setup(
         from prefect.client.orchestration import get_client
 
         from apprentice.deployments.server import set_up
-        from apprentice.flows.remote import check_server
+        from apprentice.flows.runtime.remote import check_server
 
         check_server()
         with get_client(sync_client=True) as client:
@@ -68,8 +68,8 @@ def deploy(
         from prefect.utilities.urls import url_for
 
         from apprentice.deployments.deploy import deploy as deploy_it
-        from apprentice.flows.recipe import load_recipe
-        from apprentice.flows.remote import check_server
+        from apprentice.flows.recipe.loading import load_recipe
+        from apprentice.flows.runtime.remote import check_server
 
         check_server()
         chosen = load_recipe(recipe, set_ or [])
@@ -86,7 +86,7 @@ def build(
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
     with told_in_words("Nothing else was written."):
         from apprentice.deployments import spaces
-        from apprentice.flows.env_choice import settings_class
+        from apprentice.flows.cli.environments.choice import settings_class
 
         for name in names or []:
             settings_class(name)  # names the nearest one

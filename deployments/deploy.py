@@ -18,9 +18,9 @@ from prefect.flows import EntrypointType
 from pydantic import ValidationError
 
 from apprentice.deployments.steps import as_deployed, paused_triggers
-from apprentice.flows.recipe import Recipe
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.reporting.errors import Stop
 
 SLUG = "schedule"
 """Names the schedule, so that a redeployment changes when it runs and not whether it does."""

@@ -16,7 +16,7 @@ from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.reporting.errors import Stop
 
 HERE = Path(__file__).parent
 

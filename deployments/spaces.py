@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import apprentice.envs.catalog
 from apprentice.envs.catalog import CATALOGUE, environment_class
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.reporting.errors import Stop
 
 ENVS = Path(apprentice.envs.catalog.__file__).resolve().parent
 CAPACITY = 64

@@ -11,8 +11,9 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
-from apprentice.flows.recipe import Recipe, load_recipe
-from apprentice.tasks.shared_server import shared
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.shared_server import shared
 
 
 def recipe(path: str) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from apprentice.envs.breaker import SessionLost
-from apprentice.envs.reply import BadReply, Reply, checked_text
-from apprentice.envs.session import Session
 from apprentice.envs.source import digest_of
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.reply import BadReply, Reply, checked_text
+from apprentice.envs.wire.session import Session
 
 T = TypeVar("T")
 

@@ -8,11 +8,12 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any, get_args
 
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, model_validator
 from typing_extensions import get_original_bases
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.session import Session
+from apprentice.envs.wire.session import Session
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -148,3 +149,9 @@ class EnvironmentSpec(BaseModel):
         """A playable instance over `session`; without one only its prompt and tools can be looked at."""
         cls = environment_class(self.name)
         return cls(cls.Settings.model_validate(self.settings), session)
+
+
+def policy_of(environment: str) -> Any:
+    """The environment's `policy` module: `check(settings)` and `call(settings, messages, error_rate)`, the latter with
+    the question's seed where the module says TAKES_SEED."""
+    return importlib.import_module(f"apprentice.envs.{environment}.policy")

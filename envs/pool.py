@@ -15,12 +15,12 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.breaker import Breaker
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.multi.session import BreakerOfParts, SessionOfParts
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import AtCapacity, Session, breaker_of
-from apprentice.envs.waiting import spawn, start, wait_for
+from apprentice.envs.wire.breaker import Breaker
+from apprentice.envs.wire.mixture import BreakerOfParts, SessionOfParts
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import AtCapacity, Session, breaker_of
+from apprentice.envs.wire.waiting import spawn, start, wait_for
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")

@@ -11,28 +11,27 @@ from urllib.parse import urlsplit
 from prefect import flow
 from pydantic import ValidationError
 
-from apprentice.envs.address import without_secrets
-from apprentice.flows.recipe import Recipe
-from apprentice.flows.servers import RunServers
-from apprentice.flows.stores import open_store
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Checkpoint, Evaluation, Questions
-from apprentice.tasks.broken import scored
-from apprentice.tasks.champion import Champions
-from apprentice.tasks.contamination import count_seen
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
-from apprentice.tasks.locate import checkpoint_named
-from apprentice.tasks.markdown import comparison_rows
-from apprentice.tasks.protocols import CANNOT_SEE
+from apprentice.envs.wire.address import without_secrets
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.flows.runtime.store import open_store
+from apprentice.tasks.analysis.broken import scored
+from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, table, with_intervals
+from apprentice.tasks.analysis.contamination import count_seen
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.locate import checkpoint_named
+from apprentice.tasks.artifacts.trust import is_repository
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.record import Examined, read_episodes
+from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
+from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.players.protocols import CANNOT_SEE
 from apprentice.tasks.questions import exam
-from apprentice.tasks.record import Examined
-from apprentice.tasks.specs import EvaluateSpec, StudentSpec, TeacherSpec, Window
-from apprentice.tasks.stage import Work
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import EvaluateSpec, StudentSpec, TeacherSpec, Window
 from apprentice.tasks.student import student
-from apprentice.tasks.student_source import pinned
-from apprentice.tasks.trust import is_repository
-from apprentice.tasks.verdict import compare, correct, table, with_intervals
 
 
 @flow(name="compare", flow_run_name="{recipe.name}-compare", result_serializer="json")

@@ -5,14 +5,23 @@ In: models. Out: their evaluations; what became of the challenger. What was exam
 
 from typing import NamedTuple
 
-from apprentice.flows.recipe import Recipe
-from apprentice.tasks.artifacts import BaseStudent, Checkpoint, Evaluation, GrpoCheckpoint, Questions, Release, Verdict
-from apprentice.tasks.champion import Champions
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.judgements import decided_by, read_decision
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.types import (
+    BaseStudent,
+    Checkpoint,
+    Evaluation,
+    GrpoCheckpoint,
+    Questions,
+    Release,
+    Verdict,
+)
+from apprentice.tasks.engine.work import Work
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.gate import decided_by, gate, read_decision
+from apprentice.tasks.gate import gate
 from apprentice.tasks.questions import exam
 from apprentice.tasks.release import release, weights_of
-from apprentice.tasks.stage import Work
 
 
 class Outcome(NamedTuple):

@@ -10,22 +10,23 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import SessionLost, wait_until_there
-from apprentice.flows.env_check import Needs, answers, check
-from apprentice.flows.hardware import check_hardware
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import SessionLost, wait_until_there
+from apprentice.flows.cli.environments.check import Needs, answers, check
 from apprentice.flows.preflight_teacher import check_teacher
-from apprentice.flows.recipe import Recipe
-from apprentice.tasks import announce
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.models.chat_template import check_prompt
+from apprentice.tasks.models.student_model import named_model
+from apprentice.tasks.models.tokenizer import tokenizer_of
+from apprentice.tasks.players.teacher import read_key
 from apprentice.tasks.questions import questions
-from apprentice.tasks.specs import StudentSpec, Window
-from apprentice.tasks.stage import Work
-from apprentice.tasks.student import student, tokenizer_of
-from apprentice.tasks.student_model import named_model
-from apprentice.tasks.student_template import check_prompt
-from apprentice.tasks.teacher import read_key
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import StudentSpec, Window
+from apprentice.tasks.student import student
 
 JUDGING = ("verdict", "gate", "release")
 """Stages from which on nothing is played."""

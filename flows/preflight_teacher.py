@@ -5,14 +5,14 @@ budget of the collection; its answer need not be right, and is not kept.
 """
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
-from apprentice.flows.recipe import Recipe
-from apprentice.tasks import announce
-from apprentice.tasks.budget import Budget, BudgetReached
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.collect import collect, collect_shard
-from apprentice.tasks.episode import prompt
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.stage import Work
-from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
 
 
 def check_teacher(work: Work, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.examination import guard_questions
-from apprentice.flows.recipe import Recipe
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Artifact, Evaluation, Questions, SftCheckpoint
-from apprentice.tasks.difficulty import (
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.difficulty import (
     Difficulty,
     as_markdown,
     difficulty,
@@ -21,12 +19,14 @@ from apprentice.tasks.difficulty import (
     rows_of,
     told_apart,
 )
+from apprentice.tasks.artifacts.types import Artifact, Evaluation, Questions, SftCheckpoint
+from apprentice.tasks.engine.work import Work
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.markdown import code
-from apprentice.tasks.rungs import probe_questions, rung_questions
-from apprentice.tasks.signal_specs import GrpoSignals
-from apprentice.tasks.specs import EvaluateSpec
-from apprentice.tasks.stage import Work
+from apprentice.tasks.questions import probe_questions, rung_questions
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.markdown import code
+from apprentice.tasks.settings.signals import GrpoSignals
+from apprentice.tasks.settings.stages import EvaluateSpec
 
 
 class Rung(NamedTuple):

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from apprentice.flows.recipe import Recipe, explain, load_recipe
-from apprentice.tasks.artifacts import BaseStudent
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.lineage import Lineage, Node
-from apprentice.tasks.replay import arguments_of, at_present, differences, record_of, stage_of
-from apprentice.tasks.specs import StudentSpec, TeacherSpec
-from apprentice.tasks.stage import Stage
-from apprentice.tasks.student_source import pinned
-from apprentice.tasks.trust import CODE, source_of
+from apprentice.flows.recipe.loading import explain, load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.artifacts.lineage import Lineage, Node
+from apprentice.tasks.artifacts.trust import CODE, source_of
+from apprentice.tasks.artifacts.types import BaseStudent
+from apprentice.tasks.engine.replay import arguments_of, at_present, differences, record_of, stage_of
+from apprentice.tasks.engine.stage import Stage
+from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec
 
 
 class Replay(NamedTuple):

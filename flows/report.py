@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.flows.examination import Outcome
-from apprentice.flows.page import as_html_page, as_markdown_page
+from apprentice.flows.pages.report_page import as_html_page, as_markdown_page
 from apprentice.flows.probe import Probed
-from apprentice.flows.recipe import Recipe
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import (
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.judgements import read_decision, read_verdict
+from apprentice.tasks.analysis.signals import as_lines, read_signals
+from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
     Evaluation,
@@ -26,12 +27,11 @@ from apprentice.tasks.artifacts import (
     SftCheckpoint,
     Verdict,
 )
-from apprentice.tasks.gate import read_decision
-from apprentice.tasks.said import last_groups, read_said
-from apprentice.tasks.signals import as_lines, read_signals
-from apprentice.tasks.stage import PACKAGES, Work, installed
-from apprentice.tasks.trackio_log import project_in_trackio
-from apprentice.tasks.verdict import read_verdict
+from apprentice.tasks.engine.stage import PACKAGES, installed
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.curves import project_in_trackio
+from apprentice.tasks.training.completions import last_groups, read_said
 
 
 class Made(NamedTuple):

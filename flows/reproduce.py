@@ -16,15 +16,15 @@ from prefect import flow
 from prefect.settings import PREFECT_DEFAULT_RESULT_STORAGE_BLOCK, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from apprentice.flows.replay import Replay, ask_first, pinned_arguments, replay_of, students_of
-from apprentice.flows.servers import RunServers
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Artifact
-from apprentice.tasks.lineage import Lineage
-from apprentice.tasks.provenance import CARD
-from apprentice.tasks.replay import record_of
-from apprentice.tasks.specs import StudentSpec
-from apprentice.tasks.stage import Work
-from apprentice.tasks.store import LocalStore
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.artifacts.lineage import Lineage
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import CARD
+from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.engine.replay import record_of
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.settings.stages import StudentSpec
 
 COUNTED = {"model": (".safetensors",), "dataset": (".jsonl", ".json")}
 """The files that decide: a model's weights, a dataset's data. Pictures, samples and cards do not."""
@@ -141,7 +141,7 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
 
 
 def _digest(files: dict[str, str], endings: tuple[str, ...]) -> str:
-    """As `apprentice.tasks.store.digest` has it, of the files with these endings: weights_of, for weights."""
+    """As `apprentice.tasks.artifacts.local.digest` has it, of the files with these endings: weights_of, for weights."""
     lines = (f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()) if name.endswith(endings))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 

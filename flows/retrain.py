@@ -11,28 +11,29 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.dispatch import Pool
 from apprentice.flows.examination import guard_rails, held_out, promotion
-from apprentice.flows.place import here
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
-from apprentice.flows.recipe import Recipe, with_overrides
+from apprentice.flows.recipe.loading import with_overrides
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.report import Made, link_up, write_report
-from apprentice.flows.run_folder import run_folder
-from apprentice.flows.servers import RunServers
-from apprentice.flows.stores import open_store
+from apprentice.flows.runtime.dispatch import Pool
+from apprentice.flows.runtime.place import here
+from apprentice.flows.runtime.run_folder import run_folder
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.flows.runtime.store import open_store
 from apprentice.flows.watch import seen
 from apprentice.tasks.collect import collect
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.engine.work import Work
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.questions import questions
-from apprentice.tasks.reporters import check_reporters
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.sft import sft
-from apprentice.tasks.stage import Work
 from apprentice.tasks.student import student
-from apprentice.tasks.trackio_log import check_space
+from apprentice.tasks.training.reporters import check_reporters
+from apprentice.tasks.training.trackio import check_space
 from apprentice.tasks.verdict import verdict
 
 

@@ -15,12 +15,12 @@ from prefect.states import Completed, Failed, State
 from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.metrics import counted
-from apprentice.flows.place import here
-from apprentice.flows.recipe import Recipe
-from apprentice.flows.servers import RunServers
-from apprentice.flows.stores import open_store
-from apprentice.tasks.artifacts import (
+from apprentice.envs.wire.metrics import counted
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.place import AWAY, COUNTS, here
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.flows.runtime.store import open_store
+from apprentice.tasks.artifacts.types import (
     BaseStudent,
     GrpoCheckpoint,
     KeptRollouts,
@@ -29,24 +29,15 @@ from apprentice.tasks.artifacts import (
     Release,
     SftCheckpoint,
 )
+from apprentice.tasks.engine.stage import Stage
+from apprentice.tasks.engine.work import Work
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.failures import failure_of
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.reporters import check_reporters
+from apprentice.tasks.reporting.failures import failure_of
+from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.sft import sft
-from apprentice.tasks.specs import EvaluateSpec
-from apprentice.tasks.stage import Stage, Work
-from apprentice.tasks.training_specs import GrpoSpec, SftSpec
-
-AWAY = {
-    "environment": "EnvironmentAway",
-    "hub": "HubAway",
-    "another run": "MadeElsewhere",
-    "Prefect's server": "ServerAway",
-}
-"""The states of a stage that ended because something is away that will be back."""
-COUNTS = "apprentice."
-"""What the labels begin with under which a flow run keeps what it counted."""
+from apprentice.tasks.training.reporters import check_reporters
 
 AnyCheckpoint = Annotated[BaseStudent | SftCheckpoint | GrpoCheckpoint | Release, Field(discriminator="stage")]
 

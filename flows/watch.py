@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.variables import Variable
 from pydantic import BaseModel, ConfigDict
 
-from apprentice.tasks import announce
+from apprentice.tasks.reporting import announce
 
 SEEN = "apprentice_revisions"
 

@@ -9,32 +9,29 @@ artifact of its own; together they are the dataset that one shard gives.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
 from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool, open_pools
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, SessionLost
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Rollouts, RolloutShard
-from apprentice.tasks.broken import check_broken
-from apprentice.tasks.budget import Budget, BudgetReached
-from apprentice.tasks.episode import Episode, prompt
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.journal import Journal, check_begun_with, journal
-from apprentice.tasks.limits import Lease, limit_name, shared
-from apprentice.tasks.log import note
-from apprentice.tasks.record import Record
-from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
-from apprentice.tasks.stage import Bench, StandingServers, Work, stage
-from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.tasks.analysis.broken import check_broken
+from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
+from apprentice.tasks.engine.limits import leases, shared
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.episode import Episode, prompt
+from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.log import note
+from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 
 COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
 PASSES = 2
@@ -173,13 +170,6 @@ class Collector:
                 advance(1)
                 count("episodes")
         return lost
-
-
-def leases(server: EnvironmentServer) -> Callable[[], Any]:
-    """A place in the limit that concurrent runs against one server share, where there is such a thing."""
-    if not (server.shared and shared()):
-        return nullcontext
-    return partial(Lease, limit_name("sessions", server.url), server.sessions)
 
 
 def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Record:

@@ -13,25 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.metrics import count
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.session import Refused, SessionLost
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Checkpoint, Evaluation, Questions
-from apprentice.tasks.broken import check_broken
-from apprentice.tasks.budget import Budget, BudgetReached
-from apprentice.tasks.collect import leases
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.journal import Journal, journal
-from apprentice.tasks.log import note
-from apprentice.tasks.memory import told_when_full
-from apprentice.tasks.players import Endpoint, LocalModel, Play, play_alone, play_batched, plays_of
-from apprentice.tasks.protocols import PROTOCOLS, Parity
-from apprentice.tasks.questions import read_questions
-from apprentice.tasks.record import Examined
-from apprentice.tasks.specs import EvaluateSpec, TeacherSpec
-from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.teacher import Spent, Teacher, TeacherAway, TeacherFailed
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.tasks.analysis.broken import check_broken
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.journal import Journal, journal
+from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.record import Examined, read_episodes
+from apprentice.tasks.models.memory import told_when_full
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS, Parity
+from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.log import note
+from apprentice.tasks.settings.stages import EvaluateSpec, TeacherSpec
 
 
 @stage(gives=Evaluation, version=3, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
@@ -146,12 +147,6 @@ def publish(kept: Journal, to: Path, protocol: Parity, model: str, cost_usd: flo
     with to.open("wb") as file:
         file.writelines(kept.in_order())
     return {"model": model, "protocol": protocol.name, "cost_usd": cost_usd} | rates(read_episodes(to.parent), protocol)
-
-
-def read_episodes(folder: Path) -> list[Examined]:
-    """An evaluation's episodes, in the order of the questions."""
-    with (folder / "episodes.jsonl").open() as file:
-        return [Examined.model_validate_json(line) for line in file]
 
 
 def rates(records: list[Examined], protocol: Parity) -> dict[str, Any]:

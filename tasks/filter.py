@@ -9,12 +9,12 @@ import json
 from collections import Counter
 from typing import Any
 
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import KeptRollouts, Questions, Rollouts
-from apprentice.tasks.episode import problems
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.questions import read_questions, same_text
-from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.episode import problems
+from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
 
 SAMPLES = 3
 

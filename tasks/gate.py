@@ -10,17 +10,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Checkpoint, Decision, Evaluation, Verdict
-from apprentice.tasks.broken import scored
-from apprentice.tasks.contamination import seen_by
-from apprentice.tasks.evaluate import read_episodes
-from apprentice.tasks.questions import same_text
-from apprentice.tasks.record import Examined
-from apprentice.tasks.specs import GateSpec
-from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.statistics import LEVEL
-from apprentice.tasks.verdict import compare, per_question, rate, read_verdict, unclean
+from apprentice.tasks.analysis.broken import scored
+from apprentice.tasks.analysis.comparison import compare, per_question, rate
+from apprentice.tasks.analysis.contamination import seen_by
+from apprentice.tasks.analysis.judgements import as_markdown, decided_by, read_verdict, unclean
+from apprentice.tasks.analysis.statistics import LEVEL
+from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.record import Examined, read_episodes
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.settings.stages import GateSpec
 
 
 @stage(gives=Decision, version=2, title="Gate: challenger against {rival.stage}")
@@ -97,36 +97,6 @@ def _guarded(
         )
         for guard, allowed in allowances.items()
     ]
-
-
-def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:
-    """The rules, as they are kept with a decision: whether a later recipe has others is seen by them."""
-    return {"gate": spec.model_dump(mode="json"), "guards": allowances}
-
-
-def read_decision(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "decision.json").read_text())
-
-
-def as_markdown(decision: dict[str, Any]) -> str:
-    """The verdict for people: promoted or kept, and every rule with what was found."""
-    rival = {"champion": "the champion", "base": "the untrained student; there was no champion"}[decision["rival"]]
-    idle = {
-        f"guard rail {row['guard']}": f" It was at {row['before']['accuracy']:.1%}: it could not fall by more."
-        for row in decision.get("guards", [])
-        if row["before"]["accuracy"] <= decision["decided_by"]["guards"][row["guard"]]
-    }
-    lines = [
-        f"**{'Promoted' if decision['promoted'] else 'Not promoted'}**, compared with {rival}.",
-        "",
-        "| rule | holds | found |",
-        "| --- | --- | --- |",
-        *(
-            f"| {rule['rule']} | {'yes' if rule['holds'] else '**no**'} | {rule['found']}{idle.get(rule['rule'], '')} |"
-            for rule in decision["rules"]
-        ),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _rule(rule: str, holds: bool, found: str) -> dict[str, Any]:

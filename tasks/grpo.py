@@ -12,30 +12,31 @@ from contextlib import contextmanager
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.multi.session import SessionOfParts
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.session import SessionLost
-from apprentice.tasks import announce
-from apprentice.tasks.adapters import adapter_arguments, model_to_train
-from apprentice.tasks.artifacts import GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.contamination import Asked
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.generation import check_generation, generation_arguments, with_engine
-from apprentice.tasks.hardware import check_training, this_machine
-from apprentice.tasks.held_out import evaluation, held_out_rows, split
-from apprentice.tasks.memory import told_when_full
-from apprentice.tasks.processes import on_processes
-from apprentice.tasks.questions import read_questions
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
-from apprentice.tasks.rewards import EnvironmentReward, Stream, streams_of
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.said import keep_said
-from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
-from apprentice.tasks.training_specs import GrpoSpec
-from apprentice.tasks.trl_arguments import config_of
-from apprentice.tasks.watcher import settle, watch
-from apprentice.tasks.ways import WAYS, row_of
+from apprentice.envs.wire.mixture import SessionOfParts
+from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.artifacts.types import GrpoCheckpoint, Questions, SftCheckpoint
+from apprentice.tasks.engine.processes import on_processes
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
+from apprentice.tasks.models.hardware import check_training, this_machine
+from apprentice.tasks.models.memory import told_when_full
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training.completions import keep_said
+from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
+from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
+from apprentice.tasks.training.rewards import EnvironmentReward, Stream, streams_of
+from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
+from apprentice.tasks.training.watcher import settle, watch
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
 

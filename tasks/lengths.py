@@ -8,12 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats
-from apprentice.tasks.pictures import histogram
-from apprentice.tasks.rendering import load_tokenizer, row_ids, training_row
-from apprentice.tasks.specs import LengthsSpec
-from apprentice.tasks.stage import Bench, stage
+from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.rendering import row_ids, training_row
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.pictures import histogram
+from apprentice.tasks.settings.stages import LengthsSpec
 
 
 @stage(gives=LengthStats, version=1, title="Token lengths")

@@ -6,20 +6,19 @@ beforehand, what stands in the evaluation set can be kept out of training, and a
 before anything was bought or trained.
 """
 
-import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.session import Refused, SessionLost
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import Questions
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.specs import SeedWindows, Window
-from apprentice.tasks.stage import Bench, stage
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.questions import read_questions, same_text, write_questions
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import SeedWindows, Window
 
 LEAST_FRESH = 0.5
 """Share of a training window that must be left when the evaluation's questions are taken out."""
@@ -62,23 +61,6 @@ def exam(bench: Bench, environment: EnvironmentSpec, window: Window, examined: i
             chosen.setdefault(same_text(text), {"purpose": "evaluate", "seed": seed, "question": text, "used": True})
     write_questions(bench.out, chosen.values())
     return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
-
-
-def same_text(question: str) -> str:
-    """Equal for questions that differ only in case and in white space: who has seen one has seen the other."""
-    return " ".join(question.casefold().split())
-
-
-def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """A line a row: purpose, seed, question, used."""
-    with (out / "questions.jsonl").open("w") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
-    """The rows of one purpose: seed, question, and whether it is used."""
-    with (folder / "questions.jsonl").open() as file:
-        return [row for line in file if (row := json.loads(line))["purpose"] == purpose]
 
 
 def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
@@ -135,3 +117,43 @@ def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[d
                 f"what the evaluation asks ({distinct} distinct questions in all windows).",
                 advice,
             )
+
+
+@stage(gives=Questions, version=1, title="Questions of a rung")
+def rung_questions(
+    bench: Bench, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
+) -> dict[str, Any]:
+    """GRPO's questions under a rung's settings. Raises Stop as `questions` does, or when too few are left.
+
+    Args:
+        kept_out: Whose examined questions are not trained on, by any name.
+    """
+    examined = {same_text(row["question"]) for each in kept_out.values() for row in _used(bench, each, "evaluate")}
+    rows = [
+        {"purpose": "grpo", "seed": seed, "question": text, "used": same_text(text) not in examined}
+        for seed, text in sorted(ask(bench, environment, window.seeds(), "grpo.auto_difficulty").items())
+    ]
+    left = sum(row["used"] for row in rows)
+    if left < LEAST_FRESH * len(rows):
+        raise Stop(
+            f"A rung of grpo.auto_difficulty is too small: {len(rows) - left} of its {len(rows)} seeds ask what the "
+            f"evaluation or a guard rail asks. Its settings: {environment.settings}.",
+            "Make it wider, leave it out, or ask for fewer evaluation questions (evaluate.questions).",
+        )
+    write_questions(bench.out, rows)
+    return {"collect": 0, "grpo": left, "evaluate": 0, "dropped_from_grpo": len(rows) - left}
+
+
+@stage(gives=Questions, version=1, title="Questions of the probe")
+def probe_questions(bench: Bench, questions: Questions, examined: int) -> dict[str, Any]:
+    """The first `examined` distinct questions that GRPO would train on, or as many as there are, to be played."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for row in _used(bench, questions, "grpo"):
+        if len(chosen) < examined:
+            chosen.setdefault(same_text(row["question"]), row | {"purpose": "evaluate"})
+    write_questions(bench.out, chosen.values())
+    return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
+
+
+def _used(bench: Bench, questions: Questions, purpose: str) -> list[dict[str, Any]]:
+    return [row for row in read_questions(bench.fetch(questions), purpose) if row["used"]]

@@ -9,12 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts import Decision, GrpoCheckpoint, Release, Verdict
-from apprentice.tasks.gate import as_markdown, read_decision
-from apprentice.tasks.markdown import comparison_rows, markdown_table
-from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.store import digest
-from apprentice.tasks.verdict import read_verdict, table, unclean
+from apprentice.tasks.analysis.comparison import comparison_rows, table
+from apprentice.tasks.analysis.judgements import as_markdown, read_decision, read_verdict, unclean
+from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.types import Decision, GrpoCheckpoint, Release, Verdict
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.reporting.markdown import markdown_table
 
 OF_THE_ARTIFACT = ("README.md", "artifact.json")
 

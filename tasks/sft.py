@@ -10,18 +10,19 @@ import json
 import math
 from typing import Any
 
-from apprentice.tasks.adapters import adapter_arguments, model_to_train
-from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
-from apprentice.tasks.hardware import check_training, this_machine
-from apprentice.tasks.memory import told_when_full
-from apprentice.tasks.processes import on_processes
-from apprentice.tasks.questions import same_text
-from apprentice.tasks.rendering import load_tokenizer, training_row
-from apprentice.tasks.stage import Bench, stage
-from apprentice.tasks.training import Learned, arguments, finish, on_one_gpu, train
-from apprentice.tasks.training_specs import SftSpec
-from apprentice.tasks.trl_arguments import config_of
-from apprentice.tasks.watcher import settle, watch
+from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
+from apprentice.tasks.engine.processes import on_processes
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.rendering import training_row
+from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
+from apprentice.tasks.models.hardware import check_training, this_machine
+from apprentice.tasks.models.memory import told_when_full
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
+from apprentice.tasks.training.watcher import settle, watch
 
 Episode = dict[str, Any]
 

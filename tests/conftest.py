@@ -17,10 +17,11 @@ os.environ.update(
 )
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
 
 TASKS = {
     "chain_sum": EnvironmentSpec(
@@ -51,7 +52,7 @@ def chain_sum() -> EnvironmentSpec:
 @pytest.fixture(scope="session")
 def server() -> Iterator[EnvironmentServer]:
     """A Reasoning Gym server with room for 64 sessions."""
-    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "64") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "64") as url:
         yield EnvironmentServer(url=url, sessions=16)
 
 

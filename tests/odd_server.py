@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from openenv.core.env_server.http_server import create_app
 
 from apprentice.envs.echo.server.game import EchoAction, EchoEnvironment, EchoObservation
-from apprentice.envs.process import serve
+from apprentice.envs.serving.process import serve
 
 
 class Forgetful(EchoEnvironment):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer
 
 
 class RestartableServer:

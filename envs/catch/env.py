@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catch.server.board import LONGEST, Board
-from apprentice.envs.reply import BadReply, Reply
+from apprentice.envs.wire.reply import BadReply, Reply
 
 DIRECTIONS = {"left": 0, "stay": 1, "right": 2}
 """OpenSpiel's numbers."""

@@ -12,8 +12,8 @@ from pydantic import Field, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
-from apprentice.envs.multi.session import SessionOfParts
-from apprentice.envs.session import Session
+from apprentice.envs.wire.mixture import SessionOfParts
+from apprentice.envs.wire.session import Session
 
 
 class Part(EnvironmentSettings):

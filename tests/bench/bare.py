@@ -16,12 +16,12 @@ from pathlib import Path
 
 
 def main(recipe: str, folder: str, server_url: str, teacher_url: str, *scripts: str) -> None:
-    from apprentice.flows.cli_parts import quiet
+    from apprentice.flows.cli.common import quiet
 
     quiet()  # libraries read their settings when they are imported
     os.environ["TRACKIO_DIR"] = str(Path(folder) / "trackio")
     began = time.perf_counter()
-    importlib.import_module("apprentice.tasks.announce")
+    importlib.import_module("apprentice.tasks.reporting.announce")
     noted = {"not counted": time.perf_counter() - began}
     for name in scripts:
         began = time.perf_counter()
@@ -34,8 +34,8 @@ def main(recipe: str, folder: str, server_url: str, teacher_url: str, *scripts: 
 
 
 def run(name: str, recipe: str, folder: str, server_url: str, teacher_url: str) -> None:
-    from apprentice.envs.server import EnvironmentServer
-    from apprentice.flows.recipe import load_recipe
+    from apprentice.envs.wire.server import EnvironmentServer
+    from apprentice.flows.recipe.loading import load_recipe
     from tests.bench.scripts.given import Given
 
     chosen = load_recipe(Path(recipe), [])

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
 
 SESSIONS = 64
 SETTINGS = {"dataset": "chain_sum", "config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}}
@@ -45,10 +45,11 @@ def endpoint(latency_ms: float, *more: str) -> Iterator[str]:
 
 def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = False) -> float:
     """Seconds that the stage's body takes for `episodes`, from opening its sessions to the finished file."""
+    from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.collect import collect_shard
-    from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
-    from apprentice.tasks.stage import Bench, StandingServers, Work
-    from apprentice.tasks.store import LocalStore
+    from apprentice.tasks.engine.stage import Bench
+    from apprentice.tasks.engine.work import StandingServers, Work
+    from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 
     if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
         ours(server, teacher, SESSIONS, folder / "warm", warm=True)
@@ -177,23 +178,24 @@ def memory_of(stage: str, server: str, teacher: str, episodes: int, folder: Path
 
 def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     """Runs filter, or lengths, over a published dataset of so many copies of a played episode."""
-    from apprentice.envs.session import Session
-    from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, Questions, Rollouts
+    from apprentice.envs.wire.session import Session
+    from apprentice.tasks.artifacts.local import LocalStore
+    from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
     from apprentice.tasks.collect import COUNTED
-    from apprentice.tasks.episode import Episode
+    from apprentice.tasks.engine.stage import Bench
+    from apprentice.tasks.engine.work import StandingServers, Work
+    from apprentice.tasks.episodes.episode import Episode
+    from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.filter import filter_rollouts
     from apprentice.tasks.lengths import lengths
-    from apprentice.tasks.record import Record
-    from apprentice.tasks.specs import LengthsSpec
-    from apprentice.tasks.stage import Bench, StandingServers, Work
-    from apprentice.tasks.store import LocalStore
-    from apprentice.tasks.student import build_tokenizer
+    from apprentice.tasks.models.tokenizer import build_tokenizer
+    from apprentice.tasks.settings.stages import LengthsSpec
 
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"
     out.mkdir()
     bench = Bench(Work(store, StandingServers({}, None)), "0" * 20, out, folder)
-    with local_server("apprentice.envs.serving", "reasoning_gym") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:
         episode = Episode(TASK.make(Session(EnvironmentServer(url=url))), 1)
         function = {"name": "answer", "arguments": json.dumps({"answer": "1"})}
         call = {"id": "call", "type": "function", "function": function}
@@ -251,7 +253,9 @@ def main() -> None:
     parser.add_argument("given", nargs="*")
     asked = parser.parse_args()
     if asked.what == "all":
-        with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(2 * SESSIONS)) as server:
+        with local_server(
+            "apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * SESSIONS)
+        ) as server:
             rows = compare(server)
             show(rows)
             used = memory(server)

@@ -31,14 +31,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.episode import prompt
-from apprentice.tasks.players import LocalModel, Play, play_batched
-from apprentice.tasks.protocols import PROTOCOLS, TUTORIAL_TOKENS
-from apprentice.tasks.record import Examined
-from apprentice.tasks.specs import EvaluateSpec
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.play import Play, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS, TUTORIAL_TOKENS
+from apprentice.tasks.settings.stages import EvaluateSpec
 
 DATASET = "chain_sum"
 CONFIG = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
@@ -161,9 +162,10 @@ def build(to: Path, spelt: bool) -> None:
     from tokenizers import AddedToken
     from transformers.utils import logging
 
-    from apprentice.tasks.rendering import load_tokenizer
-    from apprentice.tasks.specs import BuiltStudent
-    from apprentice.tasks.student import _build, load_model, save
+    from apprentice.tasks.models.checkpoints import load_model, save
+    from apprentice.tasks.models.tokenizer import load_tokenizer
+    from apprentice.tasks.settings.stages import BuiltStudent
+    from apprentice.tasks.student import _build
 
     logging.disable_progress_bar()
     questions = [question(seed) for seed in SEEDS]
@@ -241,7 +243,7 @@ def main() -> None:
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(2 * asked.batch)) as url,
+        local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * asked.batch)) as url,
     ):
         build(Path(folder), asked.spelt)
         print(json.dumps(compare(Path(folder), url, asked.batch)))

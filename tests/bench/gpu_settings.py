@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.training_specs import GrpoSpec, SftSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from tests.bench.device import Shape
 
 TASK = EnvironmentSpec(

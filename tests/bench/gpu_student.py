@@ -12,9 +12,9 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import policy
-from apprentice.tasks.episode import Episode
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, training_row
-from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, training_row
+from apprentice.tasks.models.tokenizer import build_tokenizer
 from tests.bench.device import Shape
 from tests.bench.gpu_settings import TASK
 

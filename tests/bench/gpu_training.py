@@ -22,21 +22,22 @@ if "toy" in sys.argv:  # too small to share between cores
     os.environ["OMP_NUM_THREADS"] = "1"
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
-from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.contamination import Asked
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
-from apprentice.tasks.rendering import row_ids
-from apprentice.tasks.rewards import EnvironmentReward
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.specs import LengthsSpec
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.training import arguments, train
-from apprentice.tasks.trl_arguments import config_of
-from apprentice.tasks.ways import WAYS, row_of
+from apprentice.tasks.settings.stages import LengthsSpec
+from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.rewards import EnvironmentReward
+from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.trainer import arguments, train
 from tests.bench.device import clock, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle
 from tests.bench.gpu_settings import SIZES, TASK, How, Size, Variant, variant
@@ -49,7 +50,7 @@ WARM_UP = 2
 @contextmanager
 def stage_at(folder: Path, sessions: int) -> Iterator[Bench]:
     """A running stage with an environment server of its own."""
-    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(sessions)) as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(sessions)) as url:
         server = EnvironmentServer(url=url, sessions=sessions)
         work = Work(LocalStore(folder / "artifacts", project="bench"), StandingServers({TASK.name: server}, None))
         for name in ("out", "scratch"):

@@ -22,16 +22,16 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZE
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
-from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.contamination import Asked
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.rewards import EnvironmentReward
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.training_specs import GrpoSpec
-from apprentice.tasks.ways import WAYS, row_of
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.rewards import EnvironmentReward
+from apprentice.tasks.training.rollouts import Rollouts
 
 CONFIG = {"min_word_len": 3, "max_word_len": 5}
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": CONFIG})
@@ -250,7 +250,7 @@ def main() -> None:
     print("| each way | ours, s a step | wrapper, s a step | ratio | environment's share of ours |\n|" + " --- |" * 5)
     with (
         tempfile.TemporaryDirectory() as folder,
-        local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "256") as url,
+        local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "256") as url,
     ):
         model, tokenizer, questions = built(url)
         trained(True, model, tokenizer, questions, url, Path(folder))  # warms up

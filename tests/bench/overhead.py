@@ -22,9 +22,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.process import local_server
-from apprentice.flows.cli_parts import quiet
-from apprentice.flows.recipe import Recipe, load_recipe
+from apprentice.envs.serving.process import local_server
+from apprentice.flows.cli.common import quiet
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
 from tests.digests import digest_of_some
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,9 +58,9 @@ def scripts(recipe_file: Path, apart: bool) -> Side:
         began = time.perf_counter()
         with (
             local_server(
-                "apprentice.envs.serving", "reasoning_gym", "--max-sessions", str(2 * sessions(recipe))
+                "apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * sessions(recipe))
             ) as url,
-            local_server("apprentice.envs.scripted_teacher", *teacher_arguments(recipe)) as teacher,
+            local_server("apprentice.envs.serving.scripted_teacher", *teacher_arguments(recipe)) as teacher,
         ):
             command = [sys.executable, "-m", "tests.bench.bare", str(recipe_file), name, url, f"{teacher}/v1"]
             for some in [[each] for each in STAGES] if apart else [list(STAGES)]:

@@ -20,18 +20,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.deployments.scaling import MEASURED, Collection
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks import announce
-from apprentice.tasks.artifacts import BaseStudent, KeptRollouts, Questions, Rollouts
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.collect import COUNTED, collect_shard
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
-from apprentice.tasks.questions import questions, read_questions
-from apprentice.tasks.specs import CollectSpec, LengthsSpec, SeedWindows, TeacherSpec, Window
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.questions import questions
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.settings.stages import CollectSpec, LengthsSpec, SeedWindows, TeacherSpec, Window
 from tests.bench.collect import SESSIONS, TASK, endpoint
 
 LATENCY = 0.1
@@ -117,7 +119,7 @@ def collected(name: str, size: Collection, seconds: float) -> Point:
 def points(plan: Plan, folder: Path) -> Iterator[Point]:
     """All of the stages'."""
     announce.console.quiet = True
-    module = "apprentice.envs.serving", "reasoning_gym"
+    module = "apprentice.envs.serving.serve", "reasoning_gym"
     with (
         local_server(*module, "--max-sessions", str(2 * SESSIONS)) as server,
         local_server(*module, "--max-sessions", str(FEW_SESSIONS)) as small_server,

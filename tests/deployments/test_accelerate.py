@@ -8,7 +8,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-from apprentice.tasks.processes import launch_command
+from apprentice.tasks.engine.processes import launch_command
 
 CONFIGS = sorted((Path(__file__).parents[2] / "deployments/accelerate").glob("*.yaml"))
 
@@ -19,7 +19,7 @@ def environment(config: Path) -> dict[str, str]:
     args = launch_command_parser().parse_args(words[words.index("accelerate.commands.launch") + 1 :])
     args, _, _ = _validate_launch_command(args)
     assert args.num_processes == 4
-    assert args.training_script == "apprentice.tasks.launched"
+    assert args.training_script == "apprentice.tasks.engine.launched"
     if args.use_deepspeed:
         args.deepspeed_fields_from_accelerate_config = ""
         return prepare_deepspeed_cmd_env(args)[1]

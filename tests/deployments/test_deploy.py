@@ -14,10 +14,11 @@ from prefect.runtime import flow_run
 
 from apprentice.deployments import steps
 from apprentice.deployments.deploy import deploy
-from apprentice.flows.recipe import Recipe, load_recipe
-from apprentice.flows.remote import start_on
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
-from apprentice.tasks.errors import Stop
+from apprentice.flows.runtime.remote import start_on
+from apprentice.tasks.reporting.errors import Stop
 
 pytestmark = pytest.mark.usefixtures("prefect_server", "pool")
 TOY = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "toy.yaml"

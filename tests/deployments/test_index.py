@@ -12,7 +12,7 @@ from apprentice.deployments import steps
 from apprentice.deployments.cli import Infrastructure
 from apprentice.deployments.server import template_of
 from apprentice.flows.stages import STAGES
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.reporting.errors import Stop
 
 INDEX: dict[str, Any] = yaml.safe_load((Path(steps.__file__).parent / "prefect.yaml").read_text())
 DEPLOYMENTS = {f"{each['entrypoint'].rpartition('.')[2]}/{each['name']}": each for each in INDEX["deployments"]}

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from apprentice.deployments import scaling
 from apprentice.deployments.scaling import SIZES, Collection
-from apprentice.flows.recipe import Recipe
+from apprentice.flows.recipe.recipe import Recipe
 
 FOLDER = Path(scaling.__file__).parent
 SCALING = (FOLDER / "SCALING.md").read_text()

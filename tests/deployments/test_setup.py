@@ -11,7 +11,7 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger
 
 from apprentice.deployments.server import HERE, automations, set_up
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.reporting.errors import Stop
 
 SILENT = "apprentice: runs that fell silent"
 

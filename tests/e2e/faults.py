@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from apprentice.flows.recipe import load_recipe
+from apprentice.flows.recipe.loading import load_recipe
 from tests.e2e.cluster import ROOT, Cluster, children_of, kill_tree, until
 from tests.e2e.whole import client_of, ended, ready, start
 from tests.hub_server import LocalHub

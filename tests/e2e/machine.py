@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from apprentice.flows.cli_parts import quiet
+from apprentice.flows.cli.common import quiet
 
 KINDS = ("Questions", "BaseStudent")
 """A dataset, which has a small file, and a model, which has a large one."""
@@ -24,7 +24,7 @@ KINDS = ("Questions", "BaseStudent")
 
 def stage(arguments: list[str]) -> None:
     from apprentice.deployments.cli import app
-    from apprentice.tasks.hub import HubStore
+    from apprentice.tasks.artifacts.hub import HubStore
 
     publish, turn = HubStore.publish, threading.Lock()
 
@@ -47,7 +47,7 @@ class OtherMachines:
         self._recipe, self._pool = recipe, deployment
 
     def __call__(self, stage: Any, title: str, given: dict[str, Any], key: str) -> Any:
-        from apprentice.tasks.stage import Dispatched, Place
+        from apprentice.tasks.engine.work import Dispatched, Place
 
         folder = Path.cwd() / f"gpu-{next(self.numbers)}"
         folder.mkdir()
@@ -62,7 +62,7 @@ class OtherMachines:
 
 def cpu(arguments: list[str]) -> None:
     import apprentice.flows.retrain as whole
-    from apprentice.flows.recipe import load_recipe
+    from apprentice.flows.recipe.loading import load_recipe
 
     whole.Pool = OtherMachines  # type: ignore[misc]
     recipe, *settings = arguments
@@ -81,7 +81,7 @@ def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), 
     import numpy
     from safetensors.numpy import save_file
 
-    from apprentice.tasks.store import hashes
+    from apprentice.tasks.artifacts.local import hashes
 
     here, key = opened(**where), where["key"]
     made = []
@@ -102,7 +102,7 @@ def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), 
 
 def fetch(kind: str, key: str, **where: Any) -> dict[str, Any] | None:
     """What a machine finds under a key, its files' hashes without the record's; None for nothing."""
-    from apprentice.tasks.store import hashes
+    from apprentice.tasks.artifacts.local import hashes
 
     here = opened(**where)
     artifact = here.find(named(kind), key)
@@ -140,7 +140,7 @@ def load_model(repository: str, revision: str) -> int:
 
 
 def named(kind: str) -> Any:
-    from apprentice.tasks.artifacts import kind_named
+    from apprentice.tasks.artifacts.types import kind_named
 
     return kind_named(kind)
 
@@ -148,7 +148,7 @@ def named(kind: str) -> Any:
 def opened(
     store: str, project: str, key: str = "", needed: bool = True, patience: float = 120.0, namespace: str = "team"
 ) -> Any:
-    from apprentice.tasks.hub import HubStore
+    from apprentice.tasks.artifacts.hub import HubStore
 
     return HubStore(Path(store), project, namespace, patience=patience, needed=needed)
 
@@ -157,7 +157,7 @@ HAND: dict[str, Callable[..., Any]] = {each.__name__: each for each in (publish,
 
 
 def hand() -> None:
-    from apprentice.tasks.errors import Stop
+    from apprentice.tasks.reporting.errors import Stop
 
     for line in sys.stdin:
         asked = json.loads(line)

@@ -10,7 +10,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-from apprentice.flows.recipe import load_recipe
+from apprentice.flows.recipe.loading import load_recipe
 from tests.browser import NAMES
 from tests.e2e.cluster import ROOT, Cluster, until
 from tests.e2e.whole import client_of, ended, ready, start

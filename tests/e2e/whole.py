@@ -16,7 +16,7 @@ from uuid import UUID
 
 from prefect.client.schemas.actions import BlockDocumentCreate
 
-from apprentice.flows.recipe import load_recipe
+from apprentice.flows.recipe.loading import load_recipe
 from tests.e2e.cluster import ROOT, Cluster, free_port, until
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from apprentice.envs.base import LONGEST_ACTION, whole_number
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reply import BadReply, Reply
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
-from apprentice.tasks.episode import Episode
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
+from apprentice.tasks.episodes.episode import Episode
 
 
 class Answering(Session):

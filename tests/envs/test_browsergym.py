@@ -15,9 +15,9 @@ from apprentice.envs.browsergym import policy
 from apprentice.envs.browsergym.server import forms
 from apprentice.envs.browsergym.server.browser import BrowserThread
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
 
 SMALL = {"fields": 1, "choices": 0, "buttons": 2, "texts": "words"}
 FORM = {"seed": 1, "task_name": "form"} | SMALL
@@ -25,7 +25,7 @@ FORM = {"seed": 1, "task_name": "form"} | SMALL
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EnvironmentServer]:
-    with local_server("apprentice.envs.serving", "browsergym", "--max-sessions", "16") as url:
+    with local_server("apprentice.envs.serving.serve", "browsergym", "--max-sessions", "16") as url:
         yield EnvironmentServer(url=url, message_timeout=120)
 
 
@@ -62,7 +62,7 @@ def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None
 
 
 def test_the_same_seed_is_the_same_form_on_two_servers(made, server: EnvironmentServer):
-    with local_server("apprentice.envs.serving", "browsergym") as url:
+    with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         here, there = made(), EnvironmentSpec(name="browsergym").make(Session(EnvironmentServer(url=url)))
         asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 2 * 10**8, 7)]
         there._close()
@@ -230,7 +230,7 @@ def test_an_action_that_is_not_one_of_ours_is_told_so_over_the_published_wire(se
 
 def test_a_session_that_is_closed_leaves_nothing_and_the_browsers_end_with_their_server():
     others = _chromiums()
-    with local_server("apprentice.envs.serving", "browsergym") as url:
+    with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         server = EnvironmentServer(url=url, message_timeout=120)
         environments = [EnvironmentSpec(name="browsergym").make(Session(server)) for _ in range(4)]
         pages = []
@@ -248,7 +248,7 @@ def test_a_session_that_is_closed_leaves_nothing_and_the_browsers_end_with_their
 
 def test_a_browser_that_dies_does_not_cost_the_episode():
     others = _chromiums()
-    with local_server("apprentice.envs.serving", "browsergym") as url:
+    with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         server = EnvironmentServer(url=url, message_timeout=120)
         environment = EnvironmentSpec(name="browsergym", settings=SMALL).make(Session(server))
         messages = begun(environment, 5)
@@ -297,7 +297,7 @@ def test_the_browser_reaches_nothing_but_the_forms():
 def test_without_a_chromium_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
-    with local_server("apprentice.envs.serving", "browsergym") as url:
+    with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         session = Session(EnvironmentServer(url=url))
         with pytest.raises(Refused, match="apt-get install chromium"):
             session.reset(**FORM)

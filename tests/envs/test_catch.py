@@ -13,11 +13,11 @@ from apprentice.envs.catch import policy
 from apprentice.envs.catch.env import Environment
 from apprentice.envs.catch.server.board import Board, openings
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
-from apprentice.envs.reply import BadReply
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
-from apprentice.tasks.episode import Episode, problems
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
+from apprentice.tasks.episodes.episode import Episode, problems
 
 CATCH = EnvironmentSpec(name="catch")
 SMALL: dict[str, Any] = {"rows": 5, "columns": 4, "least_moves": 2, "most_moves": 3}
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"rows": 5, "columns": 4, "least_moves": 2, "most_moves"
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[EnvironmentServer]:
-    with local_server("apprentice.envs.serving", "catch", "--max-sessions", "32") as url:
+    with local_server("apprentice.envs.serving.serve", "catch", "--max-sessions", "32") as url:
         yield EnvironmentServer(url=url, sessions=32)
 
 
@@ -92,7 +92,7 @@ def test_a_reply_tells_the_new_places_and_no_board(game: Any):
 
 
 def test_the_same_seed_is_the_same_question_twice_and_on_two_servers(game: Any):
-    with local_server("apprentice.envs.serving", "catch") as url:
+    with local_server("apprentice.envs.serving.serve", "catch") as url:
         elsewhere = CATCH.make(Session(EnvironmentServer(url=url)))
         asked = [(game.reset(seed=seed), elsewhere.reset(seed=seed)) for seed in (7, 200_000_000, 7)]
         elsewhere._close()

@@ -24,12 +24,11 @@ from typer.testing import CliRunner
 
 from apprentice.deployments import spaces
 from apprentice.deployments.cli import app
-from apprentice.envs.catalog import EnvironmentSpec, environment_class
-from apprentice.envs.scripted_teacher import policy_of
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Reply, Session, SessionLost
-from apprentice.tasks.episode import Episode
-from apprentice.tasks.errors import Stop
+from apprentice.envs.catalog import EnvironmentSpec, environment_class, policy_of
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Reply, Session, SessionLost
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
 
 ROOT = Path(__file__).parent.parent.parent

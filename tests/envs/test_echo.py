@@ -7,17 +7,17 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo import policy
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
-from apprentice.tasks.episode import Episode
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
+from apprentice.tasks.episodes.episode import Episode
 
 TASK = EnvironmentSpec(name="echo", settings={"words": 2})
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with local_server("apprentice.envs.serving", "echo", "--max-sessions", "32") as url:
+    with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "32") as url:
         yield url
 
 

@@ -10,9 +10,9 @@ from apprentice.envs.base import tools_of, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.multi import policy
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import SessionLost
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import SessionLost
 
 SPELLING = {"dataset": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}}
 MIXED = EnvironmentSpec(
@@ -28,7 +28,7 @@ MIXED = EnvironmentSpec(
 
 @pytest.fixture(scope="module")
 def both(server: EnvironmentServer) -> Iterator[EnvironmentServer]:
-    with local_server("apprentice.envs.serving", "echo", "--max-sessions", "8") as url:
+    with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "8") as url:
         parts = {"echo": EnvironmentServer(url=url, patience=1.0), "reasoning_gym": server}
         yield EnvironmentServer(parts=parts, sessions=4)
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.breaker import Breaker
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session, SessionLost, connect
-from apprentice.envs.waiting import wait_for
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.breaker import Breaker
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session, SessionLost, connect
+from apprentice.envs.wire.waiting import wait_for
 from tests.restartable import RestartableServer
 
 
@@ -45,11 +45,11 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
         opened.append(server)
         return await connect(server)
 
-    monkeypatch.setattr("apprentice.envs.session.connect", noted)
+    monkeypatch.setattr("apprentice.envs.wire.session.connect", noted)
     said: list[str] = []
     play = Counting()
     with (
-        local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "4") as url,
+        local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "4") as url,
         EnvironmentPool(chain_sum, EnvironmentServer(url=url, sessions=16), say=said.append) as pool,
     ):
         played = dict(pool.map(play, range(60)))
@@ -62,7 +62,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
 
 def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):
     said: list[str] = []
-    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "1") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "1") as url:
         other = chain_sum.make(Session(EnvironmentServer(url=url)))
         other.reset(seed=1)
         threading.Timer(0.5, other._close).start()

@@ -11,7 +11,7 @@ from openenv.core.env_client import EnvClient
 from openenv.core.env_server.types import Action, Observation, State
 from openenv.core.generic_client import GenericEnvClient
 
-from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer
 
 
 class PublishedAction(Action):

@@ -6,11 +6,11 @@ import pytest
 import reasoning_gym
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
 
 DATASETS = [
     "chain_sum",
@@ -30,7 +30,7 @@ def test_an_entry_from_a_reused_dataset_is_the_one_that_a_fresh_dataset_gives(na
 
 
 def test_the_same_seed_is_the_same_question_on_two_servers(task: EnvironmentSpec, server: EnvironmentServer):
-    with local_server("apprentice.envs.serving", "reasoning_gym") as other:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym") as other:
         here, there = task.make(Session(server)), task.make(Session(EnvironmentServer(url=other)))
         asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
         here._close()

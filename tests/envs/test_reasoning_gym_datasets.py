@@ -17,11 +17,11 @@ from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.factory import DATASETS
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym.server import datasets, scoring
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
-from apprentice.tasks.episode import Episode
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
+from apprentice.tasks.episodes.episode import Episode
 
 SPECS = [
     {"name": "leg_counting", "weight": 3, "config": {}},
@@ -175,7 +175,7 @@ def test_a_composite_task_draws_from_all_of_its_parts_and_tells_which_one_asked(
 
 def test_a_seed_is_one_question_on_two_servers_also_where_a_dataset_looks_into_sets(session: Session):
     hashed = ["isomorphic_strings", "polynomial_multiplication", "ransom_note", "composite"]
-    with local_server("apprentice.envs.serving", "reasoning_gym") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:
         other = Session(EnvironmentServer(url=url))
         for name in hashed:
             assert spec(name).make(session).reset(seed=5) == spec(name).make(other).reset(seed=5), name

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym.server import datasets, scoring
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
 
 
 @pytest.mark.parametrize("name", sorted(datasets.DRAW_GLOBALLY))
@@ -56,7 +56,7 @@ def test_right_formulas_are_evaluated(name: str):
 
 def test_a_question_that_takes_long_makes_no_other_session_wait():
     slow = {"dataset_name": "futoshiki", "dataset_config": {"min_board_size": 8, "max_board_size": 8}, "size": 1}
-    with local_server("apprentice.envs.serving", "reasoning_gym") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:
         server = EnvironmentServer(url=url, message_timeout=120)
         quick = Session(server)
         first = {"dataset_name": "chain_sum", "dataset_config": {}, "size": 1}

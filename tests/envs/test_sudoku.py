@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
+from apprentice.envs.serving.process import local_server
 from apprentice.envs.sudoku import policy
 from apprentice.envs.sudoku.server.solving import empty_cells, possible, solutions
-from apprentice.tasks.episode import Episode
-from apprentice.tasks.questions import same_text
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.questions import same_text
 
 NORMAL = EnvironmentSpec(name="sudoku", settings={"clues": 55, "mistakes": 2})
 MARKED = EnvironmentSpec(name="sudoku", settings={"clues": 77, "marks": True, "mistakes": 0})
@@ -23,7 +23,7 @@ MARKED = EnvironmentSpec(name="sudoku", settings={"clues": 77, "marks": True, "m
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EnvironmentServer]:
-    with local_server("apprentice.envs.serving", "sudoku", "--max-sessions", "64") as url:
+    with local_server("apprentice.envs.serving.serve", "sudoku", "--max-sessions", "64") as url:
         yield EnvironmentServer(url=url, sessions=16)
 
 
@@ -64,7 +64,7 @@ def right_move(game: Any, place: int = 0) -> tuple[int, int, int]:
 
 
 def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another(server: EnvironmentServer):
-    with local_server("apprentice.envs.serving", "sudoku") as other:
+    with local_server("apprentice.envs.serving.serve", "sudoku") as other:
         here, there = NORMAL.make(Session(server)), NORMAL.make(Session(EnvironmentServer(url=other)))
         asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
         here._close()

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Refused, Session
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session
 from apprentice.envs.wordle import policy
 from apprentice.envs.wordle.server import words
-from apprentice.tasks.episode import Episode
-from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.models.tokenizer import build_tokenizer
 
 OPEN = EnvironmentSpec(name="wordle")
 WRONG_FORM = "You tried submitting a word in the wrong format. Please make sure to use squared brackets."
@@ -31,7 +31,7 @@ AMONG_TEN = EnvironmentSpec(name="wordle", settings={"candidates": 10})
 
 @pytest.fixture(scope="module")
 def wordle() -> Iterator[EnvironmentServer]:
-    with local_server("apprentice.envs.serving", "wordle", "--max-sessions", "32") as url:
+    with local_server("apprentice.envs.serving.serve", "wordle", "--max-sessions", "32") as url:
         yield EnvironmentServer(url=url, sessions=16)
 
 
@@ -41,7 +41,7 @@ def other() -> Iterator[EnvironmentServer]:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         write_nltk_data(Path(folder), ["table", "stone", "quick", "apple", "sky"], nouns=["table", "stone", "apple"])
         patch.setenv("NLTK_DATA", folder)
-        with local_server("apprentice.envs.serving", "wordle") as url:
+        with local_server("apprentice.envs.serving.serve", "wordle") as url:
             yield EnvironmentServer(url=url)
 
 

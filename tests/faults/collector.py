@@ -9,12 +9,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 from tests.conftest import TASKS
 
 

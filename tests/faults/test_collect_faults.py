@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.serving.process import local_server
 from tests.conftest import TASKS
 from tests.restartable import RestartableServer
 

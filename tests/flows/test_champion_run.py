@@ -59,8 +59,8 @@ def test_the_first_model_is_promoted_over_the_untrained_student(short: Ran, home
 
 
 def test_the_champion_is_a_checkpoint_that_loads_and_shares_its_weights_with_grpos(short: Ran, home: Path):
-    from apprentice.tasks.rendering import load_tokenizer
-    from apprentice.tasks.student import load_model
+    from apprentice.tasks.models.checkpoints import load_model
+    from apprentice.tasks.models.tokenizer import load_tokenizer
 
     released = home / "artifacts/models/local/toy-model/snapshots" / tags(home)["champion"]
     assert load_model(released).num_parameters() > 0

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.artifacts import GrpoCheckpoint, SftCheckpoint
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.hub import HubStore
-from apprentice.tasks.lineage import lineage_of
-from apprentice.tasks.locate import checkpoint_named
-from apprentice.tasks.store import LocalStore
+from apprentice.tasks.artifacts.hub import HubStore
+from apprentice.tasks.artifacts.lineage import lineage_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.locate import checkpoint_named
+from apprentice.tasks.artifacts.types import GrpoCheckpoint, SftCheckpoint
+from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
-from tests.tasks.test_hub import hub
+from tests.tasks.artifacts.test_hub import hub
 
 assert hub  # a fixture
 

@@ -12,7 +12,7 @@ from tests.hostile.endings import assert_clear_exit
 APPRENTICE = str(Path(sys.executable).with_name("apprentice"))
 BROKEN = """
 from pathlib import Path
-from apprentice.flows.cli_parts import ready, ready_for_flows, told_in_words
+from apprentice.flows.cli.common import ready, ready_for_flows, told_in_words
 
 with told_in_words():
     ready()

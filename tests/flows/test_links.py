@@ -8,7 +8,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
 
-from apprentice.flows.recipe import load_recipe
+from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.report import link_up
 
 TOY = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "toy.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.recipe import load_recipe
+from apprentice.flows.recipe.loading import load_recipe
 from tests.flows.test_retrain import TOY, command, run_command
 
 PARTS = {

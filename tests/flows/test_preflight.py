@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 import yaml
 
-from apprentice.envs.process import local_server
+from apprentice.envs.serving.process import local_server
 from apprentice.flows.preflight import Preflight
-from apprentice.flows.recipe import Recipe, load_recipe
-from apprentice.flows.servers import RunServers
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.stage import StageRun, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.student import build_tokenizer, save
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.models.checkpoints import save
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.reporting.announce import StageRun
+from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear, assert_clear_exit
 from tests.tasks.test_one_prompt import tiny_model
@@ -32,7 +35,7 @@ ECHO = call("echo", '{"message": "hello"}')
 @pytest.fixture(scope="module")
 def echo() -> Iterator[str]:
     """An echo server with room for a whole run."""
-    with local_server("apprentice.envs.serving", "echo", "--max-sessions", "99") as url:
+    with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "99") as url:
         yield url
 
 
@@ -103,7 +106,7 @@ def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path
 
 
 def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(endpoint: Endpoint, tmp_path: Path):
-    with local_server("apprentice.envs.serving", "echo", "--max-sessions", "3") as url:
+    with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "3") as url:
         at = f"env.url={url}"
         said = stopped(recipe(endpoint, at), tmp_path)
         assert "it grants 3; GRPO needs 8, an evaluation uses 20, collection uses 64" in said
@@ -214,7 +217,7 @@ def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpo
         }
         ended = subprocess.run(
             [
-                *(sys.executable, "-c", "from apprentice.flows.cli import app; app()", "run", str(TOY)),
+                *(sys.executable, "-c", "from apprentice.flows.cli.app import app; app()", "run", str(TOY)),
                 *(part for name, value in given.items() for part in ("--set", f"{name}={value}")),
             ],
             cwd=tmp_path,

@@ -13,26 +13,31 @@ from prefect import flow
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.envs.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.examination import guard_questions
 from apprentice.flows.probe import Probed, ladder, probe
-from apprentice.flows.recipe import Recipe, load_recipe
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.reproduce import reproduce
-from apprentice.flows.servers import RunServers
-from apprentice.tasks.artifacts import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.contamination import read_learned
-from apprentice.tasks.difficulty import nearest_to_half
-from apprentice.tasks.episode import prompt
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.evaluate import read_episodes
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.analysis.difficulty import nearest_to_half
+from apprentice.tasks.artifacts.lineage import lineage_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.learned import read_learned
+from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.lineage import lineage_of
-from apprentice.tasks.provenance import Provenance, parent
-from apprentice.tasks.questions import questions, read_questions, same_text
-from apprentice.tasks.rendering import load_tokenizer, row_ids, training_row
-from apprentice.tasks.stage import StageRun, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.student import load_model, save, student
+from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.questions import questions
+from apprentice.tasks.reporting.announce import StageRun
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.student import student
 from tests.flows.test_retrain import TOY
 
 PROBED = 32

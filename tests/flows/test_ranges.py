@@ -11,9 +11,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from apprentice.envs.catalog import CATALOGUE, environment_class
-from apprentice.flows.recipe import Recipe, load_recipe
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.training_specs import Scheduler
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import Scheduler
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
 LOWER = (annotated_types.Ge, annotated_types.Gt, annotated_types.Interval)

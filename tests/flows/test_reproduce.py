@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import pytest
 from prefect import flow
 
-from apprentice.envs.server import EnvironmentServer
-from apprentice.flows.recipe import load_recipe
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.reproduce import Outcome, reproduce
-from apprentice.flows.servers import RunServers
-from apprentice.tasks.artifacts import Artifact, BaseStudent, KeptRollouts, Questions, Rollouts, RolloutShard
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.artifacts.lineage import lineage_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Artifact, BaseStudent, KeptRollouts, Questions, Rollouts, RolloutShard
 from apprentice.tasks.collect import collect
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.engine.work import Work
 from apprentice.tasks.filter import filter_rollouts
-from apprentice.tasks.lineage import lineage_of
 from apprentice.tasks.questions import questions
 from apprentice.tasks.release import weights_of
-from apprentice.tasks.stage import Work
-from apprentice.tasks.store import LocalStore
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
 from tests.flows.test_retrain import BIN, TOY, run_command
 
@@ -153,10 +153,10 @@ def test_a_file_that_was_changed_in_the_folder_stops_it(made: Made):
     ("stage", "says"),
     [
         ("os:system", "none of apprentice.tasks: nothing of it is run"),
-        ("apprentice.flows.cli:app", "none of apprentice.tasks"),
+        ("apprentice.flows.cli.app:app", "none of apprentice.tasks"),
         ("apprentice.tasks.evil.deep:stage", "none of apprentice.tasks"),
         ("apprentice.tasks.nowhere:stage", "This code has no stage apprentice.tasks.nowhere:stage"),
-        ("apprentice.tasks.stage:Work", "This code has no stage apprentice.tasks.stage:Work"),
+        ("apprentice.tasks.engine.stage:Work", "This code has no stage apprentice.tasks.engine.stage:Work"),
         ("apprentice.tasks.collect:collect", "This code has no stage apprentice.tasks.collect:collect that makes Kept"),
         ("", "was made by older code, which wrote down neither its stage nor its recipe"),
     ],

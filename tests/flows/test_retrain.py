@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.specs import Window
+from apprentice.tasks.settings.stages import Window
 from tests.browser import Look, browser
 
 assert browser  # a fixture

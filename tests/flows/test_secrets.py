@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from apprentice.flows.cli.environments.choice import server_at
 from apprentice.flows.compare import check_addresses
-from apprentice.flows.env_choice import server_at
-from apprentice.flows.recipe import load_recipe
-from apprentice.tasks.errors import Stop
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
 from tests.flows.test_retrain import command, environment
 

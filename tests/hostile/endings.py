@@ -6,7 +6,7 @@ purpose, a row each, and the ending that the row must have.
 
 import subprocess
 
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.reporting.errors import Stop
 
 LONGEST = 600
 """Characters of a message that a person still reads."""

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.budget import Budget
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.specs import TeacherSpec
-from apprentice.tasks.teacher import Spent, Teacher, TeacherFailed
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.reporting.errors import Stop, TeacherFailed
+from apprentice.tasks.settings.stages import TeacherSpec
 from tests.endpoint import KEY
 from tests.hostile.endings import assert_clear
 
@@ -184,7 +184,7 @@ def test_the_answer_counts_and_the_money_is_what_it_can_have_been(play: Any, usa
 
 
 def test_a_usage_that_cannot_be_is_told_once(play: Any, capfd: pytest.CaptureFixture[str], monkeypatch: Any):
-    from apprentice.tasks import announce
+    from apprentice.tasks.reporting import announce
 
     told: list[str] = []
     monkeypatch.setattr(announce, "warn", told.append)

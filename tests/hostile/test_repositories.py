@@ -16,21 +16,23 @@ import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts import Artifact, Questions, Release
-from apprentice.tasks.champion import Champions
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.hub import HubStore
-from apprentice.tasks.lineage import lineage_of
-from apprentice.tasks.locate import checkpoint_named
-from apprentice.tasks.provenance import LARGEST, RECORD, ArtifactRecord
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, load_tokenizer
-from apprentice.tasks.specs import BuiltStudent
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.student import _build, load_model
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.hub import HubStore
+from apprentice.tasks.artifacts.lineage import lineage_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.locate import checkpoint_named
+from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord
+from apprentice.tasks.artifacts.types import Artifact, Questions, Release
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import BuiltStudent
+from apprentice.tasks.student import _build
 from tests.hostile.endings import assert_clear
 from tests.hub_server import LocalHub
-from tests.tasks.test_hub import RELEASE, hub, store
-from tests.tasks.test_store import COUNTS, publish
+from tests.tasks.artifacts.test_hub import RELEASE, hub, store
+from tests.tasks.artifacts.test_local import COUNTS, publish
 
 assert hub  # a fixture
 RAN = "CODE_OF_AN_ARTIFACT_RAN"

@@ -7,25 +7,26 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs import session as sessions
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session, SessionLost
-from apprentice.tasks.answer_limits import MOST_BYTES
-from apprentice.tasks.artifacts import Questions
+from apprentice.envs.wire import session as sessions
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session, SessionLost
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.episode import Episode, Message, problems
-from apprentice.tasks.errors import Stop
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.answer_limits import MOST_BYTES
+from apprentice.tasks.episodes.episode import Episode, Message, problems
+from apprentice.tasks.episodes.record import Examined, Record
 from apprentice.tasks.evaluate import examination
-from apprentice.tasks.players import Play, play_alone, play_batched
-from apprentice.tasks.protocols import PROTOCOLS
+from apprentice.tasks.players.play import Play, play_alone, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.questions import ask
-from apprentice.tasks.record import Examined, Record
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.specs import CollectSpec, EvaluateSpec, TeacherSpec, Window
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import CollectSpec, EvaluateSpec, TeacherSpec, Window
+from apprentice.tasks.training.rollouts import Rollouts
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear
 from tests.hostile.odd_wire import odd_wire

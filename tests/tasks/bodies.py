@@ -1,4 +1,4 @@
-"""What the processes of tests/tasks/test_processes.py run: bodies of stages that are found by their names."""
+"""What the processes of tests/tasks/engine/test_processes.py run: bodies of stages that are found by their names."""
 
 import os
 import signal
@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.breaker import SessionLost
-from apprentice.envs.metrics import count
-from apprentice.tasks import announce
-from apprentice.tasks.errors import Stop
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.metrics import count
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.processes import on_processes
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
 from apprentice.tasks.grpo import train_grpo
-from apprentice.tasks.processes import on_processes
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.training_specs import TrainerSpec
-from apprentice.tasks.ways import WAYS, by_factory
-from tests.tasks.test_ways import says
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training.entry_points import WAYS, by_factory
+from apprentice.tasks.training.rollouts import Rollouts
+from tests.tasks.training.test_entry_points import says
 
 SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)
 

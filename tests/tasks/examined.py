@@ -3,11 +3,11 @@
 import json
 from typing import Any, TypeVar
 
-from apprentice.tasks.artifacts import Artifact, Evaluation
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Artifact, Evaluation
+from apprentice.tasks.episodes.record import Examined
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.protocols import PROTOCOLS
-from apprentice.tasks.record import Examined
-from apprentice.tasks.store import LocalStore
+from apprentice.tasks.players.protocols import PROTOCOLS
 
 A = TypeVar("A", bound=Artifact)
 

@@ -9,7 +9,10 @@ from huggingface_hub import DatasetCard, ModelCard
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts import (
+from apprentice.tasks.analysis.comparison import compare_all, with_intervals
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
     Decision,
@@ -23,17 +26,15 @@ from apprentice.tasks.artifacts import (
     SftCheckpoint,
     Verdict,
 )
-from apprentice.tasks.cards import write_card
-from apprentice.tasks.episode import prompt
-from apprentice.tasks.provenance import Provenance, parent
-from apprentice.tasks.record import Record
+from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.release import release
-from apprentice.tasks.specs import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec, TeacherSpec
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
+from apprentice.tasks.settings.stages import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec, TeacherSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.student import student
-from apprentice.tasks.training_specs import GrpoSpec, SftSpec
-from apprentice.tasks.verdict import compare_all, with_intervals
 from tests.tasks.examined import episodes
 
 BUILT = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=256))

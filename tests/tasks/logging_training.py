@@ -9,12 +9,13 @@ from pathlib import Path
 
 import huggingface_hub.constants  # before the tests' own settings, which are offline
 
-from apprentice.tasks.specs import TrackioSpec
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.training import arguments, train
-from apprentice.tasks.training_specs import SftSpec
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.stages import TrackioSpec
+from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.training.trainer import arguments, train
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 

@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session
-from apprentice.tasks.artifacts import Rollouts
-from apprentice.tasks.budget import Budget, BudgetReached
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.collect import collect, collect_shard, play_one
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.journal import check_begun_with
-from apprentice.tasks.record import Record
-from apprentice.tasks.specs import CollectSpec, TeacherSpec, Window
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.store import LocalStore
-from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.teacher import Spent, Teacher, read_key
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.journal import check_begun_with
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.teacher import Spent, Teacher, read_key
+from apprentice.tasks.reporting.errors import BudgetReached, Stop
+from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 from tests.endpoint import KEY, Endpoint, call
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
@@ -173,7 +174,7 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def scripted() -> Iterator[str]:
     settings = '{"dataset": "chain_sum"}'
     with local_server(
-        "apprentice.envs.scripted_teacher", "--environment", "reasoning_gym", "--settings", settings
+        "apprentice.envs.serving.scripted_teacher", "--environment", "reasoning_gym", "--settings", settings
     ) as url:
         yield f"{url}/v1"
 

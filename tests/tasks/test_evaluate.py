@@ -7,17 +7,17 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session
-from apprentice.tasks.episode import Episode, Message
-from apprentice.tasks.errors import Stop
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session
+from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.record import Examined
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players import Play, play_alone, play_batched
-from apprentice.tasks.protocols import PROTOCOLS
-from apprentice.tasks.record import Examined
+from apprentice.tasks.players.play import Play, play_alone, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.reporting.errors import Stop
 
 TUTORIAL_SEEDS = range(999, 1049)
 
@@ -122,7 +122,7 @@ def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_
     scripted = Scripted(perfect(chain_sum))
     records: list[Examined] = []
     plays = [Play(place, seed, question(chain_sum, seed), 0) for place, seed in enumerate(range(40))]
-    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "3") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=5.0)
         with EnvironmentPool(chain_sum, few, 25, said.append) as pool:
             pool.open_ahead().result()
@@ -136,7 +136,7 @@ def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_
 def test_a_session_that_becomes_free_while_an_evaluation_plays_is_used(chain_sum: EnvironmentSpec):
     scripted = Scripted(perfect(chain_sum))
     plays = [Play(place, seed, question(chain_sum, seed), 0) for place, seed in enumerate(range(400))]
-    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "4") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "4") as url:
         server = EnvironmentServer(url=url)
         others = [chain_sum.make(Session(server)) for _ in range(3)]
         for other in others:

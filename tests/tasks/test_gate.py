@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.artifacts import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
-from apprentice.tasks.gate import as_markdown, gate, read_decision
-from apprentice.tasks.record import Examined
-from apprentice.tasks.specs import GateSpec
-from apprentice.tasks.stage import Bench
+from apprentice.tasks.analysis.judgements import as_markdown, read_decision
+from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.gate import gate
+from apprentice.tasks.settings.stages import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
 CLEAN = {

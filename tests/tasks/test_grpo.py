@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.breaker import SessionLost
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.process import local_server
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session
-from apprentice.tasks.contamination import Asked
-from apprentice.tasks.episode import Episode
-from apprentice.tasks.errors import Stop
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.learned import Asked
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.rewards import EnvironmentReward
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.stage import Bench, StandingServers, Work
-from apprentice.tasks.training_specs import GrpoSpec
-from apprentice.tasks.ways import WAYS, row_of
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.rewards import EnvironmentReward
+from apprentice.tasks.training.rollouts import Rollouts
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 
@@ -90,8 +91,8 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
 
-    from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
-    from apprentice.tasks.student import build_tokenizer
+    from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+    from apprentice.tasks.models.tokenizer import build_tokenizer
 
     asked: list[tuple[int, str]] = []
 
@@ -150,7 +151,7 @@ def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_
 
 
 def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, bench: Bench):
-    with local_server("apprentice.envs.serving", "reasoning_gym", "--max-sessions", "3") as url:
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=1.0)
         bench = replace(bench, work=Work(bench.work.store, StandingServers({"reasoning_gym": few}, None)))
         nothing: Any = None

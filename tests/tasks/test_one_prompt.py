@@ -14,13 +14,13 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import policy
-from apprentice.envs.server import EnvironmentServer
-from apprentice.envs.session import Session
-from apprentice.tasks.episode import Episode, prompt
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.ways import by_factory, row_of
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session
+from apprentice.tasks.episodes.episode import Episode, prompt
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.training.entry_points import by_factory, row_of
+from apprentice.tasks.training.rollouts import Rollouts
 
 SEEDS = (5, 6, 7, 8)
 

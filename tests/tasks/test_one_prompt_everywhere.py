@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from apprentice.envs.base import tool_schemas
-from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, policy_of
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.scripted_teacher import policy_of
-from apprentice.envs.server import EnvironmentServer
-from apprentice.flows.recipe import load_recipe
-from apprentice.flows.servers import RunServers
-from apprentice.tasks.episode import Episode, prompt
-from apprentice.tasks.rendering import prompt_ids
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.student import tokenizer_of
-from apprentice.tasks.ways import by_factory
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.episodes.episode import Episode, prompt
+from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.models.tokenizer import tokenizer_of
+from apprentice.tasks.training.entry_points import by_factory
+from apprentice.tasks.training.rollouts import Rollouts
 from tests.bench.environments import recipe_of
 from tests.tasks.test_one_prompt import generated, said, sft_ids
 

@@ -7,10 +7,11 @@ import reasoning_gym
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.questions import questions, read_questions
-from apprentice.tasks.specs import SeedWindows, Window
-from apprentice.tasks.stage import Bench
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.questions import questions
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import SeedWindows, Window
 
 SMALL = EnvironmentSpec(
     name="reasoning_gym",

@@ -8,15 +8,15 @@ import pytest
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.tasks.artifacts import Questions
-from apprentice.tasks.episode import prompt
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.questions import read_questions, same_text
-from apprentice.tasks.rendering import prompt_ids
-from apprentice.tasks.rungs import probe_questions, rung_questions
-from apprentice.tasks.specs import Window
-from apprentice.tasks.stage import Bench
-from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.questions import probe_questions, rung_questions
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import Window
 
 WINDOW = Window(start=10_000, size=60)
 

@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.server import EnvironmentServer
-from apprentice.tasks.artifacts import BaseStudent, Questions
-from apprentice.tasks.episode import Message
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.evaluate import evaluate, evaluate_endpoint, read_episodes
-from apprentice.tasks.rendering import load_tokenizer, parse
-from apprentice.tasks.specs import BuiltStudent, EvaluateSpec, Prices, TeacherSpec
-from apprentice.tasks.stage import Bench, StandingServers
-from apprentice.tasks.student import _build, load_model, save
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.types import BaseStudent, Questions
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers
+from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.rendering import parse
+from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
+from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import BuiltStudent, EvaluateSpec, Prices, TeacherSpec
+from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
 from tests.tasks.examined import published
 from tests.tasks.test_evaluate import question

@@ -9,16 +9,17 @@ import pytest
 from huggingface_hub import HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts import Questions
-from apprentice.tasks.errors import Stop
-from apprentice.tasks.rendering import load_tokenizer
-from apprentice.tasks.specs import BuiltStudent, StudentSpec
-from apprentice.tasks.stage import Bench
-from apprentice.tasks.store import digest
-from apprentice.tasks.student import build_tokenizer, load_model, save, student
-from apprentice.tasks.student_source import pinned
+from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
+from apprentice.tasks.student import student
 from tests.hub_server import LocalHub
-from tests.tasks.test_hub import hub
+from tests.tasks.artifacts.test_hub import hub
 
 assert hub  # a fixture
 

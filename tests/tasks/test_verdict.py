@@ -2,7 +2,8 @@
 
 import pytest
 
-from apprentice.tasks.verdict import compare, compare_all, per_question, unclean, with_intervals
+from apprentice.tasks.analysis.comparison import compare, compare_all, per_question, with_intervals
+from apprentice.tasks.analysis.judgements import unclean
 from tests.tasks.examined import episode, episodes
 
 

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.held_out import evaluation
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.signals import read_signals
-from apprentice.tasks.stage import Bench, Work
-from apprentice.tasks.store import digest
-from apprentice.tasks.student import build_tokenizer
-from apprentice.tasks.training import arguments, keep_log, train
-from apprentice.tasks.training_specs import GrpoSpec
-from apprentice.tasks.watcher import settle, watch
+from apprentice.tasks.analysis.signals import read_signals
+from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.held_out import evaluation
+from apprentice.tasks.training.trainer import arguments, keep_log, train
+from apprentice.tasks.training.watcher import settle, watch
 from tests.tasks.test_one_prompt import tiny_model
 
 SMALL: dict[str, Any] = {

@@ -84,11 +84,3 @@ def accepted(name: str) -> frozenset[str]:
     with _without_downloads():
         dictionary = EnglishDictionary(include_nltk=name == "textarena")
     return frozenset(word for word in dictionary.get_all_words() if len(word) == LETTERS).union(word_list(name))
-
-
-def nouns_of_five_letters() -> tuple[str, ...]:
-    """TextArena's own list of secrets. Raises LookupError without NLTK's data."""
-    loader = object.__new__(WordleEnv)
-    loader.word_length = LETTERS
-    loader._load_word_list()
-    return tuple(loader.word_list)

@@ -12,6 +12,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from .words import GUESSES, LETTERS, word_list
+
 LETTERS, GUESSES = 5, 6
 NAMED = ".\nThe secret is one of: "
 OPEN = ".\nThe secret is an English word of five letters."
@@ -84,3 +86,11 @@ def _of_nltk() -> tuple[str, ...]:
             "the word list 'textarena' is made from NLTK's data, which the server's machine has not: run there "
             "`python -m nltk.downloader words averaged_perceptron_tagger_eng`, or choose words: wordle"
         ) from None
+
+
+def nouns_of_five_letters() -> tuple[str, ...]:
+    """TextArena's own list of secrets. Raises LookupError without NLTK's data."""
+    loader = object.__new__(WordleEnv)
+    loader.word_length = LETTERS
+    loader._load_word_list()
+    return tuple(loader.word_list)

@@ -3,8 +3,8 @@
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tools_text
-from apprentice.envs.waiting import wait_for
-from apprentice.tasks.episode import Episode
+from apprentice.envs.wire.waiting import wait_for
+from apprentice.tasks.episodes.episode import Episode
 from tests.bench.scripts.given import Given, Row
 
 

@@ -2,11 +2,12 @@
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.tasks.episodes.record import Examined
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players import LocalModel, play_batched, plays_of
-from apprentice.tasks.protocols import PROTOCOLS
-from apprentice.tasks.record import Examined
-from apprentice.tasks.specs import EvaluateSpec
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.play import play_batched, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.settings.stages import EvaluateSpec
 from tests.bench.scripts.given import Given
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.server import EnvironmentServer
-from apprentice.flows.recipe import Recipe
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.recipe.recipe import Recipe
 
 Row = dict[str, Any]
 

@@ -1,10 +1,10 @@
 """TRL's GRPOTrainer in the environment."""
 
-from apprentice.tasks.contamination import Asked
-from apprentice.tasks.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.rewards import EnvironmentReward
-from apprentice.tasks.rollouts import Rollouts
-from apprentice.tasks.ways import WAYS, row_of
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.rewards import EnvironmentReward
+from apprentice.tasks.training.rollouts import Rollouts
 from tests.bench.scripts.given import Given, Row
 
 

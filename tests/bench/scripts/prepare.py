@@ -2,9 +2,9 @@
 
 import json
 
+from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.lengths import summarise
-from apprentice.tasks.rendering import row_ids, training_row
-from apprentice.tasks.student import build_tokenizer
+from apprentice.tasks.models.tokenizer import build_tokenizer
 from tests.bench.scripts.given import Given, Row
 
 

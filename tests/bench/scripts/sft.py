@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from apprentice.tasks.rendering import training_row
+from apprentice.tasks.episodes.rendering import training_row
 from tests.bench.scripts.given import Given
 
 

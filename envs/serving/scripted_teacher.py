@@ -1,0 +1,128 @@
+"""A scripted policy behind a local OpenAI-compatible endpoint: same client, same wire as a real teacher.
+
+Run: `python -m apprentice.envs.serving.scripted_teacher --environment reasoning_gym --settings '{"dataset": "chain_sum"}'`
+(prints its URL; ends with its standard input). Serves POST /v1/chat/completions, one tool call an answer; as text where
+the request names no tools.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from apprentice.envs.catalog import policy_of
+from apprentice.envs.serving.process import serve
+
+
+def next_call(
+    environment: str, settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None
+) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the script's next turn. Raises ValueError for a question it does not know."""
+    policy = policy_of(environment)
+    known = {"seed": seed} if getattr(policy, "TAKES_SEED", False) else {}
+    return policy.call(settings, messages, error_rate, **known)
+
+
+class Message(BaseModel):
+    """What the scripts read of a message."""
+
+    role: str
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class Function(BaseModel):
+    name: str
+
+
+class Tool(BaseModel):
+    function: Function
+
+
+class Request(BaseModel):
+    """What is read of a request; the rest is a model's."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    tools: list[Tool] = []
+    seed: int | None = None
+
+    def check_tool(self, name: str) -> None:
+        """Raises ValueError where the script's tool was not offered."""
+        offered = [tool.function.name for tool in self.tools]
+        if offered and name not in offered:
+            raise ValueError(f"the script calls {name}, and the request offers {', '.join(offered)[:200]}")
+
+
+def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> FastAPI:
+    policy_of(environment).check(settings)
+    app = FastAPI(title="scripted teacher")
+    app.exception_handler(RequestValidationError)(_refused)
+
+    @app.post("/v1/chat/completions")
+    async def complete(request: dict[str, Any]) -> Any:
+        try:
+            asked = Request.model_validate(request)
+            json.dumps(request["messages"], ensure_ascii=False).encode()  # half a surrogate cannot be answered
+            tool, arguments = next_call(environment, settings, request["messages"], error_rate, asked.seed)
+            asked.check_tool(tool)
+        except Exception as error:  # a script expects the questions of its own environment, and fails on others anyhow
+            return _refused(None, error)
+        return _completion(request, tool, arguments)
+
+    return app
+
+
+def _refused(_: Any, error: Exception) -> JSONResponse:
+    """As OpenAI refuses a request."""
+    told = (
+        f"the scripted teacher cannot play this: {type(error).__name__}: {error}"[:1000]
+        .encode(errors="replace")
+        .decode()
+    )
+    body = {"error": {"message": told, "type": "invalid_request_error", "param": None, "code": None}}
+    return JSONResponse(body, status_code=400)
+
+
+def _completion(request: dict[str, Any], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    asked = hashlib.sha256(json.dumps(request["messages"]).encode()).hexdigest()  # the same words, the same record
+    call = {"id": f"call_{asked[:24]}", "type": "function", "function": function}
+    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+    if not request.get("tools"):  # it was shown none: it writes the call as a student would
+        written_out = json.dumps({"name": tool, "arguments": arguments})
+        message = {"role": "assistant", "content": f"<tool_call>\n{written_out}\n</tool_call>"}
+    read, written = _tokens(request["messages"]) + _tokens(request.get("tools", [])), _tokens(function)
+    ended = "tool_calls" if message["content"] is None else "stop"
+    return {
+        "id": f"chatcmpl-{asked[:32]}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": request["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": ended}],
+        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+    }
+
+
+def _tokens(part: Any) -> int:
+    """About four characters a token: an estimate, as the script has no tokenizer."""
+    return len(json.dumps(part)) // 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--environment", required=True)
+    parser.add_argument("--settings", type=json.loads, required=True)
+    parser.add_argument("--error-rate", type=float, default=0.1)
+    given = parser.parse_args()
+    serve(make_app(given.environment, given.settings, given.error_rate))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""A session with every server of a mixture, used as one.
+
+In: where each environment of the mixture runs. Out: what a pool holds in place of a `Session` and of a `Breaker`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from apprentice.envs.wire.breaker import Breaker
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Reply, Session, breaker_of
+from apprentice.envs.wire.waiting import wait_for
+
+
+class BreakerOfParts(Breaker):
+    """The mixture is there when all of its servers are."""
+
+    def __init__(self, server: EnvironmentServer, say: Callable[[str], None]):
+        self.parts = {name: breaker_of(part, say) for name, part in server.parts.items()}
+
+    @property
+    def gave_up(self) -> str | None:  # type: ignore[override]
+        return next((part.gave_up for part in self.parts.values() if part.gave_up), None)
+
+    async def wait(self) -> None:
+        for part in self.parts.values():
+            await part.wait()
+
+    async def until_there(self) -> None:
+        for part in self.parts.values():
+            await part.until_there()
+
+    def stop(self) -> None:
+        for part in self.parts.values():
+            part.stop()
+
+
+class SessionOfParts(Session):
+    """One session a server; each environment of the mixture plays over its own."""
+
+    def __init__(
+        self,
+        server: EnvironmentServer,
+        breaker: BreakerOfParts,
+        lease: Callable[[EnvironmentServer], Callable[[], AbstractAsyncContextManager[Any]]],
+    ):
+        self.server = server
+        self._breaker = breaker
+        self._sessions = {name: Session(part, breaker.parts[name], lease(part)) for name, part in server.parts.items()}
+
+    def part(self, name: str) -> Session:
+        """The session in which the environment of that name plays."""
+        return self._sessions[name]
+
+    @property
+    def is_open(self) -> bool:
+        return all(session.is_open for session in self._sessions.values())
+
+    @property
+    def turned_away(self) -> bool:  # type: ignore[override]
+        return any(session.turned_away for session in self._sessions.values())
+
+    def reset(self, **question: Any) -> Reply:
+        raise TypeError("a mixture is played through the sessions of its parts")
+
+    step = reset  # type: ignore[assignment]
+
+    async def open(self, patient: bool = False) -> None:
+        """Opens those of all parts. Raises as `Session.open`."""
+        for session in self._sessions.values():
+            await session.open(patient)
+
+    async def shut(self) -> None:
+        await asyncio.gather(*(session.shut() for session in self._sessions.values()))
+
+    def wait_for_server(self) -> None:
+        wait_for(self._breaker.wait())

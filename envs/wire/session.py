@@ -1,0 +1,280 @@
+"""One session of an OpenEnv server that comes back after a fault.
+
+In: resets and steps as plain dictionaries. Out: `Reply`.
+Why: OpenEnv's client keeps a dead socket for ever, and after a message timed out it hands every later call the reply
+of the one before. So a session that failed in any way is thrown away, and the episode is rebuilt on a new one: the same
+full reset, the same actions again, then the one that failed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import tenacity
+
+from apprentice.envs.wire.breaker import Breaker, SessionLost, why
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.patience import failing_for
+from apprentice.envs.wire.reply import BadReply, Reply, ServerError
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.waiting import wait_for
+
+if TYPE_CHECKING:
+    from apprentice.envs.wire.protocol import WireClient
+
+ATTEMPTS = 8
+"""Times that one exchange is tried while the server is there; waiting for it to come back is not counted."""
+
+
+GRANTED = ("EXECUTION_ERROR", "VALIDATION_ERROR", "UNKNOWN_TYPE")
+"""Errors with which a session that was granted may answer when it is asked for its state."""
+
+
+BROKE = "the server broke in the middle of a step"
+"""What is said of a server's exception that an action caused."""
+
+
+class Refused(Exception):
+    """The server understood and said no: a configuration that it does not accept, an unknown dataset."""
+
+
+class AtCapacity(Exception):
+    """The server grants no further session: it accepts one and closes it with 1000 (OK)."""
+
+
+class Session:
+    """A resilient session. One caller at a time.
+
+    Args:
+        breaker: Shared by the sessions of one pool; a session alone has its own.
+        lease: Entered when the session is first opened, left when it is closed: a share of a limit between runs.
+
+    Attributes:
+        turned_away: In the middle of an episode the server grants this session no place any more; it waits for one.
+    """
+
+    def __init__(
+        self,
+        server: EnvironmentServer,
+        breaker: Breaker | None = None,
+        lease: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+    ):
+        self.server = server
+        self.turned_away = False
+        self._breaker = breaker or breaker_of(server)
+        self._lease = lease
+        self._leased: AsyncExitStack | None = None
+        self._client: WireClient | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._question: dict[str, Any] = {}
+        self._actions: list[dict[str, Any]] = []
+        self._retry = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((OSError, EOFError)),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5.0),
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            reraise=True,
+        )
+        self._wait_for_place = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(AtCapacity),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=failing_for(server.patience),
+            before_sleep=self._note_turned_away,
+            reraise=True,
+        )
+
+    def reset(self, **question: Any) -> Reply:
+        """Starts the episode that `question` names. Raises Refused, BadReply, SessionLost."""
+        self._question, self._actions = question, []
+        return wait_for(self._exchange("reset", question))
+
+    def step(self, action: dict[str, Any]) -> Reply:
+        """Sends one action of the episode that `reset` started. Raises Refused, BadReply, SessionLost."""
+        reply = wait_for(self._exchange("step", action))
+        self._actions.append(action)
+        return reply
+
+    def wait_for_server(self) -> None:
+        """Returns when the server is there, as far as is known. Raises SessionLost."""
+        wait_for(self._breaker.wait())
+
+    def renew(self) -> None:
+        """Leaves the connection: what comes next is sent over a new one."""
+
+        async def leave() -> None:
+            self._throw_away()
+
+        wait_for(leave())
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    def close(self) -> None:
+        """Ends the session on the server, as far as it can still be reached, and gives its lease back."""
+        wait_for(self.shut())
+
+    async def shut(self) -> None:
+        """As `close`, on the loop."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.disconnect()
+        await asyncio.gather(*self._leaving)
+        if self._leased is not None:
+            leased, self._leased = self._leased, None
+            await leased.aclose()
+
+    async def open(self, patient: bool = False) -> None:
+        """Takes a lease and a place on the server. Raises SessionLost; AtCapacity at once unless it is `patient`."""
+        await self._persist(self._connected, patient=patient)
+
+    async def _exchange(self, kind: str, payload: dict[str, Any]) -> Reply:
+        return await self._persist(self._send, kind, payload)
+
+    async def _persist(self, do: Callable[..., Any], *given: Any, patient: bool = True) -> Any:
+        try:
+            return await self._once(do, *given)  # nearly always; what follows costs a tenth of an exchange
+        except (OSError, EOFError):
+            pass
+        except AtCapacity:
+            if not patient:
+                raise
+        try:
+            if patient:
+                return await self._wait_for_place(self._retry.copy(), self._once, do, *given)
+            return await self._retry(self._once, do, *given)
+        except AtCapacity as error:
+            if not patient:
+                raise
+            raise SessionLost(f"{self.server.url} granted no session for {self.server.patience:.0f} s") from error
+        except (OSError, EOFError) as error:
+            raise SessionLost(f"{self.server.url}: {why(error)}, {ATTEMPTS} times in a row") from error
+        finally:
+            self.turned_away = False
+
+    def _note_turned_away(self, _: tenacity.RetryCallState) -> None:
+        self.turned_away = True
+
+    async def _once(self, do: Callable[..., Any], *given: Any) -> Any:
+        """One attempt. Whatever goes wrong in it costs the connection; a failing one is counted by the breaker."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            await self._breaker.wait()
+            result = await do(*given)
+        except Refused:
+            raise
+        except (OSError, EOFError, ConnectionClosed) as error:
+            self._throw_away()
+            self._breaker.failed()
+            raise EOFError(why(error)) from error
+        except BaseException:  # cancelled, or refused a place: an unread reply must never be read later
+            self._throw_away()
+            raise
+        self._breaker.succeeded()
+        return result
+
+    async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
+        is_new = self._client is None
+        client = await self._connected()
+        if is_new and kind == "step":
+            await self._rebuild(client)
+        try:
+            return await client.ask(kind, payload)
+        except ServerError as error:
+            raise meaning(error, kind) from error
+
+    async def _connected(self) -> "WireClient":
+        """The connected client."""
+        if self._client is not None:
+            return self._client
+        if self._leased is None:
+            leased = AsyncExitStack()
+            await leased.enter_async_context(self._lease())
+            self._leased = leased
+        async with self._breaker.opening:
+            await self._breaker.wait()
+            self._client = await connect(self.server)
+        return self._client
+
+    async def _rebuild(self, client: "WireClient") -> None:
+        """Brings a new server session to where the lost one was."""
+        try:
+            await client.ask("reset", self._question)
+            for action in self._actions:
+                await client.ask("step", action)
+        except (BadReply, ServerError) as error:  # it took all of this before
+            raise ConnectionError(f"the episode could not be played again up to where it was: {error}") from error
+
+    def _throw_away(self) -> None:
+        """Leaves the connection; saying goodbye to a server that hangs takes long, and nobody waits for it."""
+        if self._client is not None:
+            count("reconnects")
+            leaving = asyncio.create_task(self._client.disconnect())
+            self._client = None
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+
+def breaker_of(server: EnvironmentServer, say: Callable[[str], None] = lambda text: None) -> Breaker:
+    """A circuit breaker that looks for the server by opening a session."""
+    return Breaker(server, lambda: probe(server), say)
+
+
+def wait_until_there(server: EnvironmentServer, say: Callable[[str], None]) -> None:
+    """Returns when the server answers; waits for it, and wakes its Space, for its `patience`. Raises SessionLost."""
+    wait_for(breaker_of(server, say).until_there())
+
+
+def meaning(error: ServerError, kind: str) -> Exception:
+    """What a server's error says of the message: it refuses it, it broke on it, or it is not up to answering now."""
+    if error.code == "VALIDATION_ERROR" or (error.code == "EXECUTION_ERROR" and kind == "reset"):
+        return Refused(str(error))
+    if error.code == "EXECUTION_ERROR":
+        return BadReply(f"{BROKE}: {error}")
+    return ConnectionError(str(error))
+
+
+async def connect(server: EnvironmentServer) -> "WireClient":
+    """A connected client whose session the server has granted. Raises AtCapacity, OSError, EOFError.
+
+    Being accepted says nothing: a session over the limit is accepted and closed. So the session's state is asked for.
+    """
+    from websockets.exceptions import ConnectionClosed
+
+    from apprentice.envs.wire.protocol import MOST_MB, WireClient
+
+    client = WireClient(
+        server.url,
+        connect_timeout_s=min(10.0, server.message_timeout),
+        message_timeout_s=server.message_timeout,
+        max_message_size_mb=MOST_MB,
+    )
+    await client.connect()
+    try:
+        await client.ask_state()
+    except ConnectionClosed as closed:
+        if closed.rcvd is not None and closed.rcvd.code == 1000:
+            raise AtCapacity from closed
+        raise EOFError(f"connection closed ({closed})") from closed
+    except ServerError as error:
+        if error.code in GRANTED:
+            return client
+        await client.disconnect()
+        raise (AtCapacity() if error.code == "CAPACITY_REACHED" else ConnectionError(str(error))) from error
+    except BadReply as bad:
+        await client.disconnect()
+        raise ConnectionError(f"it does not speak OpenEnv's wire: {bad}") from bad
+    except BaseException:
+        await client.disconnect()
+        raise
+    return client
+
+
+async def probe(server: EnvironmentServer) -> None:
+    """Returns when the server answers. Raises OSError, EOFError when it does not."""
+    try:
+        client = await connect(server)
+    except AtCapacity:
+        return
+    await client.disconnect()

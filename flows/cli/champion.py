@@ -1,0 +1,78 @@
+"""`apprentice champion show | history | rollback RECIPE`: which model is the champion, and how it became so."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apprentice.flows.cli.common import RECIPE, SET, prepared, told_in_words
+
+if TYPE_CHECKING:
+    from apprentice.tasks.artifacts.champion import Champions
+    from apprentice.tasks.artifacts.local import LocalStore
+
+champion_app = typer.Typer(no_args_is_help=True, help="See, and take back, what the gate promoted.")
+
+
+@champion_app.command()
+def show(recipe: RECIPE, set_: SET = None) -> None:
+    """Say which model is the champion, and what the gate found."""
+    with told_in_words():
+        champion, store = champions_of(recipe, set_)
+        current = champion.current()
+        if current is None:
+            print("There is no champion yet: the gate has let no model through.")
+            return
+        from apprentice.tasks.analysis.judgements import as_markdown, read_decision
+        from apprentice.tasks.reporting.announce import say
+
+        folder = store.fetch(current)
+        say(as_markdown(read_decision(folder)))
+        print(f"{current.repository}@{current.revision}")
+        print(folder)
+
+
+@champion_app.command()
+def history(recipe: RECIPE, set_: SET = None) -> None:
+    """List every change of champion, the first one first."""
+    with told_in_words():
+        champion, store = champions_of(recipe, set_)
+        current = champion.current()
+        rows = [
+            {
+                "": "→" if current is not None and change.revision == current.revision else "",
+                "number": str(change.number),
+                "at": change.at,
+                "how": change.how,
+                "revision": change.revision[:12],
+            }
+            for change in champion.history()
+        ]
+        if not rows:
+            print("There was no champion yet.")
+            return
+        from apprentice.tasks.reporting.announce import table
+
+        table("champions", f"Champions of {store.project}", rows)
+
+
+@champion_app.command()
+def rollback(
+    recipe: RECIPE,
+    to: Annotated[int | None, typer.Option(help="The change to go back to; the one before when left out.")] = None,
+    set_: SET = None,
+) -> None:
+    """Make an earlier champion the champion again. What is taken back is not promoted again by itself."""
+    with told_in_words():
+        release = champions_of(recipe, set_)[0].roll_back(to)
+        print(f"The champion is {release.repository}@{release.revision} again.")
+
+
+def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":
+    """The champions of a recipe's project, and its store."""
+    chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.store import open_store
+    from apprentice.tasks.artifacts.champion import Champions
+
+    store = open_store(chosen)
+    return Champions(store), store

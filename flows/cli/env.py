@@ -1,0 +1,101 @@
+"""`apprentice env list | serve NAME | check URL | play NAME`: the environments, and the servers that run them."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from apprentice.flows.cli.common import JSON, SET, ready, told_in_words
+
+env_app = typer.Typer(no_args_is_help=True, help="See, serve, check and play the environments.")
+
+NAME = Annotated[str, typer.Argument(help="As `apprentice env list` names it.")]
+FROM_RECIPE = Annotated[Path | None, typer.Option("--recipe", help="Whose settings and sizes are taken.")]
+SETTINGS = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="One of the environment's settings. Repeatable."),
+]
+
+
+@env_app.command(name="list")
+def list_(json_: JSON = False) -> None:
+    """List the environments: tools, turns, rewards, extras, recipes."""
+    with told_in_words():
+        from apprentice.flows.cli.environments.catalogue import catalogue, rows
+
+        _table(rows())
+        if json_:
+            print(json.dumps({"envs": catalogue()}, ensure_ascii=False))
+
+
+@env_app.command()
+def serve(
+    name: NAME,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free one.")] = 8000,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 64,
+) -> None:
+    """Serve an environment on 127.0.0.1 until Ctrl-C."""
+    with told_in_words("Nothing is served."):
+        ready()
+        from apprentice.flows.cli.environments.serve import serve_environment
+
+        serve_environment(name, port, max_sessions)
+
+
+@env_app.command()
+def check(
+    url: Annotated[str, typer.Argument(help="http://…, or https://OWNER-NAME.hf.space of a Space.")],
+    environment: Annotated[str | None, typer.Option(help="Which one it is to serve; left out, it is asked.")] = None,
+    recipe: FROM_RECIPE = None,
+    json_: JSON = False,
+    set_: SET = None,
+) -> None:
+    """Say whether a server will do for an environment or a recipe: exit code 0, or 1 with what to do about it."""
+    with told_in_words("Nothing was changed."):
+        ready()
+        from apprentice.flows.cli.environments.check import check as look
+        from apprentice.flows.cli.environments.verdict import as_json, chosen_for, verdict
+
+        server, spec, needs = chosen_for(url, environment, recipe, set_)
+        checked = look(server, spec, needs)
+        _table([{"": each.what, "is": each.verdict, "found": each.found, "do": each.fix} for each in checked.findings])
+        print(verdict(server, spec, checked))
+        if json_:
+            print(json.dumps(as_json(server, spec, needs, checked), ensure_ascii=False))
+        if not checked.ok:
+            raise typer.Exit(1)
+
+
+@env_app.command()
+def play(
+    name: NAME,
+    seed: Annotated[int | None, typer.Option(min=0, help="Names the question; any one when left out.")] = None,
+    set_: SETTINGS = None,
+    url: Annotated[str | None, typer.Option(help="A server that runs; left out, one is started here.")] = None,
+    recipe: FROM_RECIPE = None,
+) -> None:
+    """Play an episode yourself. Ctrl-D leaves it."""
+    with told_in_words("The episode was left."):
+        ready()
+        from apprentice.flows.cli.environments.play import sit_down
+
+        with sit_down(name, set_, url, recipe) as environment:
+            from apprentice.flows.cli.environments.play import any_seed
+            from apprentice.flows.cli.environments.play import play as play_it
+
+            try:
+                play_it(environment, any_seed() if seed is None else seed)
+            except EOFError:
+                print("\nThe episode was left.")
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for place, column in enumerate(rows[0]):
+        shown.add_column(column, overflow="fold", no_wrap=place > 0 and column == "recipes")
+    for row in rows:
+        shown.add_row(*(str(value) for value in row.values()))
+    Console(highlight=False, markup=False).print(shown)

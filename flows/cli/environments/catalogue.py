@@ -1,0 +1,128 @@
+"""What the catalogue holds: for each environment its tools, turns, reward streams, extra and recipes.
+
+In: the catalogue, the recipes that lie in `deployments/recipes/`. Out: rows for a person, dictionaries for machines.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from apprentice.envs.base import ToolEnvironment, tools_of
+from apprentice.envs.catalog import CATALOGUE, ExtraMissing, check_extra, environment_class
+from apprentice.tasks.training.rewards import Stream, streams_of_parts
+
+RECIPES = Path(__file__).resolve().parents[3] / "deployments" / "recipes"
+
+
+def catalogue() -> list[dict[str, Any]]:
+    """Every environment, as JSON."""
+    return [_told(name) for name in CATALOGUE]
+
+
+def _told(name: str) -> dict[str, Any]:
+    environment, cls = _example(name), environment_class(name)
+    parts = environment._parts() if environment else [object.__new__(cls)]  # tools and streams are the class's own
+    recipes = recipes_of(name)
+    needed = {name}.union(*(_mixed_in(path) for path in recipes))
+    return {
+        "name": name,
+        "what": CATALOGUE[name],
+        "tools": [tool.__name__ for part in parts for tool in tools_of(part)],
+        "turns": environment.max_turns if environment else None,
+        "streams": {stream.called: stream.weight for stream in streams_of_parts(parts)},
+        "extras": sorted({environment_class(each).extra[0] for each in needed} - {""}),
+        "installed": all(map(is_installed, needed)),
+        "recipe": _one_of(recipes, name, laptop=False),
+        "laptop": _one_of(recipes, name, laptop=True),
+        "recipes": [_shown(path) for path in recipes],
+    }
+
+
+def rows() -> list[dict[str, str]]:
+    """Every environment, as a person reads it."""
+    return [
+        {
+            "environment": f"{each['name']}: {each['what']}{_extra(each)}",
+            "tools": "\n".join(each["tools"]),
+            "turns": str(each["turns"] or "–"),
+            "rewards": "\n".join(_weighed(name, weight) for name, weight in each["streams"].items()),
+            "recipes": "\n".join([_stem(each["recipe"]), _stem(each["laptop"])]),
+        }
+        for each in catalogue()
+    ]
+
+
+def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
+    """Settings under which an environment is known to run, and the recipe that has them; its defaults where none is
+    needed. Raises ValidationError where there is no recipe and it has no defaults."""
+    cls = environment_class(name)
+    try:
+        cls.Settings.model_validate({})
+        return {}, ""
+    except ValidationError:
+        for path in sorted(recipes_of(name), key=lambda path: "laptop" not in path.stem):
+            return _read(path)["environment"].get("settings", {}), _shown(path)
+        raise
+
+
+def is_installed(name: str) -> bool:
+    """Whether its server can run here."""
+    try:
+        check_extra(name)
+    except ExtraMissing:
+        return False
+    return True
+
+
+def recipes_of(name: str) -> list[Path]:
+    """The recipes that train in an environment, by name."""
+    return [path for path in sorted(RECIPES.glob("*.yaml")) if _read(path)["environment"].get("name") == name]
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    """A recipe as it stands in its file."""
+    return yaml.safe_load(path.read_text())
+
+
+def _mixed_in(path: Path) -> set[str]:
+    return {part["name"] for part in _read(path)["environment"].get("settings", {}).get("parts", {}).values()}
+
+
+def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
+    """The recipe that bears the environment's name, else the first; of those for a model, or of those for a laptop."""
+    fitting = [path for path in recipes if bool(_read(path).get("student", {}).get("build")) == laptop]
+    fitting.sort(key=lambda path: (name not in path.stem.replace("-", "_"), "laptop" not in path.stem))
+    return _shown(fitting[0]) if fitting else None
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(RECIPES.parent.parent))
+
+
+def _example(name: str) -> ToolEnvironment | None:
+    """An instance to look at, under its defaults or a recipe's settings; None where neither is there."""
+    cls = environment_class(name)
+    try:
+        return cls(cls.Settings.model_validate(settings_from_a_recipe(name)[0]))
+    except ValidationError:
+        return None
+
+
+def _weighed(stream: str, weight: float) -> str:
+    called = "reward" if stream == Stream().name else stream
+    return called if weight == 1 else f"{called} × {weight:g}"
+
+
+def _stem(recipe: str | None) -> str:
+    return Path(recipe).stem if recipe else "–"
+
+
+def _extra(told: dict[str, Any]) -> str:
+    """The extra that its server needs, and whether it is there."""
+    if not told["extras"]:
+        return ""
+    return f". Extra: {', '.join(told['extras'])}{'' if told['installed'] else ' (not installed)'}"

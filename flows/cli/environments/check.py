@@ -1,0 +1,251 @@
+"""Whether a server will do for an environment and a recipe, and how to mend it where it will not.
+
+In: a server, an environment, how many sessions are needed. Out: findings, each with what to do about it.
+`apprentice env check` shows them all; a run looks at the same ones before it buys anything, and stops at a wrong one.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import AtCapacity, Refused, SessionLost
+from apprentice.envs.wire.space import Space
+from apprentice.envs.wire.waiting import wait_for
+from apprentice.flows.cli.environments.probe import Seen, Timed, play_a_few
+from apprentice.flows.recipe.recipe import Recipe
+
+AT_ONCE = 16
+"""Sessions that are opened together."""
+PATIENCE = 10.0
+"""Seconds for which a server may fail while it is looked at."""
+SEEDS = range(5)
+"""Of the questions that are asked where no recipe says which."""
+
+
+class Needs(NamedTuple):
+    """Sessions that a run holds at once."""
+
+    grpo: int
+    """A run stops before it buys anything where there are fewer."""
+    evaluate: int
+    """With fewer it plays smaller batches, as collection does."""
+    collect: int
+
+    @staticmethod
+    def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
+        """Of a whole run, or of one that has no GRPO or no collection ahead."""
+        rollouts = recipe.grpo.sessions() * recipe.grpo.processes
+        return Needs(rollouts if grpo else 0, recipe.evaluate.batch_size, recipe.env.sessions if collect else 0)
+
+    def __str__(self) -> str:
+        grpo = f"GRPO needs {self.grpo}, " if self.grpo else ""
+        evaluate = f"an evaluation uses {self.evaluate}, " if self.evaluate else ""
+        collect = f"collection uses {self.collect}" if self.collect else ""
+        return f"{grpo}{evaluate}{collect}".removesuffix(", ")
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Literal["right", "slower", "wrong"]
+    found: str
+    fix: str = ""
+    may_pass: bool = False
+    """It may come right by itself, such as a server that is started, or a Space that wakes up."""
+
+
+class Checked(NamedTuple):
+    """What was found."""
+
+    findings: list[Finding]
+    granted: int
+    latency_ms: dict[str, float]
+    questions: Sequence[str] = ()
+    """Those that were asked."""
+
+    @property
+    def wrong(self) -> Finding | None:
+        """The first thing that is wrong."""
+        return next((finding for finding in self.findings if finding.verdict == "wrong"), None)
+
+    @property
+    def ok(self) -> bool:
+        return self.wrong is None
+
+
+def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, seeds: Sequence[int] = SEEDS) -> Checked:
+    """Looks no further where a thing is wrong on which the rest stands."""
+    hurried = server.model_copy(update={"patience": min(PATIENCE, server.patience)})
+    if (answered := answers(server)).verdict == "wrong":
+        return Checked([answered], 0, {})
+    opened = [Timed(hurried) for _ in range(max(2, *needs))]
+    try:
+        trouble = wait_for(_open(opened))
+        granted = [session for session in opened if session.is_open]
+        sessions = _sessions(len(granted), needs, trouble)
+        if not granted:
+            return Checked([answered, sessions], 0, {})
+        seen = _seen(server, spec, granted[:2], seeds)
+    finally:
+        wait_for(_shut(opened))
+    if isinstance(seen, Finding):
+        return Checked([answered, sessions, seen], len(granted), {})
+    latency = {"reset": 1000 * median(seen.resets)} | ({"step": 1000 * median(seen.steps)} if seen.steps else {})
+    return Checked([answered, sessions, *_judged(seen, spec, latency)], len(granted), latency, seen.questions)
+
+
+def _seen(
+    server: EnvironmentServer, spec: EnvironmentSpec, sessions: list[Timed], seeds: Sequence[int]
+) -> Seen | Finding:
+    """What it does in a few episodes, or why they cannot be played."""
+    try:
+        return play_a_few(spec, sessions, seeds)
+    except Refused as refused:
+        return _foreign(server, spec, f"it refuses a reset or a step: {refused}")
+    except SessionLost as lost:
+        if isinstance(lost.__cause__, BadReply):
+            return _foreign(server, spec, f"its replies are not those of {spec.name} ({lost})")
+        return Finding("wire", "wrong", f"it went away: {lost}", "See the server's own log; check again.")
+    except Exception as error:  # whatever the class stumbles over in the replies of another environment
+        return _foreign(server, spec, f"its replies are not those of {spec.name} ({type(error).__name__}: {error})")
+
+
+def answers(server: EnvironmentServer) -> Finding:
+    """Whether an OpenEnv server is there."""
+    import httpx
+
+    runs = f"See that it runs there and that this machine reaches it.{_of_the_space(server)}"
+    no_server = f"{server.url} is not the address of an OpenEnv server; a Space's is https://OWNER-NAME.hf.space"
+    try:
+        answer = httpx.get(f"{server.url}/health", timeout=server.message_timeout, follow_redirects=True)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Finding("health", "wrong", f"it does not answer ({type(error).__name__}: {error})", runs, may_pass=True)
+    if answer.status_code in (401, 403):
+        return Finding("health", "wrong", f"it answers {answer.status_code}", "Make the Space public: it is private.")
+    if answer.status_code >= 500:
+        return Finding("health", "wrong", f"it answers {answer.status_code}: it sleeps, starts or fails", runs, True)
+    if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
+        return Finding("health", "wrong", f"/health is no OpenEnv server's (status {answer.status_code})", no_server)
+    return Finding("health", "right", "it answers")
+
+
+def calls_itself(server: EnvironmentServer) -> str:
+    """The name that a server gives itself, such as EchoEnvironment; empty where it gives none."""
+    import httpx
+
+    try:
+        told = httpx.get(f"{server.url}/metadata", timeout=server.message_timeout, follow_redirects=True).json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return ""
+    return str(told.get("name") or "") if isinstance(told, dict) else ""
+
+
+def known_as(name: str) -> str | None:
+    """The environment of the catalogue that a server's name means."""
+    plain = name.lower().removesuffix("environment").removesuffix("env").replace("_", "").replace("-", "")
+    return next((each for each in CATALOGUE if each.replace("_", "") == plain), None)
+
+
+async def _open(sessions: Sequence[Timed]) -> str:
+    """Opens those that the server grants; returns why another one failed to open, where that is not the server's limit.
+
+    A failed connection is tried again, by itself; one that is refused for want of room, once more after the others.
+    """
+    refused: list[Timed] = []
+    for start in (0, *range(1, len(sessions), AT_ONCE)):  # the first one alone: a server that opens none shows it there
+        batch = sessions[start : start + AT_ONCE] if start else sessions[:1]
+        for session, error in zip(batch, await _each_opened(batch), strict=True):
+            if isinstance(error, AtCapacity):
+                refused.append(session)
+            elif error is not None:
+                return str(error)
+        if refused:  # those of a connection that failed may still be counted
+            await asyncio.sleep(0.2)
+            errors = [each for each in await _each_opened(refused) if each is not None]
+            if errors:
+                return next((str(each) for each in errors if not isinstance(each, AtCapacity)), "")
+            refused.clear()
+    return ""
+
+
+async def _each_opened(sessions: Sequence[Timed]) -> list[AtCapacity | SessionLost | None]:
+    results = await asyncio.gather(*(session.open() for session in sessions), return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException) and not isinstance(each, AtCapacity | SessionLost):
+            raise each
+    return results  # type: ignore[return-value]
+
+
+async def _shut(sessions: Sequence[Timed]) -> None:
+    await asyncio.gather(*(session.shut() for session in sessions), return_exceptions=True)
+
+
+def _sessions(granted: int, needs: Needs, trouble: str) -> Finding:
+    """`trouble`: why no more could be opened, where it was not the server's limit."""
+    most = max(needs)
+    if granted >= max(most, 1):
+        return Finding(
+            "sessions", "right", f"it grants {granted} and more; {needs}" if most else f"it grants {granted}"
+        )
+    if trouble:
+        found = f"it opens {granted or 'none'}, and the next one failed: {trouble}; {needs}"
+        fix = "See the server's own log, and that it is an OpenEnv server; check again."
+        return Finding("sessions", "slower" if granted >= max(needs.grpo, 1) else "wrong", found, fix)
+    found = f"it grants {granted}; {needs}"
+    fix = f"Raise max_concurrent_envs on the server (MAX_CONCURRENT_ENVS={most}; env serve --max-sessions {most})"
+    if granted < needs.grpo:
+        lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs have ended"
+        return Finding("sessions", "wrong", found, f"{fix}, {lower}.")
+    if not granted:
+        return Finding("sessions", "wrong", found, f"{fix}, or wait until other runs have ended.")
+    return Finding("sessions", "slower", found, f"{fix}; a run goes on with fewer, more slowly.")
+
+
+def _judged(seen: Seen, spec: EnvironmentSpec, latency: dict[str, float]) -> Iterator[Finding]:
+    newer = f"Serve this version of it: apprentice env serve {spec.name}"
+    yield Finding("wire", "right", f"reset and step are those of {spec.name}")
+    if seen.questions != seen.again:
+        yield Finding("seeds", "wrong", "the same seed asked two different questions", newer)
+    elif len(set(seen.questions)) == 1 < len(seen.questions):
+        yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds asked one and the same question", newer)
+    else:
+        yield Finding("seeds", "right", "the same seed asked the same question in two sessions")
+    low, high = spec.make().reward_range
+    if seen.broken:
+        yield Finding("reward", "wrong", f"an episode could not be played: {seen.broken[0]}", newer)
+    elif odd := [reward for reward in seen.rewards if not low <= reward <= high]:
+        yield Finding("reward", "wrong", f"a reward was {odd[0]}, not {low:g} to {high:g}", newer)
+    elif seen.rewards:
+        yield Finding("reward", "right", f"rewards were {min(seen.rewards):g} to {max(seen.rewards):g}")
+    if "step" not in latency:
+        yield Finding("step", "wrong", "no step was played: the tool sent none", "Name other settings, or a recipe.")
+    took = ", ".join(f"a {what} {each:.1f} ms" for what, each in latency.items())
+    yield Finding("latency", "right", f"{took} (median of {len(seen.resets)} and {len(seen.steps)})")
+
+
+def _foreign(server: EnvironmentServer, spec: EnvironmentSpec, found: str) -> Finding:
+    name = calls_itself(server)
+    told = f"; it calls itself {name}" if name else ""
+    other = known_as(name)
+    fix = f"Name a server of {spec.name}, such as that of: apprentice env serve {spec.name}"
+    if other and other != spec.name:
+        fix = f"It serves another environment: --environment {other}"
+    elif other:
+        fix = f"Correct the environment's settings, or serve this version of it: apprentice env serve {spec.name}"
+    return Finding("wire", "wrong", found + told, fix)
+
+
+def _of_the_space(server: EnvironmentServer) -> str:
+    """What is known of the Space; a sleeping one is woken by having been asked."""
+    if server.space:
+        space = Space(server.space)
+        space.wake()
+        return f" {space}."
+    if ".hf.space" in server.url:
+        return " A sleeping Space wakes when it is asked: check again in a minute; a paused one its owner starts."
+    return ""

@@ -1,0 +1,96 @@
+"""Which environment is meant, under which settings, and where it runs: what `env check` and `env play` begin with.
+
+In: a name, a recipe, settings, a URL, as a person types them. Out: an `EnvironmentSpec` and an `EnvironmentServer`.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from apprentice.envs.catalog import EnvironmentSpec, environment_class
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
+from apprentice.flows.recipe.loading import explain, load_recipe, override_field
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+
+ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/?#]+)")
+
+
+def settings_class(name: str) -> type[BaseModel]:
+    """The settings of an environment. Raises Stop with the nearest name where there is none."""
+    try:
+        return environment_class(name).Settings
+    except ValueError as unknown:
+        raise Stop(
+            f"There is no such environment: {unknown}", "See those that there are: apprentice env list"
+        ) from None
+
+
+def environment_of(
+    name: str, settings: dict[str, Any] | None = None, overrides: list[str] | None = None
+) -> tuple[EnvironmentSpec, str]:
+    """The environment under these settings, or its defaults, or a recipe's, and what is to be said about that.
+
+    Raises Stop for a name that is unknown, or settings that it refuses.
+    """
+    known, source = settings_class(name), ""
+    try:
+        if settings is None and not overrides:
+            settings, source = settings_from_a_recipe(name)
+        changed: dict[str, Any] = {"settings": dict(settings or {})}
+        for each in overrides or []:
+            override_field(changed, f"settings.{each}")
+        known.model_validate(changed["settings"])
+    except ValidationError as error:
+        raise Stop(
+            f"{name} does not take these settings:\n{explain(error, known)}",
+            f"Name others with --set, such as --set {next(iter(known.model_fields), 'name')}=…, or take a recipe's "
+            "with --recipe.",
+        ) from None
+    spec = EnvironmentSpec(name=name, settings=changed["settings"])
+    return spec, f"Settings are those of {source}." if source else ""
+
+
+def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
+    """A recipe of which environment and sizes are looked at. Raises Stop."""
+    try:
+        given = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        given = None  # `load_recipe` says what is wrong with it
+    student = given.get("student") if isinstance(given, dict) else None
+    if isinstance(student, dict) and student.get("model") and not student.get("revision"):
+        overrides = ["student.revision=any", *(overrides or [])]  # which commit it is does not matter here
+    return load_recipe(path, overrides or [])
+
+
+def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentServer]:
+    """A recipe's own environment, that of a guard rail or one of a mixture, and where it runs.
+
+    Raises Stop where it has no such one.
+    """
+    for spec in (recipe.environment, *(guard.environment for guard in recipe.guards)):
+        if spec.name == name:
+            return spec, recipe.server_of(name)
+    for part in recipe.environment.mixed.values():
+        if part.name == name:
+            return part, recipe.env.parts.get(name, recipe.env)
+    raise Stop(f"The recipe {recipe.name} trains in {recipe.environment.name}, not in {name}.", "Name that one.")
+
+
+def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentServer:
+    """A server by its address. Raises Stop for what is none."""
+    if page := ON_THE_HUB.match(url):
+        host = re.sub(r"[^a-z0-9]+", "-", f"{page[1]}-{page[2]}".lower())
+        raise Stop(f"{page[0]} is the Space's page, not its server.", f"Name the server: https://{host}.hf.space")
+    known = (like or EnvironmentServer()).model_dump(exclude={"url", "image", "local"})
+    try:
+        return EnvironmentServer(url=url.rstrip("/"), **known)
+    except ValidationError as error:
+        raise Stop(
+            f"That is no address of a server: {explain(error, EnvironmentServer).strip()}.",
+            "Name one that begins with http:// or https://.",
+        ) from None

@@ -1,0 +1,112 @@
+"""What runs, waits or failed on Prefect's server, and why: `apprentice status`.
+
+In: the server that PREFECT_API_URL names. Out: rows for people and for machines.
+"""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterNextScheduledStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.types._datetime import now
+from prefect.utilities.urls import url_for
+
+from apprentice.flows.runtime.place import place_of
+from apprentice.tasks.reporting.announce import in_words
+
+BEGUN = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
+WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
+COMMAND = "a command"
+PROCESS = re.compile(r"[\w.-]+:\d+")
+"""A tag that names a host and a process."""
+WAITS_FOR = {
+    "Late": "a worker of pool {pool}: none has taken it",
+    "AwaitingConcurrencySlot": "a run of the same recipe to end",
+    "AwaitingRetry": "its next try",
+    "Scheduled": "its time",
+    "Pending": "its process to begin",
+}
+
+
+def status(hours: float) -> dict[str, list[dict[str, str]]]:
+    """What goes on, what went wrong within so many hours, and which workers there are; the newest first.
+
+    Returns: `local` runs of commands, `runs` of deployments, `failed`, `workers`, each a list of rows of text.
+    """
+    with get_client(sync_client=True) as client:
+        flows: dict[Any, str] = {}
+        going = [_row(client, run, flows) for run in _unfinished(client)]
+        since = now("UTC") - timedelta(hours=hours)
+        wrong = [run for run in _runs(client, WENT_WRONG) if run.end_time is not None and run.end_time > since]
+        return {
+            "local": [row for row in going if row["started by"] == COMMAND],
+            "runs": [row for row in going if row["started by"] != COMMAND],
+            "failed": [_row(client, run, flows) for run in wrong],
+            "workers": [
+                {
+                    "pool": pool.name,
+                    "worker": worker.name,
+                    "status": str(worker.status.value if worker.status else "unknown").lower(),
+                    "last heard": _ago(worker.last_heartbeat_time),
+                }
+                for pool in client.read_work_pools()
+                for worker in client.read_workers_for_work_pool(pool.name)
+            ],
+        }
+
+
+def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
+    """Those that began, wait, or are to begin within the hour; the rest of the calendar is Prefect's interface's."""
+    soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
+    return _newest_first([*_runs(client, BEGUN), *_runs(client, [StateType.SCHEDULED], soon)])
+
+
+def _runs(
+    client: SyncPrefectClient, states: list[StateType], planned: FlowRunFilterNextScheduledStartTime | None = None
+) -> list[FlowRun]:
+    in_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+    of = FlowRunFilter(state=in_state, next_scheduled_start_time=planned)
+    return _newest_first(
+        client.read_flow_runs(flow_run_filter=of, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=100)
+    )
+
+
+def _newest_first(runs: list[FlowRun]) -> list[FlowRun]:
+    return sorted(runs, key=lambda run: run.start_time or run.expected_start_time or run.created or now("UTC"))[::-1]
+
+
+def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict[str, str]:
+    assert run.state is not None
+    if run.flow_id not in flows:
+        flows[run.flow_id] = client.read_flow(run.flow_id).name
+    pool, worker = place_of(run)
+    why = WAITS_FOR.get(run.state.name or "", "").format(pool=pool)
+    return {
+        "run": run.name,
+        "flow": flows[run.flow_id],
+        "state": run.state.name or "",
+        "since": _ago(run.state.timestamp),
+        "started by": COMMAND if run.deployment_id is None else "a deployment",
+        "where": ", ".join(filter(None, (pool, worker))) or _process_of(run),
+        "begun": str(run.run_count),
+        "why": " ".join((f"waits for {why}" if why else run.state.message or "").split())[:300],
+        "url": url_for(run) or "",
+    }
+
+
+def _process_of(run: FlowRun) -> str:
+    """Where a command runs, as its tag says."""
+    host, _, number = next((tag for tag in run.tags if PROCESS.fullmatch(tag)), "").rpartition(":")
+    return f"{host}, process {number}" if host else "a process of someone's"
+
+
+def _ago(then: Any) -> str:
+    return f"{in_words((now('UTC') - then).total_seconds())} ago" if then is not None else "never"

@@ -1,0 +1,53 @@
+"""Examines models of Inspect AI's providers on a recipe's environment: `apprentice evaluate --protocol inspect`.
+
+In: a recipe, models as Inspect names them. Out: the same report as that of `compare`; Inspect's logs stay in the store.
+"""
+
+from typing import Any
+
+from prefect import flow
+
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.flows.compare import compared
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.flows.runtime.store import open_store
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.players.inspect_run import records_of, run_inspect
+from apprentice.tasks.players.inspect_task import episodes_task
+from apprentice.tasks.questions import exam
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.settings.stages import EvaluateSpec, Window
+
+
+@flow(name="inspect", flow_run_name="{recipe.name}-inspect", result_serializer="json")
+def inspect_models(
+    recipe: Recipe,
+    models: list[str],
+    spec: EvaluateSpec,
+    window: Window,
+    serves_student: bool = False,
+    base_url: str | None = None,
+) -> dict[str, Any]:
+    """Examines each model, as Inspect names it, on the first questions of the window. Raises Stop."""
+    store = open_store(recipe)
+    logs = store.root / "inspect" / recipe.name
+    episodes, kept = {}, {}
+    with RunServers(recipe) as servers:
+        asked = exam(Work(store, servers), recipe.environment, window, spec.questions)
+        rows = read_questions(store.fetch(asked), "evaluate")
+        server = servers.environment(recipe.environment.name)
+        tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens
+        temperature = spec.temperature if spec.decoding == "sampled" else 0.0
+        for model in models:
+            with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases) as pool:
+                task = episodes_task(pool, recipe.environment, rows, tokens, temperature, spec.samples, serves_student)
+                kept[model] = run_inspect(task, model, logs, base_url)["log"]
+            episodes[model] = records_of(kept[model])
+    report = compared(episodes, dict.fromkeys(models), "inspect")
+    for model in models:
+        report["models"][model]["log"] = str(kept[model])
+        announce.console.print(f"  Inspect's log of {model}: {kept[model]}")
+    return report

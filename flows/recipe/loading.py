@@ -1,0 +1,107 @@
+"""TODO."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+
+RENAMED = {"server": "env"}
+"""What sections were called in recipes of before."""
+
+
+def load_recipe(path: Path, overrides: list[str]) -> Recipe:
+    """Reads and checks a recipe. Raises Stop for a missing, malformed or wrong one."""
+    try:
+        given = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none beside it"
+        raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes there: {known}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a file of YAML.") from None
+    except yaml.YAMLError as error:
+        raise Stop(f"{path} is not valid YAML: {error}", "Correct the line that it names.") from None
+    if not isinstance(given, dict):
+        raise Stop(f"{path} holds no recipe.", "Start from one in deployments/recipes/.")
+    for override in overrides:
+        override_field(given, override)
+    _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        raise Stop(f"{path} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
+
+
+def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe with some of its fields changed for one run, each `path=value`. Raises Stop."""
+    if not overrides:
+        return recipe
+    given = recipe.as_parameters()
+    for override in overrides:
+        override_field(given, override)
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        raise Stop(
+            f"The overrides do not fit the recipe {recipe.name}:\n{explain(error)}", "Correct them and run again."
+        ) from None
+
+
+def override_field(recipe: dict[str, Any], override: str) -> None:
+    """Sets one field, `path=value`, in what a recipe's file holds. Raises Stop for another form, or no YAML."""
+    path, equals, value = override.partition("=")
+    if not equals or not path:
+        raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
+    *parents, last = path.split(".")
+    for name in parents:
+        if recipe.get(name) is None:
+            recipe[name] = {}
+        recipe = recipe[name]
+        if not isinstance(recipe, dict):
+            raise Stop(f"--set {path}=…: {name} has no fields.", "Check the path against the recipe.")
+    try:
+        recipe[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise Stop(f"--set {path}=…: what stands after = is no YAML.", "Close its brackets and quotes.") from None
+
+
+def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:
+    """Who names a model on the command line means that model, not the file's script; and the other way round."""
+    teacher, script = recipe.get("teacher"), {"teacher.scripted_error_rate"}
+    model = {"teacher.model", "teacher.base_url"}
+    if not isinstance(teacher, dict):
+        return
+    for override, replaced in ((model, script), (script, model)):
+        if any(teacher.get(path.partition(".")[2]) is not None for path in override & named):
+            for path in replaced - named:
+                teacher.pop(path.partition(".")[2], None)
+
+
+def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:
+    """One line a mistake in a `whole`: its path, what is wrong, and for an unknown field the nearest known one."""
+    lines = []
+    for mistake in error.errors():
+        path = ".".join(str(part) for part in mistake["loc"]) or "recipe"
+        message = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            known = _fields_at(mistake["loc"][:-1], whole)
+            name = RENAMED.get(str(mistake["loc"][-1]), str(mistake["loc"][-1]))
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            message = f"unknown field; did you mean {near[0]}?" if near else f"unknown field; known: {', '.join(known)}"
+        lines.append(f"  {path}: {message}")
+    return "\n".join(lines)
+
+
+def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    for name in path:
+        if isinstance(name, int):  # an item of a list, whose type is found already
+            continue
+        annotation = model.model_fields[name].annotation if name in model.model_fields else None
+        candidates = [annotation, *get_args(annotation)]
+        model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
+    return list(model.model_fields)

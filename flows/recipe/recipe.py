@@ -1,0 +1,225 @@
+"""One YAML file describes one whole run.
+
+In: a file and `path=value` overrides. Out: a frozen `Recipe`. Unknown fields are refused with their path and the
+nearest known name.
+"""
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.recipe.sections import SHIFT, GuardSpec, StoreSpec, WindowSpecs
+from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.settings.spec import Spec
+from apprentice.tasks.settings.stages import (
+    CollectSpec,
+    EvaluateSpec,
+    GateSpec,
+    LengthsSpec,
+    ProbeSpec,
+    Reporter,
+    SeedWindows,
+    StudentSpec,
+    TeacherSpec,
+    TrackioSpec,
+    Window,
+)
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.training.rewards import streams_of
+
+BLOCK = 100_000_000
+"""Seeds between the windows of two purposes."""
+
+
+class Recipe(BaseModel):
+    """A whole run."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    """Names the repositories: lower case, digits, dots, dashes."""
+    seed: int = Field(default=0, ge=0, lt=BLOCK // SHIFT)
+    """Of weights, order and sampling; it also moves the windows of training. That of the evaluation stays: what it asks
+    is kept out of every training, so models of all seeds can be compared on questions that none has seen."""
+    environment: EnvironmentSpec
+    env: EnvironmentServer = EnvironmentServer()
+    store: StoreSpec = StoreSpec()
+    trackio: TrackioSpec = TrackioSpec()
+    report_to: list[Reporter] = ["trackio"]
+    """Who is sent the curves of trainings while they grow, such as [trackio, wandb]; changes nothing of what is made.
+    Weights & Biases and MLflow are set up by their own environment variables."""
+    windows: WindowSpecs
+    teacher: TeacherSpec
+    student: StudentSpec
+    collect: CollectSpec = CollectSpec()
+    lengths: LengthsSpec = LengthsSpec()
+    sft: SftSpec = SftSpec()
+    probe: ProbeSpec = ProbeSpec()
+    grpo: GrpoSpec = GrpoSpec()
+    evaluate: EvaluateSpec = EvaluateSpec()
+    guards: list[GuardSpec] = []
+    gate: GateSpec = GateSpec()
+
+    def seed_windows(self) -> SeedWindows:
+        """The three windows with their starts."""
+        windows = {}
+        for block, (purpose, window) in enumerate(self.windows):
+            moved = 0 if purpose == "evaluate" else self.seed * SHIFT
+            start = block * BLOCK + moved if window.start is None else window.start
+            windows[purpose] = Window(start=start, size=window.size)
+        return SeedWindows(**windows)
+
+    def at_revision(self, named: str) -> "Recipe":
+        """The recipe for a revision of what serves its environment: `revision`, or `owner/space@revision`.
+
+        As it is when none is named, or that of a Space which it does not use.
+        """
+        space, at, revision = named.rpartition("@")
+        if not revision or (at and space != self.env.space):
+            return self
+        return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
+
+    def with_student_pinned(self) -> "Recipe":
+        """The recipe with its student by its commit, or by the content of its folder. Raises Stop."""
+        return self.model_copy(update={"student": pinned(self.student)})
+
+    def for_work(self) -> dict[str, Any]:
+        """What the stages of a run share of it, by the arguments of `Work`."""
+        reporting = {"trackio": self.trackio, "report_to": self.report_to}
+        return {"recipe": self.for_record(), "trusted": [self.student], **reporting}
+
+    def as_parameters(self) -> dict[str, Any]:
+        """The recipe as a deployment's parameters: JSON, without what environments fill in, which is the code's."""
+        filled = {"environment": {"version", "code"}}
+        return self.model_dump(mode="json", exclude={**filled, "guards": {"__all__": filled}})
+
+    def for_record(self) -> dict[str, Any]:
+        """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
+        servers and store were."""
+        without: Any = {"env": True, "store": True, "trackio": True, "report_to": True, "guards": {"__all__": {"env"}}}
+        whole = self.model_dump(mode="json", exclude=without)
+        return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
+
+    def server_of(self, environment: str) -> EnvironmentServer:
+        """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
+        if environment == self.environment.name:
+            return self.env
+        return next(guard.env for guard in self.guards if guard.environment.name == environment)
+
+    def mixed_in(self, environment: str) -> list[str]:
+        """The environments of which the mixtures of that name consist; none for one that is no mixture."""
+        specs = [self.environment, *self.rungs(), *(guard.environment for guard in self.guards)]
+        return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
+
+    def rungs(self) -> list[EnvironmentSpec]:
+        """The environment under the settings of each rung that GRPO may train on; none without a ladder."""
+        own = self.environment.model_dump(exclude={"version", "code"})
+        return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in self.grpo.auto_difficulty]
+
+    def guard_window(self, place: int) -> Window:
+        """The seeds of the guard rail at `place`: twice its questions, as repeated ones are skipped."""
+        start = (len(WindowSpecs.model_fields) + place) * BLOCK
+        return Window(start=start, size=2 * self.guards[place].questions)
+
+    @model_validator(mode="after")
+    def _guards_have_names_of_their_own(self) -> "Recipe":
+        windows = [("guards." + guard.name, self.guard_window(place)) for place, guard in enumerate(self.guards)]
+        for purpose, window in self.seed_windows():
+            for name, guarded in windows:
+                if max(window.start, guarded.start) < min(window.seeds().stop, guarded.seeds().stop):
+                    raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {guarded.start}); move it")
+        names = [guard.name for guard in self.guards]
+        if len(names) != len(set(names)):
+            raise ValueError(f"two guards bear one name: {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _rungs_can_be_chosen_from(self) -> "Recipe":
+        ladder = self.grpo.auto_difficulty
+        for place, settings in enumerate(ladder):
+            try:
+                EnvironmentSpec(name=self.environment.name, settings=settings)
+            except ValidationError as error:
+                raise ValueError(f"grpo.auto_difficulty.{place}: {error.errors()[0]['msg']}") from None
+            if settings in ladder[:place]:
+                raise ValueError(f"grpo.auto_difficulty.{place} is the same as one before it")
+        if ladder and not self.probe.questions:
+            raise ValueError("grpo.auto_difficulty is chosen from by a probe: set probe.questions, such as 48")
+        return self
+
+    def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
+        """The recipe's environment and those of its guard rails, by the sections that say where they run."""
+        own = {"env": (self.environment, self.env)}
+        return own | {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
+
+    @model_validator(mode="after")
+    def _parts_are_of_a_mixture(self) -> "Recipe":
+        for where, (environment, server) in self._played_where().items():
+            mixed = self.mixed_in(environment.name)
+            if mixed and not server.is_local:
+                raise ValueError(f"{where}: a mixture has no server of its own; name those of {where}.parts")
+            for name in server.parts:
+                if name not in mixed:
+                    known = f"known: {', '.join(mixed)}" if mixed else "this is no mixture"
+                    raise ValueError(f"{where}.parts: {name!r} is no environment of {environment}; {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _servers_are_one_for_each_environment(self) -> "Recipe":
+        """Who plays in an environment plays on one server, whoever asks for it."""
+        known: dict[str, tuple[str, tuple[str, str]]] = {}
+        for where, (environment, server) in self._played_where().items():
+            if where != "env" and environment.name == self.environment.name and server.is_local:
+                continue  # a guard in the recipe's own environment is played where that is
+            of_it = {environment.name: (where, server)} if not environment.mixed else {}
+            for part in environment.mixed.values():
+                of_it[part.name] = (f"{where}.parts.{part.name}", server.parts.get(part.name, server))
+            for name, (place, there) in of_it.items():
+                at = there.url, there.image
+                other, before = known.setdefault(name, (place, at))
+                if before != at:
+                    raise ValueError(
+                        f"{other} and {place} name two servers for {name}; an environment has one in a run"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_of_streams(self) -> "Recipe":
+        known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
+        for name in self.grpo.reward_weights:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ValueError(f"grpo.reward_weights: {self.environment} has no reward stream {name!r}; {hint}")
+        return self
+
+    @model_validator(mode="after")
+    def _parity_trains(self) -> "Recipe":
+        if self.evaluate.protocol != "parity":
+            raise ValueError(
+                f"evaluate.protocol {self.evaluate.protocol!r} does not see every answer and decides nothing; "
+                "use it with `apprentice evaluate --protocol`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _windows_are_disjoint(self) -> "Recipe":
+        self.seed_windows()
+        return self
+
+    @model_validator(mode="after")
+    def _script_exists(self) -> "Recipe":
+        if self.teacher.scripted_error_rate is not None:
+            from apprentice.envs.catalog import policy_of
+
+            policy_of(self.environment.name).check(self.environment.settings)
+        return self

@@ -1,0 +1,83 @@
+"""The Prefect server that a command's flows report to: the one that PREFECT_API_URL names, or a temporary one.
+
+In: the environment. Out: a server that answers until this process ends. Raises Stop where there is none.
+"""
+
+import atexit
+import os
+import time
+from contextlib import ExitStack
+
+import httpx
+from prefect.context import refresh_global_settings_context
+from prefect.settings import get_current_settings
+
+from apprentice.envs.serving.process import ServerFailed, local_server
+from apprentice.flows.runtime.run_guard import guarded
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.shared_server import TEMPORARY, shared
+
+TRIES = 3
+TIMEOUT = 5.0
+
+
+_held = ExitStack()
+"""What ends with this process, after Prefect's own threads have sent what they hold."""
+atexit.register(_held.close)
+
+
+def start_prefect_server() -> None:
+    """Sees to it that a server answers from now on until this process ends."""
+    _check_proxy()
+    if shared():
+        check_answers(server_url())
+        _held.enter_context(guarded())
+        return
+    if server_url():  # the temporary one is there already
+        return
+    try:
+        url = f"{_held.enter_context(local_server('apprentice.flows.runtime.temporary_server'))}/api"
+    except ServerFailed as failed:
+        raise Stop(
+            f"Prefect's temporary server did not start: {failed}.",
+            "Name another folder for it with PREFECT_HOME, or a server that runs with PREFECT_API_URL.",
+        ) from failed
+    os.environ |= {"PREFECT_API_URL": url, TEMPORARY: url}
+    refresh_global_settings_context()
+
+
+def server_url() -> str:
+    """As Prefect's settings name it: PREFECT_API_URL, or the active profile."""
+    return get_current_settings().api.url or ""
+
+
+def check_answers(url: str) -> None:
+    """Raises Stop where no Prefect server answers."""
+    why = ""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(1.0)
+        try:
+            answer = httpx.get(f"{url}/health", timeout=TIMEOUT)
+            if answer.status_code in (401, 403):  # it is there; the flow says what it wants
+                return
+            if answer.is_success and answer.text.strip() == "true":
+                return
+            why = f"HTTP {answer.status_code}" if not answer.is_success else "what answers is another program"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = str(error).rstrip(".") or type(error).__name__
+    raise Stop(
+        f"Prefect's server at {url} does not answer: {why}.",
+        "Start it (prefect server start), correct PREFECT_API_URL, or unset it to run without.",
+    )
+
+
+def _check_proxy() -> None:
+    """Raises Stop where the environment names a proxy that httpx cannot use."""
+    try:
+        httpx.Client().close()
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise Stop(
+            f"The proxy that the environment names cannot be used: {' '.join(str(error).split())}",
+            "Correct or unset http_proxy, https_proxy and all_proxy; for SOCKS, pip install 'httpx[socks]'.",
+        ) from None

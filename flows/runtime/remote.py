@@ -1,0 +1,76 @@
+"""Starts a run of a deployed recipe on its work pool, from a terminal: `apprentice run --on POOL RECIPE`.
+
+In: a recipe's file and overrides. Out: a scheduled flow run of the deployment that bears the recipe's name. Only the
+overrides are sent; a file that is not what was deployed is refused, so that what runs is what the file says.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+
+from apprentice.flows.recipe.loading import load_recipe, with_overrides
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.shared_server import shared
+
+MISSING = object()
+
+
+def start_on(pool: str, path: Path, overrides: Sequence[str]) -> FlowRun:
+    """Schedules the run and returns at once. Raises Stop."""
+    check_server()
+    wanted = load_recipe(path, list(overrides))
+    deployment = _deployment_of(wanted, pool, path)
+    deployed = with_overrides(Recipe.model_validate(deployment.parameters["recipe"]), overrides)
+    ours, theirs = (each.as_parameters() | {"store": None} for each in (wanted, deployed))
+    if changed := next(_differences(ours, theirs), None):
+        raise Stop(
+            f"{path} is not what is deployed as retrain/{wanted.name}: {changed} differs.",
+            f"Deploy it again (apprentice deploy {path} --pool {pool}), with the --set options of this run or without.",
+        )
+    named = f"{wanted.name}-seed{wanted.seed}"
+    changed_here = {"overrides": list(overrides)}
+    run = run_deployment(deployment.id, parameters=changed_here, flow_run_name=named, timeout=0)
+    assert isinstance(run, FlowRun)
+    return run
+
+
+def check_server() -> None:
+    """Raises Stop where no Prefect server is named."""
+    if not shared():
+        raise Stop(
+            "No Prefect server is named.",
+            "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
+        )
+
+
+def _deployment_of(recipe: Recipe, pool: str, path: Path) -> DeploymentResponse:
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(f"retrain/{recipe.name}")
+        except ObjectNotFound:
+            raise Stop(
+                f"There is no deployment retrain/{recipe.name} on Prefect's server.",
+                f"Create it: apprentice deploy {path} --pool {pool}",
+            ) from None
+    if found.work_pool_name != pool:
+        raise Stop(
+            f"retrain/{recipe.name} is deployed on the pool {found.work_pool_name}, not on {pool}.",
+            f"Name that one (--on {found.work_pool_name}), or deploy it there: apprentice deploy {path} --pool {pool}",
+        )
+    return found
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """The paths at which two recipes differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in {**one, **other}:
+            yield from _differences(one.get(name, MISSING), other.get(name, MISSING), f"{path}.{name}".lstrip("."))
+    elif one != other:
+        yield path

@@ -1,0 +1,47 @@
+"""The folder of a run's report: made when the run begins, gone again where it fails.
+
+In: where runs are kept, a recipe. Out: a folder named by recipe, seed and time. Raises Stop where there cannot be one.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+
+
+def check_runs(runs: Path) -> None:
+    """Raises Stop where no folder can be made; makes nothing."""
+    there = next(each for each in (runs.absolute(), *runs.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise _impossible(runs, f"{there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _impossible(runs, f"{there} cannot be written")
+
+
+@contextmanager
+def run_folder(runs: Path, recipe: Recipe) -> Iterator[Path]:
+    """A folder with the recipe as it was run; a run that fails in the block leaves none."""
+    check_runs(runs)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    folder = runs.absolute() / f"{recipe.name}-seed{recipe.seed}-{stamp}"
+    try:
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
+    except OSError as error:
+        raise _impossible(runs, error.strerror or str(error)) from error
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _impossible(runs: Path, why: str) -> Stop:
+    return Stop(f"The run's folder cannot be made in {runs}: {why}.", "Name another place with --runs.")

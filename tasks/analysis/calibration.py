@@ -1,0 +1,63 @@
+"""How far the teacher and the environment's scorer can be trusted: the teacher's answers beside the environment's own.
+
+In: `Rollouts`. Out: the teacher's accuracy with its interval, overall and by kind of question, and how often the
+reward and a plain comparison with the environment's own answer disagree (a lenient scorer, several right answers).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.base import traits_of
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.analysis.slices import grouped
+from apprentice.tasks.analysis.statistics import rate_interval
+
+
+def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
+    """The teacher against the environment. Episodes without a valid call are in the denominator, those that
+    infrastructure lost are counted apart: no outage is the teacher's mistake."""
+    instance = environment.make()
+    lost = 0
+    right: dict[int, float] = {}
+    kinds: dict[str, dict[int, int | str]] = {}
+    compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
+    with (rollouts / "rollouts.jsonl").open() as lines:
+        for place, row in enumerate(map(json.loads, lines)):
+            if row["failed_at"] not in ("", "teacher"):
+                lost += 1
+                continue
+            right[place] = float(row["reward"] == 1.0)
+            if len(row["messages"]) > 1:
+                for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
+                    kinds.setdefault(trait, {})[place] = kind
+            answer = _handed_in(row["messages"])
+            if row["correct"] and answer is not None:
+                same = "same text" if answer.strip() == row["correct"].strip() else "other text"
+                compared[f"{same}, {'right' if right[place] else 'not right'}"] += 1
+    return {
+        "episodes": len(right),
+        "lost": lost,
+        **_rate(list(right.values())),
+        "compared": compared,
+        "slices": [
+            {"trait": trait, "kind": kind, "n": len(places), **_rate([right[place] for place in places])}
+            for trait, by_place in kinds.items()
+            for kind, places in grouped(by_place).items()
+            if len(places) < len(right)
+        ],
+    }
+
+
+def _rate(right: list[float]) -> dict[str, Any]:
+    return {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+
+
+def _handed_in(messages: list[dict[str, Any]]) -> str | None:
+    """The one argument of the last call, where it has one and only one."""
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    try:
+        given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
+    except json.JSONDecodeError:
+        return None
+    return str(next(iter(given.values()))) if isinstance(given, dict) and len(given) == 1 else None

@@ -1,0 +1,48 @@
+"""What is wrong with tool calls that do not parse, for people: a letter that nobody sees may be all of it.
+
+In: a conversation. Out: a line for each call of it that is no JSON, or breaks off.
+"""
+
+import json
+import re
+from typing import Any
+
+from apprentice.tasks.reporting.visible import visible
+
+WRITTEN = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+"""A call as the chat template spells it; one that does not parse stays in the text."""
+
+
+def faults_of_calls(messages: list[dict[str, Any]]) -> list[str]:
+    faults = []
+    for message in messages:
+        if message["role"] != "assistant":
+            continue
+        for body, end in WRITTEN.findall(message.get("content") or ""):
+            faults.append(_fault(body, end))
+        faults += [_json_fault(call["function"]["arguments"]) for call in message.get("tool_calls") or []]
+    return [fault for fault in faults if fault]
+
+
+def _fault(body: str, end: str) -> str:
+    if not end:
+        return "it breaks off before </tool_call>"
+    if fault := _json_fault(body):
+        return fault
+    called = json.loads(body)
+    if not isinstance(called, dict) or not {"name", "arguments"} <= called.keys():
+        return "it is no object with name and arguments"
+    return ""
+
+
+def _json_fault(text: Any) -> str:
+    """Where text is no JSON, and why; empty where it is."""
+    try:
+        json.loads(text) if isinstance(text, str) else None
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 1]
+        at = f"at {visible(found)!r}" if found.isprintable() and found else f"at the invisible {visible(found)}"
+        return f"{error.msg}, character {error.pos + 1}, {at if found else 'at its end'}"
+    except RecursionError:
+        return "it is nested too deeply"
+    return ""

@@ -1,0 +1,85 @@
+"""Reads a GRPO run's curves for what they are, and says in a sentence what to do.
+
+In: the trainer's log history, and the rules by which it was watched. Out: the reward delta as the walkthrough defines
+it, with its interval, and a diagnosis.
+The rules: with beta = 0 there is no reference model, so no KL term explains a fall. Saturation is the share of groups
+whose rewards are all equal (`frac_reward_zero_std`), not `reward_std`, which is taken over the batch: groups [1, 1] and
+[0, 0] show 0.58 there and teach nothing. The delta compares different questions and is noisy; held-out evaluation
+decides.
+"""
+
+from statistics import mean
+from typing import Any, NamedTuple
+
+from apprentice.tasks.analysis.signals import ADVICE, are_dead, have_no_signal, reward_of
+from apprentice.tasks.analysis.statistics import Interval, welch_interval
+from apprentice.tasks.settings.signals import GrpoSignals
+
+RULES = GrpoSignals()
+"""Those of a training whose recipe says nothing of them."""
+ENDS = 5
+"""Logged rewards at either end that are averaged (walkthrough, section 10)."""
+
+
+class Reading(NamedTuple):
+    """What the curves say. Rewards are shares of 1.0; `ci` is that of the delta."""
+
+    reward_initial: float
+    reward_final: float
+    delta: float
+    ci: Interval | None
+    logs: int
+    dead_groups: float
+    """Mean of frac_reward_zero_std over the last logs."""
+    diagnosis: str
+    advice: str
+
+
+def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Reading:
+    """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without one."""
+    rewards = [reward for entry in log if (reward := reward_of(entry)) is not None]
+    if not rewards:
+        raise ValueError("the log holds no rewards; lower grpo.logging_steps")
+    first, last = rewards[:ENDS], rewards[-ENDS:]
+    dead = [entry["frac_reward_zero_std"] for entry in log if entry.get("frac_reward_zero_std") is not None]
+    delta = mean(last) - mean(first)
+    ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
+    ends = mean(first), mean(last), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:])
+    diagnosis, advice = _judge(*ends, beta, rules)
+    return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), diagnosis, advice)
+
+
+def _judge(
+    first: float,
+    last: float,
+    ci: Interval | None,
+    logs: int,
+    dead_first: float,
+    dead_last: float,
+    beta: float,
+    rules: GrpoSignals,
+) -> tuple[str, str]:
+    if ci is None and logs < 2 * ENDS:
+        return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."
+    if first >= rules.high:
+        return (
+            "too easy",
+            f"The reward was at {first:.0%} before GRPO began; make the task harder (environment.settings).",
+        )
+    if have_no_signal(dead_first, first, rules):
+        return "no signal", ADVICE["no_signal"]
+    if ci is not None and ci[1] < 0:
+        cause = (
+            "With beta = 0 no KL term pulls the policy back; look at the learning rate and the number of steps."
+            if beta == 0
+            else "Look at the learning rate, at beta, and stop earlier."
+        )
+        return "fell", f"The reward fell during training. {cause}"
+    if are_dead(dead_last, rules):
+        return "saturated", ADVICE["saturated"]
+    if ci is None or ci[0] <= 0:
+        return (
+            "flat",
+            "The reward's rise is within its noise: more steps, a larger batch, or a higher learning rate.",
+        )
+    return "learning", "The reward rose and groups still differ: more steps may give more."

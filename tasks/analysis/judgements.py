@@ -1,0 +1,50 @@
+"""TODO."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.settings.stages import GateSpec
+
+
+def read_verdict(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "verdict.json").read_text())
+
+
+def unclean(shared: dict[str, Any]) -> str:
+    """Why nothing is compared, and what to do."""
+    return (
+        f"Nothing was compared: training has seen {shared['shared_with_training']} of the {shared['questions']} "
+        f"questions by text ({shared['share']:.1%}; gate.max_overlap allows {shared['limit']:.1%}) and "
+        f"{shared['shared_seeds']} by seed. Move windows.evaluate, or make the task wider (environment.settings)."
+    )
+
+
+def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:
+    """The rules, as they are kept with a decision: whether a later recipe has others is seen by them."""
+    return {"gate": spec.model_dump(mode="json"), "guards": allowances}
+
+
+def read_decision(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "decision.json").read_text())
+
+
+def as_markdown(decision: dict[str, Any]) -> str:
+    """The verdict for people: promoted or kept, and every rule with what was found."""
+    rival = {"champion": "the champion", "base": "the untrained student; there was no champion"}[decision["rival"]]
+    idle = {
+        f"guard rail {row['guard']}": f" It was at {row['before']['accuracy']:.1%}: it could not fall by more."
+        for row in decision.get("guards", [])
+        if row["before"]["accuracy"] <= decision["decided_by"]["guards"][row["guard"]]
+    }
+    lines = [
+        f"**{'Promoted' if decision['promoted'] else 'Not promoted'}**, compared with {rival}.",
+        "",
+        "| rule | holds | found |",
+        "| --- | --- | --- |",
+        *(
+            f"| {rule['rule']} | {'yes' if rule['holds'] else '**no**'} | {rule['found']}{idle.get(rule['rule'], '')} |"
+            for rule in decision["rules"]
+        ),
+    ]
+    return "\n".join(lines) + "\n"

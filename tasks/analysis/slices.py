@@ -1,0 +1,111 @@
+"""Where a model is right and where it is not: accuracy by kind of question, and the episodes to look at.
+
+In: the episodes of one or of several models on the same questions. Out: rows for tables, episodes for reading.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from apprentice.tasks.analysis.statistics import rate_interval
+from apprentice.tasks.episodes.record import Examined
+
+MOST_KINDS = 8
+"""Kinds of one trait that get a row of their own; the rarest of more are put together."""
+FAILURES = 10
+SAMPLES = 4
+
+Episodes = dict[str, list[Examined]]
+
+
+def slices(episodes: Episodes) -> list[dict[str, Any]]:
+    """A row a trait and kind: how many questions, and each model's accuracy with its interval.
+
+    The traits are the environment's (terms, digits, sign, …), and the turns that the last model took.
+    """
+    last = list(episodes)[-1]
+    values = {name: _by_question(records) for name, records in episodes.items()}
+    rows = []
+    for trait, kinds in _traits(episodes[last]).items():
+        for kind, places in grouped(kinds).items():
+            models = {}
+            for name, by_question in values.items():
+                right = [by_question[place] for place in places]
+                models[name] = {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+            rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
+    return rows
+
+
+def _by_question(records: list[Examined]) -> dict[int, float]:
+    """The share of a question's samples that are right, by its first sample's place."""
+    samples: dict[int, list[bool]] = {}
+    for record in records:
+        samples.setdefault(record.place - record.sample, []).append(record.is_right)
+    return {place: sum(right) / len(right) for place, right in samples.items()}
+
+
+def _traits(records: list[Examined]) -> dict[str, dict[int, int | str]]:
+    """For each trait with more than one kind, and not the same as another: the kind of every question. Turns are those
+    of an episode, and no trait of a question that was answered several times."""
+    several = any(record.sample for record in records)
+    found: dict[str, dict[int, int | str]] = {}
+    for record in records:
+        if record.sample == 0:
+            turns = {} if several else {"turns": record.turns}
+            for trait, kind in (json.loads(record.traits) | turns).items():
+                found.setdefault(trait, {})[record.place] = kind
+    different: dict[str, dict[int, int | str]] = {}
+    for trait, kinds in found.items():
+        if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word's length is its answer's, too
+            different[trait] = kinds
+    return different
+
+
+def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:
+    """The places of each kind, in the order of the kinds, the rarest together."""
+    groups: dict[int | str, list[int]] = {}
+    for place, kind in kinds.items():
+        groups.setdefault(kind, []).append(place)
+    frequent = sorted(groups, key=lambda kind: -len(groups[kind]))[:MOST_KINDS]
+    order: Callable[[int | str], Any] = lambda kind: (isinstance(kind, str), kind)  # noqa: E731
+    named = {str(kind): groups[kind] for kind in sorted(frequent, key=order)}
+    rest = [place for kind, places in groups.items() if kind not in frequent for place in places]
+    return named | ({"others": rest} if rest else {})
+
+
+def worst(episodes: Episodes) -> list[Examined]:
+    """The last model's ten worst failures: first what an earlier model had right, then the lowest reward, then no
+    valid call."""
+    *earlier, last = episodes.values()
+    once_right = {record.place for records in earlier for record in records if record.is_right}
+    failed = [record for record in last if not record.is_right]
+    return sorted(failed, key=lambda r: (r.place not in once_right, r.score, r.valid, r.place))[:FAILURES]
+
+
+def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
+    """Questions on which the models differ, with what each of them said; the first questions where they do not."""
+    places = [record.place for record in next(iter(episodes.values())) if record.sample == 0]
+    by_place = {name: {record.place: record for record in records} for name, records in episodes.items()}
+
+    def differ(place: int) -> bool:
+        return len({records[place].is_right for records in by_place.values()}) > 1
+
+    chosen = sorted(places, key=lambda place: (not differ(place), place))[:SAMPLES]
+    rows = []
+    for place in sorted(chosen):
+        said = {name: records[place] for name, records in by_place.items()}
+        first = next(iter(said.values()))
+        correct = next((record.correct for record in said.values() if record.correct), "")
+        answers = {name: {"said": spoken(record), "reward": record.reward} for name, record in said.items()}
+        rows.append({"seed": first.seed, "question": first.question, "correct": correct, "models": answers})
+    return rows
+
+
+def spoken(record: Examined) -> str:
+    """What the model said in an episode, calls as `tool(arguments)`, turns separated by arrows."""
+    return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
+
+
+def _line(message: dict[str, Any]) -> str:
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
+    return " ".join([message.get("content") or "", *calls]).strip()

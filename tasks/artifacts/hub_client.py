@@ -1,0 +1,120 @@
+"""How the Hub is asked: patiently while it is away or busy, and with words where it refuses.
+
+In: a call of huggingface_hub. Out: its answer, or a `Stop` that says which permission is missing; never the token.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import tenacity
+
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.patience import failing_for
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.failures import failure_of
+
+# Xet is a second way of moving files, with failures of its own: the one that is tested is the one that is used
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+
+R = TypeVar("R")
+TIMEOUT = 60.0
+"""Seconds without a byte after which a request counts as lost."""
+
+
+def ask(call: Callable[[], R], namespace: str, patience: float) -> R:
+    """What the Hub answers; asked again, with growing intervals, for `patience` seconds while it is away or busy.
+
+    Raises Stop where it refuses, and the client's own exception where it stays away.
+    """
+    from huggingface_hub import get_session
+
+    get_session().timeout = TIMEOUT  # the client's own is none: a Hub that hangs would hold a device for ever
+    with _refusals(namespace):
+        return _patiently(patience)(call)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an exception says that the Hub is away or busy, rather than that it refuses."""
+    return failure_of(error)[:2] == ("hub", "wait")
+
+
+def wait_until_hub_answers(patience: float) -> None:
+    """Returns when the Hub says anything that is not an error of its own. Raises Stop after `patience` seconds."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session, hf_raise_for_status
+
+    def knock() -> None:
+        hf_raise_for_status(get_session().get(f"{constants.ENDPOINT}/api/models?limit=1", follow_redirects=True))
+
+    try:
+        _patiently(patience)(knock)
+    except Exception as error:
+        if failure_of(error).boundary != "hub":
+            raise
+        raise Stop(
+            f"The Hub was away for {patience:.0f} s ({type(error).__name__}).",
+            "Retry this run when it is back: it goes on from there.",
+        ) from error
+
+
+def _patiently(patience: float) -> tenacity.Retrying:
+    """Asks again, with growing intervals, while the Hub is away or busy."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_away),
+        wait=_Interval(min(30.0, patience / 4)),
+        stop=failing_for(patience),  # from the first failure on: an upload may take long
+        before_sleep=_tell,
+        reraise=True,
+    )
+
+
+class _Interval(tenacity.wait_random_exponential):
+    """As long as the Hub asks for with Retry-After, in seconds; else growing."""
+
+    def __init__(self, longest: float):
+        super().__init__(multiplier=0.5, max=longest)
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        response = getattr(error, "response", None)
+        asked = response.headers.get("Retry-After", "") if response is not None else ""
+        return float(asked) if asked.isdecimal() else super().__call__(retry_state)
+
+
+def _tell(state: tenacity.RetryCallState) -> None:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    count("retries")
+    if state.attempt_number in (1, 4) or state.attempt_number % 20 == 0:
+        announce.warn(f"The Hub does not answer as it should ({type(error).__name__}); trying again.")
+
+
+@contextmanager
+def _refusals(namespace: str) -> Iterator[None]:
+    """Says in words which permission is missing; never what was sent, which holds the token."""
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    try:
+        yield
+    except RepositoryNotFoundError:
+        raise
+    except Exception as error:
+        refused: BaseException | None = error  # an upload's is the cause of another one
+        while refused is not None and not (isinstance(refused, HfHubHTTPError) and refused.response is not None):
+            refused = refused.__cause__
+        status = refused.response.status_code if refused is not None else 0
+        if status == 401:
+            raise Stop(
+                "The Hub does not know the token (401): it is wrong, or it has expired.",
+                "Set HF_TOKEN to a valid one with write permission for "
+                f"{namespace} (https://huggingface.co/settings/tokens), and run again.",
+            ) from None
+        if status == 403:
+            raise Stop(
+                f"The Hub refused (403): the token may not write to {namespace}, or its storage is used up.",
+                f"Give the token write permission for {namespace}, or make room there, and run again.",
+            ) from None
+        raise

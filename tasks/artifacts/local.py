@@ -1,0 +1,341 @@
+"""Where artifacts live: a local folder with the Hub's layout.
+
+In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fetched by its revision.
+
+    <root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json, which lists them
+    <root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
+"""
+
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from apprentice.tasks.artifacts.provenance import (
+    CARD,
+    RECORD,
+    UNKNOWN,
+    ArtifactRecord,
+    BadRecord,
+    Provenance,
+    artifact_of,
+    read_record,
+)
+from apprentice.tasks.artifacts.types import LONGEST_NAME, NAME, Artifact
+from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
+
+A = TypeVar("A", bound=Artifact)
+_whole: set[tuple[str, int, int, int]] = set()
+"""Files whose hash this process has compared: path, inode, size, time of the last change."""
+
+
+class LocalStore:
+    """An artifact store in a folder.
+
+    Args:
+        root: The store's folder, made when first needed.
+        project: First part of every repository's name: the recipe's name.
+        namespace: The Hub's user or organisation; locally just a folder.
+        license: Written on every card, as the Hub knows it.
+    """
+
+    def __init__(self, root: Path, project: str, namespace: str = "local", *, license: str = "unknown"):
+        self.root = root.absolute()
+        self.project = project
+        self.namespace = namespace
+        self.license = license
+
+    def repository(self, kind: type[Artifact]) -> str:
+        return f"{self.namespace}/{self.project}-{kind.suffix}"
+
+    def address(self, kind: type[Artifact], key: str) -> str:
+        """An artifact as a URI."""
+        return f"local://{kind.repo_type}s/{self.repository(kind)}@{key}"
+
+    def send_waiting(self) -> list[tuple[Artifact, bool]]:
+        """Publishes what waits for that; nothing does in a folder."""
+        return []
+
+    def find(self, kind: type[A], key: str) -> A | None:
+        """The artifact that `key` names, or None when nothing whole stands there."""
+        try:
+            revision = self._pointed(kind, key)
+            return self._artifact(kind, revision, key) if revision else None
+        except (FileNotFoundError, NotADirectoryError, BadRecord):
+            return None
+
+    @property
+    def in_reach(self) -> bool:
+        """Whether what others did with the same repositories can be seen."""
+        return True
+
+    def record(self, kind: type[Artifact], key: str, revision: str) -> ArtifactRecord:
+        """What made the artifact of a revision. Raises Stop when it is gone."""
+        try:
+            return self._read(kind, revision)
+        except FileNotFoundError:
+            raise self._gone(kind, revision) from None
+
+    def tagged(self, kind: type[A], tag: str) -> A | None:
+        """The artifact to which a tag points, or None. Raises Stop when it is gone, or none of that kind."""
+        revision = self._pointed(kind, tag)
+        return self.at(kind, revision) if revision else None
+
+    def at(self, kind: type[A], revision: str) -> A:
+        """The artifact of a revision. Raises Stop when it is gone."""
+        try:
+            return self._artifact(kind, revision)
+        except FileNotFoundError:
+            raise self._gone(kind, revision) from None
+
+    def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
+        """The tags that begin with `prefix`, by name, and the revision of each."""
+        refs = self._folder(kind, self.repository(kind)) / "refs"
+        found = {path.name: self._pointed(kind, path.name) for path in sorted(refs.glob(f"{glob.escape(prefix)}*"))}
+        return {name: revision for name, revision in found.items() if revision}
+
+    def tag(self, artifact: Artifact, tag: str) -> None:
+        """Points a tag to an artifact, in one step; a tag that exists moves."""
+        self._point(artifact, tag)
+
+    def _point(self, artifact: Artifact, tag: str) -> None:
+        refs = self._folder(type(artifact), artifact.repository) / "refs"
+        with _disk_errors(self.root):
+            refs.mkdir(exist_ok=True)
+            half = refs / f".{tag}.{uuid.uuid4().hex}"
+            half.write_text(artifact.revision)
+            os.replace(half, refs / tag)
+
+    def untag(self, kind: type[Artifact], tag: str) -> None:
+        (self._folder(kind, self.repository(kind)) / "refs" / tag).unlink()
+
+    @contextmanager
+    def locked(self, kind: type[Artifact]) -> Iterator[None]:
+        """One process at a time, for what is looked at and then changed."""
+        folder = self._folder(kind, self.repository(kind))
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def alone(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[None]:
+        """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go.
+
+        Raises MadeElsewhere where `wait` is false and another one makes it.
+        """
+        folder = self.root / ".locks"
+        with self._writable():
+            folder.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise MadeElsewhere("Another run makes this very artifact.", "Wait for it to end.") from None
+                say("Another run makes this very artifact; waiting for it.")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def fetch(self, artifact: Artifact) -> Path:
+        """The artifact's files, read-only by agreement. Raises Stop when they are gone, or not what was published."""
+        snapshot = self._snapshot(artifact)
+        if not snapshot.is_dir():
+            raise self._gone(type(artifact), artifact.revision)
+        if damaged := damage(snapshot, artifact.revision):
+            raise Stop(
+                f"{snapshot} is not what was published: {', '.join(damaged)}.",
+                "Delete that folder and run again: the stage that made it runs anew.",
+            )
+        return snapshot
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A folder beside the store's repositories; what was not published from it is removed."""
+        folder = self.root / ".staging" / uuid.uuid4().hex
+        with self._writable():
+            folder.mkdir(parents=True)
+        with _disk_errors(self.root):
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(
+        self,
+        kind: type[A],
+        key: str,
+        staged: Path,
+        counts: dict[str, Any],
+        made_by: dict[str, Any],
+        provenance: Provenance = UNKNOWN,
+    ) -> A:
+        """Publishes what stands in `staged`, whole or not at all: a snapshot, to which nothing points, then its ref.
+
+        Returns the artifact that has the key then.
+        """
+        counts = kind(repository="a/b", revision="c", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
+        with _disk_errors(self.root):
+            record = ArtifactRecord(
+                kind=kind.__name__,
+                key=key,
+                counts=counts,
+                made_by=made_by,
+                files=hashes(staged),
+                provenance=provenance,
+            )
+            text = json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False)
+            (staged / RECORD).write_text(text + "\n")
+            artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
+            snapshot = self._snapshot(artifact)
+            with self._placing(snapshot):
+                whole = snapshot.exists() and not damage(snapshot, artifact.revision)
+                if not whole or not read_record(snapshot).kind:  # older code's record, which is no proof
+                    self._replace(snapshot, staged)  # else the same content was published before
+        return self._give_key(artifact)
+
+    def _give_key(self, artifact: A) -> A:
+        """Makes a snapshot the one that its key names."""
+        self._point(artifact, artifact.key)
+        return artifact
+
+    def _replace(self, snapshot: Path, by: Path) -> None:
+        """Gives a folder the place of a snapshot, whatever is there. Whoever reads a file of that keeps it."""
+        if snapshot.exists():
+            aside = by.with_name(by.name + "-aside")
+            os.replace(snapshot, aside)
+            shutil.rmtree(aside)
+        os.replace(by, snapshot)
+
+    @contextmanager
+    def _placing(self, snapshot: Path) -> Iterator[None]:
+        """One process at a time gives a snapshot its place."""
+        locks = self.root / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        with (locks / f"place-{snapshot.name}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _read(self, kind: type[Artifact], revision: str) -> ArtifactRecord:
+        """The record in the folder. Raises FileNotFoundError, BadRecord."""
+        return read_record(self._folder(kind, self.repository(kind)) / "snapshots" / revision)
+
+    def _artifact(self, kind: type[A], revision: str, key: str | None = None) -> A:
+        """What the folder has under a revision. Raises FileNotFoundError, BadRecord."""
+        return artifact_of(kind, self.repository(kind), revision, self._read(kind, revision), key)
+
+    def _pointed(self, kind: type[Artifact], tag: str) -> str | None:
+        """The revision to which a key or a tag points; None where there is none, or it is no revision's name."""
+        try:
+            with (self._folder(kind, self.repository(kind)) / "refs" / tag).open() as ref:
+                revision = ref.read(LONGEST_NAME + 1)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+            return None
+        return revision if len(revision) <= LONGEST_NAME and re.fullmatch(NAME, revision) else None
+
+    def _gone(self, kind: type[Artifact], revision: str) -> Stop:
+        return Stop(
+            f"{self.repository(kind)} at {revision[:12]} is not in the store {self.root}.",
+            "Run the recipe again: the stage that made it runs anew.",
+        )
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Stop(
+                f"The store {self.root} cannot be written: {error.strerror}.",
+                "Make room or give yourself the right to write there, or choose another with --set store.path=….",
+            ) from error
+
+    def _snapshot(self, artifact: Artifact) -> Path:
+        return self._folder(type(artifact), artifact.repository) / "snapshots" / artifact.revision
+
+    def _folder(self, kind: type[Artifact], repository: str) -> Path:
+        return self.root / f"{kind.repo_type}s" / repository
+
+
+def damage(snapshot: Path, revision: str) -> list[str]:
+    """The files of a snapshot that are not what its record says, or of which it says nothing.
+
+    What this process compared, and nobody has touched since, is not read again; a card may be edited.
+
+    Args:
+        revision: What the record itself must come to.
+    """
+    try:
+        record = read_record(snapshot)
+    except (FileNotFoundError, BadRecord):
+        return [RECORD]
+    damaged = [RECORD] if record.kind and record.revision != revision else []
+    damaged += _links(snapshot)
+    damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
+    for name, expected in record.files.items():
+        path = snapshot / name
+        if name in damaged or not path.is_file():
+            damaged += [] if name in damaged else [name]
+            continue
+        found = path.stat()
+        seen = (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
+        if seen in _whole or name == CARD:
+            continue
+        if sha256_of(path) == expected:
+            _whole.add(seen)
+        else:
+            damaged.append(name)
+    return damaged
+
+
+def digest(folder: Path, files: str = "*") -> str:
+    """40 hex digits over the names and contents of all files below `folder` that `files` fits, links followed."""
+    lines = (f"{name}\0{each}\n" for name, each in hashes(folder, files).items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
+
+
+def hashes(folder: Path, files: str = "*") -> dict[str, str]:
+    """The SHA-256 of every file below `folder` that `files` fits, by its path."""
+    found = sorted(path for path in folder.rglob(files) if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in found}
+
+
+def _files(folder: Path) -> list[str]:
+    """What lies in a folder, hidden files apart."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+
+
+def _links(folder: Path) -> list[str]:
+    """What leads out of a folder, or to another place within it: a download holds the files themselves."""
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()]
+
+
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextmanager
+def _disk_errors(root: Path) -> Iterator[None]:
+    """Says in words what a full or read-only disk did."""
+    import errno
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+            raise
+        raise Stop(
+            f"Writing an artifact under {root} failed: {error.strerror}. Nothing half-written was published.",
+            "Make room there (or choose another folder with --set store.path=…) and run again; "
+            "finished stages and episodes are kept.",
+        ) from error

@@ -1,0 +1,187 @@
+"""The types on the arrows between stages.
+
+In: what a stage made. Out: a frozen reference: repository, immutable revision, key, a few counts. Never data, never a
+path: the next stage may run on another machine and fetches what it needs from the store.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from apprentice.tasks.episodes.record import Examined, Record
+
+KEY_LENGTH = 20
+NAME = r"^\w[\w.-]*$"
+"""Of keys and tags: they become names of files, and records may come from strangers."""
+REPOSITORY = r"^\w[\w.-]*/\w[\w.-]*$"
+LONGEST_NAME = 200
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Artifact(BaseModel):
+    """A published result of one stage."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    repo_type: ClassVar[Literal["dataset", "model"]] = "dataset"
+    suffix: ClassVar[str]
+    row: ClassVar[type[BaseModel] | None] = None
+    """What a line of its data is, where that is for others to read."""
+
+    repository: str = Field(pattern=REPOSITORY, max_length=LONGEST_NAME)
+    """`namespace/name`, as on the Hub."""
+    revision: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    """Names the content for ever: a digest of every file."""
+    key: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    """Names what made it: stage, version, settings, inputs' revisions."""
+
+
+class Questions(Artifact):
+    """Questions of seed windows, as text."""
+
+    suffix = "questions"
+    collect: Count
+    grpo: Count
+    evaluate: Count
+    dropped_from_grpo: Count
+    """GRPO seeds whose question stands in the evaluation set."""
+
+
+class Rollouts(Artifact):
+    """Every episode the teacher played, failed ones included."""
+
+    suffix = "rollouts"
+    row = Record
+    episodes: Count
+    failed: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+    cached_tokens: Count
+    """Of the prompt tokens."""
+    reasoning_tokens: Count
+    """Of the completion tokens."""
+    cost_usd: Usd
+
+
+class RolloutShard(Rollouts):
+    """The episodes of a part of the collect window."""
+
+    suffix = "rollout-shards"
+
+
+class KeptRollouts(Artifact):
+    """The episodes that the student learns from."""
+
+    suffix = "kept-rollouts"
+    row = Record
+    episodes: Count
+    kept: Count
+    dropped: dict[str, Count]
+    """How many were dropped for which cause."""
+
+
+class LengthStats(Artifact):
+    """Token lengths of the training texts, and the max_length that follows."""
+
+    suffix = "lengths"
+    p50: Count
+    p95: Count
+    p99: Count
+    longest: Count
+    max_length: Count
+    truncated: Count
+
+
+class Checkpoint(Artifact):
+    """A model with its tokenizer."""
+
+    repo_type = "model"
+    parameters: Count
+    stage: Literal["base", "sft", "grpo", "champion"]
+
+
+class BaseStudent(Checkpoint):
+    """The student before it learned anything."""
+
+    suffix = "base"
+    stage: Literal["base"] = "base"  # type: ignore[assignment]
+
+
+class SftCheckpoint(Checkpoint):
+    """The student after supervised fine-tuning."""
+
+    suffix = "sft"
+    stage: Literal["sft"] = "sft"  # type: ignore[assignment]
+
+
+class GrpoCheckpoint(Checkpoint):
+    """The student after GRPO."""
+
+    suffix = "grpo"
+    stage: Literal["grpo"] = "grpo"  # type: ignore[assignment]
+
+
+class Evaluation(Artifact):
+    """One model's results on the held-out questions."""
+
+    suffix = "evaluation"
+    row = Examined
+    model: str
+    protocol: Literal["parity", "tutorial"]
+    n: Count
+    """Episodes: questions times samples."""
+    broken: Count = 0
+    """Of those, how many the environment broke on."""
+    format_compliance: Share
+    accuracy: Share
+    mean_score: Number
+    cost_usd: Usd
+
+
+class Decision(Artifact):
+    """Whether a challenger becomes the champion, and why."""
+
+    suffix = "decisions"
+    promoted: bool
+    metric: str
+    delta: Number | None
+    """Of the metric, challenger less rival; None when nothing was left to compare."""
+    reasons: list[str]
+
+
+class Release(Checkpoint):
+    """A trained model with its results and the gate's verdict on its card."""
+
+    suffix = "model"
+    stage: Literal["champion"] = "champion"  # type: ignore[assignment]
+    weights: str
+    """Digest of the weights."""
+    promoted: bool
+
+
+class Verdict(Artifact):
+    """The models compared, the GRPO curves read, and the advice that follows."""
+
+    suffix = "verdict"
+    diagnosis: str
+    contaminated: bool
+    """The examination shares more with training than the recipe allows: nothing was compared."""
+
+
+def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[str, str]) -> str:
+    """The key of what `stage` makes from `settings` (JSON-able, whole) and `inputs` (argument name to revision)."""
+    made_by = {"stage": stage, "version": version, "settings": settings, "inputs": inputs}
+    canonical = json.dumps(made_by, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def kind_named(name: str) -> type[Artifact]:
+    """The class of artifacts of that name. Raises KeyError."""
+    kinds = {Artifact}
+    while more := {below for kind in kinds for below in kind.__subclasses__()} - kinds:
+        kinds |= more
+    return {kind.__name__: kind for kind in kinds}[name]

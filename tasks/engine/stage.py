@@ -1,0 +1,259 @@
+"""What makes a function a stage: its result is named by what made it, looked up before it is made, published whole.
+
+In: a body `body(bench, *settings_and_artifacts) -> counts` that fills `bench.out`.
+Out: a callable `stage(work, *settings_and_artifacts) -> Artifact`, run as a Prefect task whose cache key is the
+artifact's key. The store is the truth: Prefect's cached result is used only where the store holds the artifact.
+"""
+
+import importlib
+import inspect
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import update_wrapper
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from prefect import Task
+from prefect.cache_policies import CacheKeyFnPolicy
+from prefect.futures import wait
+from prefect.tasks import MaterializingTask, exponential_backoff
+from pydantic import BaseModel
+
+from apprentice.envs.wire.metrics import count, counted
+from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
+from apprentice.tasks.artifacts.types import Artifact, make_key
+from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.announce import StageRun
+from apprentice.tasks.reporting.failures import failure_of
+from apprentice.tasks.reporting.log import of_stage
+from apprentice.tasks.settings.spec import Spec
+
+A = TypeVar("A", bound=Artifact)
+P = ParamSpec("P")
+Body = Callable[Concatenate["Bench", P], dict[str, Any]]
+PACKAGES = ("torch", "transformers", "trl", "datasets", "openenv-core", "reasoning-gym", "openai", "prefect")
+
+
+RETRIES = 3
+"""Times that a stage is tried again after a failure that this may mend: 5, 10, 20 s later, and up to half as much."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What one running stage has before it.
+
+    Attributes:
+        out: The folder that becomes the artifact.
+        scratch: A folder that outlives an interruption, named by the key, so that only the same work finds it.
+    """
+
+    work: Work
+    key: str
+    out: Path
+    scratch: Path
+
+    def fetch(self, artifact: Artifact) -> Path:
+        return self.work.store.fetch(artifact)
+
+
+class Stage(Generic[P, A]):
+    """A function whose result is an artifact. Call it with the run's `Work` and the body's own arguments."""
+
+    def __init__(self, body: Body[P], gives: type[A], version: int, title: str, gpu: bool):
+        update_wrapper(self, body)
+        self.name = body.__name__
+        self.body = body
+        self.gives = gives
+        self.version = version
+        self.title = title
+        self.gpu = gpu
+        self._task: MaterializingTask[..., A] = MaterializingTask(
+            self._perform,
+            assets=(),
+            name=self.name,
+            description=inspect.getdoc(body),
+            cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: f"{self.name}-{given['key']}"),
+            persist_result=True,
+            result_serializer="json",
+            retries=RETRIES,
+            retry_delay_seconds=exponential_backoff(5),
+            retry_jitter_factor=0.5,
+            retry_condition_fn=_mended_by_a_retry,
+        )
+
+    def __reduce__(self):
+        """A process finds a stage where it is defined; its body bears the same name and would be taken for it."""
+        return _stage_at, (self.body.__module__, self.name)
+
+    def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
+        key = self.key(args, kwargs)
+        title = self._titled(args, kwargs)
+        found, made = work.store.find(self.gives, key), None
+        with counted() as looked:
+            if found is None:
+                work.look_ahead(self.name)
+        started = time.perf_counter()
+        if found is None and self.gpu and work.dispatch is not None:
+            with counted() as counts:  # what was waited for on this side
+                place, attempts, there = work.dispatch(self, title, self._bound(args, kwargs), key)
+            counts |= {name: counts.get(name, 0) + value for name, value in there.items()}
+        else:
+            place, attempts = work.place, 1
+            with counted() as counts:
+                made = self._run(work, key, (args, kwargs), found)(work, key, (args, kwargs))
+            if self.gpu and found is None:
+                counts["device_s"] = time.perf_counter() - started
+        counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
+        artifact = found or made or work.store.find(self.gives, key)
+        assert artifact is not None
+        seconds = time.perf_counter() - started
+        ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
+        work.log.append(ended)
+        announce.stage_ended(title, ended, told=not work.holds_device)
+        return artifact
+
+    def titled(self, title: str) -> "Stage[P, A]":
+        """The same stage under another title, where a run has it do two things that a person tells apart."""
+        return Stage(self.body, self.gives, self.version, title, self.gpu)
+
+    def map(self, work: Work, given: list[tuple[Any, ...]]) -> list[A]:
+        """The stage for every tuple of arguments, as tasks on the flow's task runner; results in order.
+
+        Whatever `work` holds must be picklable where the runner is not made of threads. Raises the first exception,
+        after all tasks have ended.
+        """
+        futures = []
+        for args in given:
+            key = self.key(args, {})
+            run = self._run(work, key, (args, {}), work.store.find(self.gives, key))
+            futures.append(run.submit(work, key, (args, {})))
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def _run(self, work: Work, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
+        """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
+        made, made_from = announce.assets(
+            work.store.address(self.gives, key),
+            [work.store.address(type(each), each.key) for each in self.inputs(*given).values()],
+        )
+        return self._task.with_options(
+            assets=made,
+            asset_deps=made_from,
+            task_run_name=f"{work.store.project}: {self._titled(*given)} · {key[:8]}",
+            refresh_cache=found is None,
+        )
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return make_key(self.name, self.version, *self.made_from(args, kwargs))
+
+    def find(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A | None:
+        """The artifact, where it was made before."""
+        return work.store.find(self.gives, self.key(args, kwargs))
+
+    def scratch(self, work: Work, key: str) -> Path:
+        """What an interrupted stage has kept."""
+        return work.store.root / ".scratch" / f"{self.name}-{key}"
+
+    def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """What enters the key: every setting as JSON, and every input artifact's revision."""
+        settings: dict[str, Any] = {}
+        inputs = {name: artifact.revision for name, artifact in self.inputs(args, kwargs).items()}
+        for name, value in self._given(args, kwargs):
+            if _artifacts_in(name, value):
+                continue
+            if isinstance(value, Spec):
+                settings[name] = value.in_key()
+            elif isinstance(value, BaseModel):
+                settings[name] = value.model_dump(mode="json")
+            else:
+                settings[name] = value
+        return settings, inputs
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Artifact]:
+        """The artifacts among the arguments, by name; those of a dictionary as `argument.key`."""
+        return {name: each for given in self._given(args, kwargs) for name, each in _artifacts_in(*given).items()}
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        return list(self._bound(args, kwargs).items())[1:]
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        bound = inspect.signature(self.body).bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _titled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The title with the arguments that it names, such as "Evaluation of {checkpoint.stage}"."""
+        return self.title.format(**self._bound(args, kwargs))
+
+    def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
+        args, kwargs = given
+        with (
+            of_stage(self.name, key),
+            work.store.alone(f"{self.name}-{key}", announce.warn, wait=not work.holds_device),
+        ):
+            return work.store.find(self.gives, key) or self._make(work, key, args, kwargs)
+
+    def _make(self, work: Work, key: str, args: Any, kwargs: Any) -> A:
+        settings, inputs = self.made_from(args, kwargs)
+        made_by = {
+            "stage": self.name,
+            "version": self.version,
+            "settings": settings,
+            "inputs": inputs,
+            "packages": {name: installed(name) for name in PACKAGES},
+        }
+        provenance = Provenance(
+            stage=f"{self.body.__module__}:{self.name}",
+            code=code_version(),
+            recipe=work.recipe,
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            pool=work.place.pool,
+            worker=work.place.worker,
+            inputs={name: parent(artifact) for name, artifact in self.inputs(args, kwargs).items()},
+        )
+        announce.stage_starts(self._titled(args, kwargs))
+        scratch = self.scratch(work, key)
+        with work.store.staging() as out:
+            scratch.mkdir(parents=True, exist_ok=True)
+            body: Callable[..., dict[str, Any]] = self.body
+            counts = body(Bench(work, key, out, scratch), *args, **kwargs)
+            write_card(out, self.gives, key, work.store, counts, made_by, provenance)
+            artifact = work.store.publish(self.gives, key, out, counts, made_by, provenance)
+        announce.materialized(work.store.address(self.gives, key), artifact.model_dump(mode="json"))
+        shutil.rmtree(scratch)
+        return artifact
+
+
+def stage(gives: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:
+    """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before.
+
+    `gpu`: it wants a GPU, and runs on a work pool that has one where there is such a pool.
+    """
+    return lambda body: Stage(body, gives, version, title, gpu)
+
+
+def _artifacts_in(name: str, value: Any) -> dict[str, Artifact]:
+    if isinstance(value, Artifact):
+        return {name: value}
+    if isinstance(value, dict) and value and all(isinstance(each, Artifact) for each in value.values()):
+        return {f"{name}.{which}": artifact for which, artifact in value.items()}
+    return {}
+
+
+def _mended_by_a_retry(_task: Any, _run: Any, state: Any) -> bool:
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, Exception) or (failure := failure_of(error)).remedy != "retry":
+        return False
+    announce.warn(f"The {failure.boundary} failed ({type(error).__name__}); trying again.")
+    count("retries")
+    return True
+
+
+def _stage_at(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)

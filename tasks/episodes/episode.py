@@ -1,0 +1,168 @@
+"""One episode of messages and tool calls, as teacher and evaluation play it and as TRL's GRPO loop plays it.
+
+In: an environment, a seed, assistant messages. Out: the transcript in OpenAI's format, the reward, whether the calls
+were valid.
+Why: the teacher answers one conversation at a time, a local model a batch of them; both advance the same episode.
+What an assistant message does to the environment follows TRL's tool loop (trl.GRPOTrainer, `_tool_call_loop`): every
+call is executed, an error becomes the tool's reply as text, a message without a call ends the episode. Not so an error
+of the server: what it breaks on is played once more on a new connection. What comes and goes is an outage; what breaks
+again is the question's own failure.
+"""
+
+import inspect
+import json
+from functools import lru_cache
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas, tools_of
+from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.episodes.answer_limits import beyond_limits, cut
+
+Message = dict[str, Any]
+
+
+class Episode:
+    """A running episode.
+
+    Attributes:
+        messages: The transcript so far: system, user, then assistant and tool messages.
+        tools: The tools' JSON schemas, as rendered into the prompt.
+        done: Whether it is over: the environment said so, no tool was called, or the turns are used up.
+        causes: What was wrong with the calls so far; empty as long as all were valid.
+        broken: Why the environment broke on the last call, and again when all was played once more: the question's own
+            failure, for which the reward is None. Empty as long as it did not.
+    """
+
+    def __init__(self, environment: ToolEnvironment, seed: int):
+        """Resets the environment; of a mixture, the one that the seed belongs to. Raises SessionLost."""
+        environment = environment._part(seed)
+        self.environment = environment
+        self.seed = seed
+        self.sample = 0  # which of several tries at this question
+        self.tools = tool_schemas(environment)
+        self._callable = {tool.__name__: tool for tool in tools_of(environment)}
+        self.messages = prompt(environment, environment._ask(seed))
+        self.causes: list[str] = []
+        self.broken = ""
+        self.done = False
+        self._turns = 0
+        self._executed: list[tuple[str, str | dict[str, Any]]] = []
+
+    @property
+    def turns(self) -> int:
+        """Messages of the model so far."""
+        return self._turns
+
+    @property
+    def question(self) -> str:
+        return self.messages[1]["content"]
+
+    @property
+    def reward(self) -> float | None:
+        """The environment's reward; None when the infrastructure failed, or the environment broke."""
+        return self.environment.reward
+
+    @property
+    def valid(self) -> bool:
+        """Format compliance: the model called tools, and every call was one that the schema accepts."""
+        return self._turns > 0 and not self.causes
+
+    def hear(self, message: Message) -> None:
+        """Takes the model's next message and executes its calls. Raises SessionLost."""
+        message = self._taken(message)
+        self.causes += problems(message, self.tools)
+        calls = message.get("tool_calls") or []
+        for call in calls:
+            content = self._execute(call["function"]["name"], call["function"]["arguments"])
+            reply = {"role": "tool", "name": call["function"]["name"], "content": content}
+            self.messages.append(reply | ({"tool_call_id": call["id"]} if "id" in call else {}))
+        self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
+
+    def _taken(self, message: Message) -> Message:
+        """The message as it is written down: of one beyond the limits only the beginning, and none of its calls."""
+        if found := beyond_limits(message):
+            self.causes.append(found)
+            message = cut(message)
+        self.messages.append(message)
+        self._turns += 1
+        return message
+
+    def _execute(self, name: str, arguments: str | dict[str, Any]) -> str:
+        try:
+            content = self._call(name, arguments)
+        except BadReply:
+            content = self._again(name, arguments)
+        self._executed.append((name, arguments))
+        return content
+
+    def _again(self, name: str, arguments: str | dict[str, Any]) -> str:
+        """The tool's reply when the whole episode is played once more, on a new connection. Raises SessionLost."""
+        environment = self.environment
+        environment._renew()
+        environment._ask(self.seed)
+        try:
+            for each in self._executed:
+                self._call(*each)
+        except BadReply as bad:  # it took all of this before
+            environment._lose(f"the episode could not be played again up to where the server broke: {bad}")
+            raise SessionLost(environment.failure) from bad
+        try:
+            return self._call(name, arguments)
+        except BadReply as bad:
+            self.broken = f"{bad}; twice, on new connections"
+            environment._renew()
+            environment._lose(self.broken)
+            return str({"error": "the environment broke"})
+
+    def _call(self, name: str, arguments: str | dict[str, Any]) -> str:
+        """The tool's reply, or what was wrong with the call. Raises BadReply, SessionLost."""
+        tools = self._callable
+        try:
+            if name not in tools:
+                raise ValueError(f"Tool {name} not found.")
+            given = json.loads(arguments) if isinstance(arguments, str) else arguments
+            inspect.signature(tools[name]).bind(**given)
+            content = str(tools[name](**given))
+        except (SessionLost, BadReply):
+            raise
+        except Exception as error:  # as TRL does: the model reads what was wrong with its call
+            content = str({"error": str(error)})
+        self.environment._check_reward()
+        return content
+
+
+def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
+    """The messages that open an episode, for every driver."""
+    return [{"role": "system", "content": environment.instructions}, {"role": "user", "content": question}]
+
+
+def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:
+    """Why this assistant message is not one valid tool call after another; empty when it is."""
+    if found := beyond_limits(message):
+        return [found]
+    calls = message.get("tool_calls") or []
+    if not calls:
+        return ["no tool call"]
+    return [cause for call in calls if (cause := _call_problem(call["function"], tools))]
+
+
+def _call_problem(function: dict[str, Any], tools: list[dict[str, Any]]) -> str | None:
+    validator = next(
+        (_validator(json.dumps(tool)) for tool in tools if tool["function"]["name"] == function["name"]), None
+    )
+    if validator is None:
+        return "unknown tool"
+    try:
+        given = function["arguments"]
+        given = json.loads(given) if isinstance(given, str) else given
+    except ValueError:  # a number of more than 4,300 digits is JSON, and Python's parser refuses it
+        return "malformed arguments"
+    return None if validator.is_valid(given) else "arguments off the schema"
+
+
+@lru_cache
+def _validator(tool: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(tool)["function"]["parameters"] | {"additionalProperties": False})

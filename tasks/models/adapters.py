@@ -1,0 +1,72 @@
+"""LoRA and QLoRA: small adapters are trained beside frozen weights, and at the end there are whole weights again.
+
+In: a checkpoint of ours and `LoraSpec`. Out: the model to train, TRL's `peft_config`, and after training the merged
+model in fp32, so that no later stage knows of adapters.
+Why merged into weights that are loaded anew: under QLoRA those that trained lie rounded to 4 bits, and a sum with them
+would publish the rounding. https://arxiv.org/abs/2106.09685, https://arxiv.org/abs/2305.14314
+"""
+
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.artifacts.trust import Trusted
+from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.settings.hardware import LoraSpec
+from apprentice.tasks.settings.training import TrainerSpec
+
+
+def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:
+    """The checkpoint's weights in fp32; those that stay frozen in 4 bits, where the recipe says so."""
+    if spec.lora is None or not spec.lora.quantized:
+        return load_model(checkpoint, trusted)
+    import torch
+
+    sparing = {"quantization_config": _four_bits(spec.bf16), "device_map": torch.cuda.current_device()}
+    return load_model(checkpoint, trusted, **sparing)
+
+
+def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:
+    """What TRL's trainers take besides."""
+    return {} if lora is None else {"peft_config": _config(lora)}
+
+
+def merged(
+    model: Any, checkpoint: Path, lora: LoraSpec, weights: dict[str, Any] | None = None, trusted: Trusted = ()
+) -> Any:
+    """The trained model with whole weights in fp32.
+
+    Args:
+        checkpoint: What it began as.
+        weights: The whole ones, of a model that is sharded.
+    """
+    from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+    whole = get_peft_model(load_model(checkpoint, trusted), _config(lora))
+    learned = get_peft_model_state_dict(model, state_dict=weights)
+    unknown = set_peft_model_state_dict(whole, learned).unexpected_keys
+    assert not unknown, f"adapters without a place: {unknown}"
+    return whole.merge_and_unload()
+
+
+def _config(lora: LoraSpec) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _four_bits(bf16: bool) -> Any:
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
+    )

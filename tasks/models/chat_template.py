@@ -1,0 +1,51 @@
+"""Whether a student's chat template can be trained on: it shows tools, TRL parses its calls, the prompt fits.
+
+In: a tokenizer, an environment, its questions. Out: the prepared tokenizer, or Stop with what to choose instead.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
+from apprentice.tasks.models.tokenizer import prepare_tokenizer
+from apprentice.tasks.reporting.errors import Stop
+
+CHOOSE = "Name a model that was tuned for chat with tools, such as Qwen/Qwen3-0.6B (student.model)."
+
+
+def prepared(tokenizer: Any, model: str) -> Any:
+    """As `prepare_tokenizer`. Raises Stop where there is no chat template, or none that TRL knows."""
+    if not tokenizer.chat_template:
+        raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
+    try:
+        return prepare_tokenizer(tokenizer)
+    except ValueError as unknown:
+        cause = " ".join(str(unknown).split())[:200]
+        raise Stop(f"TRL cannot parse tool calls in the chat template of {model}: {cause}", CHOOSE) from None
+
+
+def check_prompt(
+    model: str, tokenizer: Any, longest: int | None, environment: ToolEnvironment, questions: Sequence[str]
+) -> None:
+    """Raises Stop where the template leaves the tools out, or a question fills all that the model can read.
+
+    Args:
+        longest: Tokens that the model can read, where that is known.
+    """
+    tools = tool_schemas(environment)
+    for question in questions:
+        messages = prompt(environment, question)
+        shown = tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
+        )
+        hidden = [name for tool in tools if (name := tool["function"]["name"]) not in shown.replace(question, "")]
+        if hidden:
+            raise Stop(f"The chat template of {model} shows the model no tools ({', '.join(hidden)}).", CHOOSE)
+        length = len(prompt_ids(tokenizer, messages, tools))
+        if longest is not None and length >= longest:
+            raise Stop(
+                f"A question takes {length} tokens, tools included, and {model} reads {longest} at most.",
+                "Make the questions shorter (environment.settings), or name another student.",
+            )

@@ -1,0 +1,127 @@
+"""A student that there is already: a model of the Hub, to which it refers, or one in a folder, which is copied.
+
+In: `StudentSpec`, pinned. Out: its configuration and its prepared tokenizer; of a folder its weights, too, as others
+may write there.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.artifacts.trust import (
+    WEIGHTS,
+    brings_code,
+    check_files,
+    forget_code,
+    name_code,
+    readable,
+    source_of,
+)
+from apprentice.tasks.models.chat_template import prepared
+from apprentice.tasks.models.student_source import copy_of
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import StudentSpec
+
+
+def from_model(spec: StudentSpec, out: Path) -> int:
+    """Fills `out`; returns how many parameters the model has.
+
+    Raises Stop for a model whose loading would run code that the recipe does not trust.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if spec.content:
+        copy_of(spec, out)
+    config, tokenizer = named_model(spec, out if spec.content else None)
+    config.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    forget_the_network(out / "tokenizer_config.json")
+    if not spec.content:
+        named = {"model": spec.model, "revision": spec.revision, "safetensors_only": spec.safetensors_only}
+        (out / WEIGHTS).write_text(json.dumps(named))
+    elif not spec.safetensors_only:
+        _without_pickles(out, spec)
+    if spec.trust_remote_code and brings_code(out):
+        name_code(out, source_of(spec))
+    else:
+        forget_code(out)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code).num_parameters()
+
+
+def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any]:
+    """The configuration and the prepared tokenizer.
+
+    Raises Stop where there is none, for a model whose loading would run code that the recipe does not trust, and for
+    one whose chat template cannot be trained on.
+
+    Args:
+        copied: Where the files of a folder were copied to.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    assert spec.model is not None
+    _check_weights(spec)
+    where: Any = {"trust_remote_code": spec.trust_remote_code}
+    if spec.content:
+        check_files(copied or Path(spec.model))
+    else:
+        where["revision"] = spec.revision
+    with readable(spec.model), _code_refused(spec):
+        config = AutoConfig.from_pretrained(copied or spec.model, **where)
+        tokenizer = AutoTokenizer.from_pretrained(copied or spec.model, **where)
+    return config, prepared(tokenizer, spec.model)
+
+
+def forget_the_network(config: Path) -> None:
+    """transformers writes down whether the Hub was out of reach: the same checkpoint would have two revisions."""
+    kept = json.loads(config.read_text())
+    kept.pop("local_files_only", None)
+    config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+
+
+def _without_pickles(out: Path, spec: StudentSpec) -> None:
+    """Writes the weights that the recipe trusts in a format that nobody else has to trust."""
+    from transformers import AutoModelForCausalLM
+
+    pickled = [*out.glob("pytorch_model*.bin"), *out.glob("pytorch_model.bin.index.json")]
+    if pickled:
+        with readable(out):
+            model = AutoModelForCausalLM.from_pretrained(out, dtype="auto", trust_remote_code=spec.trust_remote_code)
+            model.save_pretrained(out)
+    for file in pickled:
+        file.unlink()
+
+
+def _check_weights(spec: StudentSpec) -> None:
+    """Raises Stop where the weights are pickled only."""
+    from huggingface_hub import constants, list_repo_files
+
+    assert spec.model is not None
+    folder = Path(spec.model)
+    if not spec.content and constants.HF_HUB_OFFLINE:
+        return  # what the client has of it is looked at when it is loaded
+    local = [file.name for file in folder.iterdir()] if spec.content else None
+    files = local or list_repo_files(spec.model, revision=spec.revision)
+    if spec.safetensors_only and not any(name.endswith(".safetensors") for name in files):
+        raise Stop(
+            f"{spec.model} has no weights in safetensors; loading pickled ones can run code.",
+            "Name a revision that has them, or set student.safetensors_only: false where you trust who made it.",
+        )
+
+
+@contextmanager
+def _code_refused(spec: StudentSpec) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise Stop(
+            f"{source_of(spec)} needs Python code of its own repository.",
+            "Read that code, then set student.trust_remote_code: true (or --trust-code); or choose a model that "
+            "transformers knows.",
+        ) from None

@@ -1,0 +1,84 @@
+"""TODO."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from apprentice.tasks.artifacts.trust import Trusted
+from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.settings.stages import EvaluateSpec
+
+
+class LocalModel:
+    """A checkpoint that answers a batch of episodes in one generation.
+
+    Args:
+        seed: Of sampled decoding.
+        trusted: Whose Python code may be run.
+    """
+
+    def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int, trusted: Trusted = ()):
+        import torch
+        from transformers import GenerationConfig
+
+        self._protocol = protocol
+        self._tokenizer = load_tokenizer(checkpoint, trusted)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = load_model(checkpoint, trusted).to(device).eval()
+        # a cache of full length from the start: a growing one is copied at every token (a third of the time, here)
+        is_static = getattr(self._model, "_can_compile_fullgraph", False)
+        self._generation = GenerationConfig(
+            max_new_tokens=protocol.tokens(spec.max_new_tokens),
+            do_sample=False,  # sampling is ours, see _Sampled
+            eos_token_id=self._tokenizer.eos_token_id,
+            pad_token_id=self._tokenizer.pad_token_id,
+            cache_implementation="static" if is_static else None,
+            disable_compile=True,  # it would be compiled anew for every length of prompts
+        )
+        self._seed = seed
+        self._temperature = spec.temperature if spec.decoding == "sampled" else None
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        """The model's next message in every episode; shape: one message an episode."""
+        import torch
+
+        prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
+        inputs = self._tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+        inputs = inputs.to(self._model.device)
+        noise = [] if self._temperature is None else [self._noise(episodes)]
+        with torch.inference_mode():
+            out = self._model.generate(**inputs, generation_config=self._generation, logits_processor=noise)
+        written = out[:, inputs["input_ids"].shape[1] :].tolist()
+        return [
+            self._protocol.read(self._tokenizer, self._until_end(ids), prefix, episode)
+            for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
+        ]
+
+    def _noise(self, episodes: list[Episode]) -> Any:
+        """Samples by the Gumbel-max trick: the likeliest token after noise of the episode's own is added, which is a
+        sample at that temperature, and the same one in whatever batch, and after whatever interruption, it is played.
+
+        https://arxiv.org/abs/1411.0030
+        """
+        import torch
+
+        generators = []
+        for episode in episodes:
+            name = f"{self._seed} {episode.seed} {episode.sample} {episode.turns}".encode()
+            drawn = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1
+            generators.append(torch.Generator(device=self._model.device).manual_seed(drawn))
+
+        def add(_: Any, scores: Any) -> Any:
+            exponential = torch.stack(
+                [torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, generators, strict=True)]
+            )
+            return scores / self._temperature - exponential.log()
+
+        return add
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        end = self._tokenizer.eos_token_id
+        return ids[: ids.index(end) + 1] if end in ids else ids

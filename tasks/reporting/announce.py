@@ -1,0 +1,312 @@
+"""What a run says while it goes: on the terminal, and to Prefect so that its interface tells the same story.
+
+In: titles, tables, pictures, progress. Out: lines and bars on the terminal (rich), Prefect artifacts in a run.
+"""
+
+import base64
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal, NamedTuple, ParamSpec
+
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.assets import Asset
+from prefect.context import AssetContext, FlowRunContext, TaskRunContext
+from prefect.events import emit_event
+from prefect.logging import get_run_logger
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from apprentice.envs.wire.breaker import heard
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.reporting.log import note
+from apprentice.tasks.reporting.shared_server import shared
+
+P = ParamSpec("P")
+
+
+def _go_quiet(self: Console) -> None:
+    """Nobody reads it any more, such as a worker that was killed: the run goes on."""
+    self.quiet = True
+
+
+# rich ends the process; Prefect's own logging prints through it as well, to the same reader
+Console.on_broken_pipe = _go_quiet  # type: ignore[method-assign]
+console = Console(file=sys.__stdout__, highlight=False)
+"""Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
+
+
+Teller = Callable[..., None]
+"""Takes the name of one of this module's functions and its arguments."""
+
+_teller: Teller | None = None
+
+
+def say_through(teller: Teller) -> None:
+    """Leaves it to another process to say what this one says: where several train, the first one tells the stage's."""
+    global _teller
+    _teller = teller
+
+
+def _said_there(function: Callable[P, None]) -> Callable[P, None]:
+    @wraps(function)
+    def say_it(*args: P.args, **kwargs: P.kwargs) -> None:
+        if _teller is None:
+            function(*args, **kwargs)
+        else:
+            _teller(function.__name__, *args, **kwargs)
+
+    return say_it
+
+
+@contextmanager
+def hearing() -> Iterator[Teller]:
+    """Yields what says here what another process told; a bar that it did not end is ended with the block."""
+    with ExitStack() as bars:
+        advance: Callable[[int], None] | None = None
+
+        def hear(name: str, *told: Any) -> None:
+            nonlocal advance
+            if name == "progress":
+                advance = bars.enter_context(progress(*told))
+            elif name == "advance" and advance is not None:
+                advance(*told)
+            elif name == "progress ended":
+                bars.close()
+            else:
+                globals()[name](*told)
+
+        yield hear
+
+
+def _in_prefect() -> bool:
+    return TaskRunContext.get() is not None or FlowRunContext.get() is not None
+
+
+def _log(line: str) -> None:
+    if _in_prefect():
+        get_run_logger().info(line)
+
+
+@_said_there
+def event(name: str, resource: str, payload: dict[str, Any]) -> None:
+    """An event on Prefect's server, where one is in use that outlives this run: automations listen to it.
+
+    `resource`: what it is about, such as champion.local/toy-model.
+    """
+    if shared():
+        emit_event(f"apprentice.{name}", resource={"prefect.resource.id": f"apprentice.{resource}"}, payload=payload)
+
+
+def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list[str | Asset]]:
+    """What Prefect is told that a task makes, and from what, on a server that outlives this run: it shows lineage.
+
+    https://docs.prefect.io/v3/concepts/assets
+    """
+    if not shared():
+        return [], []
+    return [made], [*sorted(set(made_from))]
+
+
+def materialized(asset: str, metadata: dict[str, Any]) -> None:
+    """Says of an asset that the running task makes what became of it."""
+    context = AssetContext.get()
+    if context is not None and any(each.key == asset for each in context.downstream_assets):
+        context.add_asset_metadata(asset, metadata)
+
+
+def link(key: str, url: str, text: str) -> None:
+    """A link on the run's page in Prefect."""
+    if _in_prefect():
+        create_link_artifact(link=url, link_text=text, key=key, description=text)
+
+
+def stage_starts(title: str) -> None:
+    console.print(f"[bold]▶ {title}[/]")
+    _log(title)
+    note("stage began", title=title)
+
+
+def stage_ended(title: str, run: "StageRun", told: bool = True) -> None:
+    """`told`: also to the log and as an event, which a stage that was dispatched leaves to the dispatcher."""
+    if run.state == "cached":
+        console.print(f"[dim]✓ {title}: cached as {run.key}[/]")
+    else:
+        console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
+    _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
+    if told:
+        fields = {**run._asdict(), "seconds": round(run.seconds, 1)}
+        fields["stage"] = fields.pop("name")
+        note("stage ended", **fields)
+        event("stage.ended", f"stage.{run.name}", fields)
+
+
+def dispatched(title: str, deployment: str, run: str) -> None:
+    console.print(f"[bold]▶ {title}[/]: on {deployment}, flow run {run}")
+    _log(f"{title}: on {deployment}, flow run {run}")
+    note("stage dispatched", title=title, deployment=deployment, flow_run=run)
+
+
+@_said_there
+def warn(text: str) -> None:
+    """Says what a person who watches should know now, on the terminal and in Prefect's log. From any thread."""
+    console.print(f"[yellow]  {escape(text)}[/]")
+    if _in_prefect():
+        get_run_logger().warning(text)
+    note(text, level=logging.WARNING)
+
+
+@_said_there
+def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Shows rows as a table, here and in Prefect. `key`: lower case and dashes."""
+    shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        shown.add_row(*(str(value) for value in row.values()))
+    console.print(shown)
+    if _in_prefect():
+        create_table_artifact(key=key, table=list(rows), description=title)
+
+
+@_said_there
+def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Shows rows as a table in Prefect, where there is room for long ones."""
+    if _in_prefect():
+        create_table_artifact(key=key, table=list(rows), description=title)
+
+
+def say(text: str) -> None:
+    """Shows Markdown on the terminal."""
+    console.print(Markdown(text))
+
+
+@_said_there
+def markdown(key: str, text: str, description: str) -> None:
+    """Shows Markdown in Prefect."""
+    if _in_prefect():
+        create_markdown_artifact(key=key, markdown=text, description=description)
+
+
+@_said_there
+def picture(key: str, png: Path, description: str) -> None:
+    """Shows a picture in Prefect, embedded, so that no file server is needed."""
+    if _in_prefect():
+        data = base64.b64encode(png.read_bytes()).decode()
+        create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
+
+
+class _Bars:
+    """The terminal's bars: one display, however many stages advance at once."""
+
+    def __init__(self):
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._display = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+        self._using = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def bar(self, title: str, total: int, done: int) -> Iterator[Callable[[int], int]]:
+        """Yields a function that advances the bar and returns where it stands."""
+        with self._lock:
+            self._using += 1
+            if self._using == 1:
+                self._display.start()
+        line = self._display.add_task(title, total=total, completed=done)
+        stands = done
+
+        def advance(units: int) -> int:
+            nonlocal stands
+            stands += units
+            self._display.update(line, completed=stands)
+            return stands
+
+        try:
+            yield advance
+        finally:
+            self._display.remove_task(line)
+            with self._lock:
+                self._using -= 1
+                if not self._using:
+                    self._display.stop()
+
+
+_bars = _Bars()
+SILENCE = 30.0
+"""Seconds for which a slow bar's progress stands still in Prefect, at most, while its units end."""
+
+
+@contextmanager
+def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
+    if _teller is not None:
+        _teller("progress", title, total, done)
+        yield partial(_teller, "advance")
+        _teller("progress ended")
+        return
+    percent = 100.0 * done / total if total else 100.0
+    artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
+    shown, began = done, monotonic()
+    told = began
+    with _bars.bar(title, total, done) as bar:
+
+        def advance(units: int) -> None:
+            nonlocal shown, told, artifact
+            now = bar(units)
+            if artifact is not None and (now - shown >= total / 10 or now == total or monotonic() - told >= SILENCE):
+                shown, told = now, monotonic()
+                try:
+                    left = (monotonic() - began) / (now - done) * (total - now)
+                    update_progress_artifact(
+                        artifact_id=artifact,  # type: ignore[arg-type]
+                        progress=100.0 * now / total,
+                        description=f"{title}: {now:,} of {total:,}" + (f", {in_words(left)} left" if left else ""),
+                    )
+                except Exception as error:  # the work goes on without Prefect's server
+                    artifact = None
+                    console.print(f"[yellow]  Prefect takes no progress any more ({type(error).__name__}).[/]")
+
+        yield advance
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it, such as "about 3 min"."""
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
+def _outage(what: str, server: EnvironmentServer) -> None:
+    event(f"outage.{what}", f"environment.{server.url}", {"space": server.space})
+
+
+heard.append(_outage)
+
+
+class StageRun(NamedTuple):
+    """One line of the run's log."""
+
+    name: str
+    state: Literal["ran", "cached"]
+    seconds: float
+    key: str
+    title: str = ""
+    pool: str = ""
+    worker: str = ""
+    attempts: int = 1
+    """Times that it was begun, on a pool of its own: more than one where it was interrupted and went on."""
+    counts: dict[str, float] = {}  # noqa: RUF012
+    """Episodes, tokens, dollars, retries, reconnects, seconds waited, seconds on a device."""

@@ -1,0 +1,106 @@
+"""The two ways into TRL's GRPOTrainer: `environment_factory` and `rollout_func`. Both play the same turns.
+
+In: an instance of the environment, which is only looked at, and the rollouts. Out: what a GRPOTrainer is made with. TRL
+sees the tools and the question; who plays is `Rollouts`. https://huggingface.co/docs/trl/openenv
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.tasks.episodes.episode import Message, prompt
+from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.turns import play_turns
+
+
+def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+    """A trainer class whose tool loop is ours, and its arguments: TRL renders prompts and tools, and generates."""
+    from trl import GRPOTrainer
+
+    turns = instance.max_turns
+
+    class EpisodeTrainer(GRPOTrainer):
+        """TRL's own, but that an episode ends when the environment says so, and all of a turn are stepped at once."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            rollouts.begin(inputs)
+            return super()._generate_and_score_completions(inputs)
+
+        def _tool_call_loop(
+            self,
+            prompts: Any,
+            prompt_ids: Any,
+            completion_ids: Any,
+            completions: Any,
+            logprobs: Any,
+            images: Any,
+            multimodal_fields: Any,
+        ) -> Any:
+            played = play_turns(self, rollouts, turns, prompt_ids, completion_ids, logprobs)
+            no_images: list[Any] = [[] for _ in prompts]
+            counts = played.calls, played.wrong_calls
+            return played.mask, played.messages, played.completion_ids, played.logprobs, *counts, no_images
+
+    return EpisodeTrainer, {"environment_factory": _factories(instance)}
+
+
+def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+    """TRL's trainer as it is, and its arguments: we render, play, and say which tokens are the model's."""
+    from trl import GRPOTrainer
+
+    turns = instance.max_turns
+
+    def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
+        rows = [messages[-1] for messages in prompts]
+        rollouts.begin(rows)
+        rendered = [_rendered(trainer._tokenizer, instance._part(row["seed"]), row["question"]) for row in rows]
+        mode = "num_generations" if trainer.model.training else "num_generations_eval"
+        first_ids, logprobs = trainer._generate_single_turn(rendered, None, {}, getattr(trainer, mode))
+        played = play_turns(trainer, rollouts, turns, rendered, first_ids, logprobs)
+        return {
+            "prompt_ids": rendered,
+            "completion_ids": played.completion_ids,
+            "logprobs": played.logprobs,
+            "env_mask": played.mask,
+            "seed": [row["seed"] for row in rows],
+            "question": [row["question"] for row in rows],
+        }
+
+    return GRPOTrainer, {"rollout_func": rollout}
+
+
+WAYS: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[str, Any]]]] = {
+    "environment_factory": by_factory,
+    "rollout_func": by_rollout_func,
+}
+
+
+def row_of(way: str, instance: ToolEnvironment, seed: int, question: str) -> dict[str, Any]:
+    """A dataset row. A rollout function is given the prompt alone, so there seed and question stand in its message."""
+    part = instance._part(seed)
+    opening = prompt(part, "")
+    named: dict[str, Any] = {"seed": seed, "question": question}
+    if way == "rollout_func":
+        return {"prompt": [*opening[:-1], opening[-1] | named]}
+    return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
+
+
+def _rendered(tokenizer: Any, part: ToolEnvironment, question: str) -> list[int]:
+    return prompt_ids(tokenizer, prompt(part, question), tool_schemas(part))
+
+
+def _factories(instance: ToolEnvironment) -> Any:
+    """One factory, or, for a mixture, one a label: a row's column `environment` says whose it is."""
+    of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
+    return of_parts.get("") or of_parts
+
+
+def _facade(environment: ToolEnvironment) -> ToolEnvironment:
+    """What TRL reads the tools off, and whose `reset` gives the question that stands in the row."""
+
+    def reset(self: ToolEnvironment, *, question: str, **row: Any) -> str:
+        return question
+
+    return type("Facade", (type(environment),), {"reset": reset})(environment.settings)

@@ -1,0 +1,160 @@
+"""The rewards of a GRPO step, read off the environments, each stream as a function and a metric of its own.
+
+In: rollouts that were played, the streams that their environments tell apart. Out: TRL's reward functions. A rollout
+that infrastructure lost scores None in all of them, never 0.0; one of another environment scores None, too.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.rollouts import Rollouts
+
+
+class _Heard(NamedTuple):
+    """What one process's rollouts came to in a step."""
+
+    asked: list[tuple[int, str]]
+    """Seeds and questions; none of an evaluation."""
+    played: int
+    lost: int
+    broke: int
+    """Of the lost ones, those on which the environment broke, and again on a new connection."""
+    why: str
+    gave_up: str
+
+
+OWN_REWARD = "own_reward"
+"""The metric by which GRPO's curves are read where the reward is a weighted sum: the mean of the environments' own."""
+
+
+class Stream(NamedTuple):
+    """One thing that GRPO rewards: an environment's reward, or one of several that it tells apart."""
+
+    label: str = ""
+    """Of the part of a mixture whose it is."""
+    name: str = "environment_reward"
+    weight: float = 1.0
+
+    @property
+    def called(self) -> str:
+        """As in TRL's metric `rewards/…/mean`."""
+        only = Stream().name
+        return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
+
+    def of(self, environment: ToolEnvironment) -> float | None:
+        """What it came to in an ended episode; None in an environment that it does not belong to."""
+        if environment.label != self.label or environment.reward is None:
+            return None
+        return environment._scores()[self.name]
+
+
+def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
+    """All streams of an environment, or of every part of a mixture, with the recipe's weights."""
+    own = streams_of_parts(instance._parts())
+    return [stream._replace(weight=spec.reward_weights.get(stream.called, stream.weight)) for stream in own]
+
+
+def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
+    """With the weights that the environments name themselves."""
+    return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
+
+
+class EnvironmentReward:
+    """The first stream of the environments' rewards as TRL's reward function; `others` are those of the rest.
+
+    Counts what infrastructure lost, and raises Stop once it is more than `max_failed` of all rollouts so far (of at
+    least a hundred, so that one early loss stops nothing). Raises SessionLost when the server was given up: the step is
+    done again, whole, once it is back.
+
+    Args:
+        asked: Told the questions that are trained on.
+    """
+
+    def __init__(self, spec: GrpoSpec, asked: Asked, rollouts: Rollouts, streams: Sequence[Stream] = (Stream(),)):
+        self._first, *self._rest = streams
+        self.__name__ = self._first.called
+        self._spec = spec
+        self._asked = asked
+        self._rollouts = rollouts
+        self.played = 0
+        self.lost = 0
+        self.broke = 0
+
+    def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
+        self._rollouts.settle()
+        environments = self._rollouts.environments
+        lost = [environment for environment in environments if environment.reward is None]
+        trained_on = not any(row.get("held_out", ()))
+        count("episodes", len(environments))
+        why = next((environment.failure for environment in lost if environment.failure), "")
+        asked = list(zip(seed, question, strict=True)) if trained_on else []
+        broke = self._rollouts.broken()
+        self._agree(_Heard(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
+        for place, environment in enumerate(environments):
+            scores = {} if environment.reward is None else environment._scores() | {"reward": environment.reward}
+            for name, score in scores.items():
+                if score is not None and not math.isfinite(score):
+                    raise Stop(
+                        f"The environment scored a rollout of seed {seed[place]} with {score} ({name}).",
+                        "Correct its reward, then run again: training goes on from the last checkpoint.",
+                    )
+        if (own := self._own()) and "log_metric" in row:
+            row["log_metric"](OWN_REWARD, sum(own) / len(own))
+        return self._read(self._first)
+
+    def _own(self) -> list[float]:
+        """The environments' own rewards, where the sum of the weighted streams tells something else."""
+        if not self._rest and self._first.weight == 1.0:
+            return []
+        own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.environments)
+        return [reward for reward in own if reward is not None]
+
+    def others(self) -> "list[Callable[..., list[float | None]]]":
+        """The functions of the other streams; TRL calls them after this one, when all is settled."""
+        return [self._function(stream) for stream in self._rest]
+
+    def _function(self, stream: Stream) -> "Callable[..., list[float | None]]":
+        def read(**_: Any) -> list[float | None]:
+            return self._read(stream)
+
+        read.__name__ = stream.called
+        return read
+
+    def _read(self, stream: Stream) -> list[float | None]:
+        return [self._shaped(stream, environment) for environment in self._rollouts.environments]
+
+    def _agree(self, heard: "_Heard") -> None:
+        """Goes on, or not, as one with the other processes: each has its own rollouts, and none may step alone."""
+        from accelerate.utils import gather_object
+
+        everyone: list[_Heard] = gather_object([heard])
+        if gave_up := next((each.gave_up for each in everyone if each.gave_up), None):
+            raise SessionLost(gave_up)
+        for each in everyone:
+            self._asked.note(each.asked)
+            self.played += each.played
+            self.lost += each.lost
+            self.broke += each.broke
+        if self.lost > self._spec.max_failed * max(self.played, 100):
+            why = next((each.why for each in everyone if each.why), "an earlier one")
+            mended = "See that its server runs"
+            if self.broke > self.lost / 2:
+                mended = "Mend its server, leave out the questions that it cannot score, or raise grpo.max_failed"
+            raise Stop(
+                f"{self.lost} of {self.played} rollouts were lost to the environment, {self.broke} of them as it broke "
+                f"on them twice; the last one to: {why}",
+                f"{mended}, then run again.",
+            )
+
+    def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:
+        reward = stream.of(environment)
+        if reward is None or self._spec.reward == "score" or stream.name != next(iter(environment.streams)):
+            return reward
+        return float(reward == 1.0)

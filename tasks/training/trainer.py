@@ -1,0 +1,246 @@
+"""What SFT and GRPO share: TRL's arguments, a bar, Trackio, checkpoints to go on from, and the log that is kept.
+
+In: a trainer. Out: a trained model, the same one whether or not the training was interrupted, and log.json.
+"""
+
+import json
+import math
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.tasks.analysis.signals import ADVICE
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.episodes.learned import write_learned
+from apprentice.tasks.models.adapters import merged
+from apprentice.tasks.models.checkpoints import save
+from apprentice.tasks.models.precision import to_master_weights
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.pictures import curves
+from apprentice.tasks.settings.hardware import LoraSpec
+from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training.reporters import report_to
+from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
+
+STATE = "trainer_state.json"
+UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
+"""Not kept of a log: `num_tokens` TRL's SFTTrainer counts anew when it is resumed, the others tell of the machine."""
+
+
+class Learned(NamedTuple):
+    """What a stage trained on: seeds and questions, and the checkpoint that learned before."""
+
+    stage: str
+    asked: Iterable[tuple[int, str]]
+    before: Path
+
+
+def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
+    """The arguments that SFTConfig and GRPOConfig have in common."""
+    import torch
+
+    return {
+        "output_dir": str(bench.scratch),
+        "per_device_train_batch_size": spec.batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation,
+        "learning_rate": spec.learning_rate,
+        "lr_scheduler_type": spec.scheduler,
+        "warmup_steps": spec.warmup_steps,
+        "adam_epsilon": spec.adam_epsilon,
+        "adam_beta2": spec.adam_beta2,
+        "activation_checkpointing": spec.gradient_checkpointing,
+        "bf16": spec.bf16,
+        "use_liger_kernel": spec.liger,
+        "use_cpu": not torch.cuda.is_available(),
+        "seed": seed,
+        "logging_steps": spec.logging_steps,
+        "logging_nan_inf_filter": False,  # a log tells what was, see signals.py
+        "save_strategy": "steps",
+        "save_steps": spec.checkpoint_steps,
+        "save_total_limit": 2,
+        "disable_tqdm": True,
+        "report_to": report_to(bench.work.report_to, bench.work.store.project),
+        **trackio_arguments(bench.work),
+        "run_name": f"{name} {bench.work.store.project} seed {seed} {bench.key[:8]}",
+    }
+
+
+def on_one_gpu(config: Any) -> Any:
+    """The trainer's arguments for one process: transformers would spread a batch over all GPUs that it sees, which TRL
+    refuses; more than one take `processes`."""
+    if config.world_size == 1 and config.n_gpu > 1:
+        config._n_gpu = 1
+    return config
+
+
+def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
+    """Trains to the end, from the newest whole checkpoint in the scratch folder where there is one.
+
+    A lost environment leaves the last finished step as a checkpoint, if that was logged; a killed process that of its
+    last interval. Raises SessionLost.
+    """
+    begun = newest_checkpoint(bench.scratch)
+    done = step_of(begun)
+    if begun:
+        announce.warn(f"{title.split()[0]} goes on after step {done}.")
+    to_master_weights(trainer.model)
+    randomness = _keeper()
+    trainer.add_callback(randomness)
+    log_by_step(trainer)
+    if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
+        trainer._load_from_checkpoint(str(begun))
+        trainer.state = trainer.state.load_from_json(str(begun / STATE))
+        return
+    with _bar(title, trainer, steps, done):
+        try:
+            trainer.train(resume_from_checkpoint=str(begun) if begun else None)
+        except SessionLost:
+            step = trainer.state.global_step
+            logged = step % trainer.args.logging_steps == 0  # in between, the log's next mean would lack some steps
+            asked = not trainer.control.should_evaluate  # lost while it evaluated: a checkpoint would skip that
+            new = step > step_of(newest_checkpoint(bench.scratch))
+            trainer.accelerator.wait_for_everyone()  # all have looked before one writes
+            if asked and logged and new:
+                randomness.restore()
+                # the step that failed changed no weight; transformers has no public way to save between intervals
+                trainer._save_checkpoint(trainer.model, trial=None)
+                trainer.accelerator.wait_for_everyone()  # the first to leave ends the others
+            raise
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint."""
+    return next(whole_checkpoints(folder), None)
+
+
+def whole_checkpoints(folder: Path) -> Iterator[Path]:
+    """The newest one first: the trainer writes its state last, so a torn one has none that can be read."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
+        try:
+            json.loads((checkpoint / STATE).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            continue
+        yield checkpoint
+
+
+def _was_the_last(checkpoint: Path) -> bool:
+    """Whether training was to stop after this checkpoint's step."""
+    return json.loads((checkpoint / STATE).read_text())["stateful_callbacks"]["TrainerControl"]["args"][
+        "should_training_stop"
+    ]
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The finished steps of a checkpoint; 0 for none."""
+    return int(checkpoint.name.partition("-")[2]) if checkpoint else 0
+
+
+def _keeper() -> Any:
+    """Keeps the state of all randomness at the end of each step: the step that fails draws from it."""
+    import numpy
+    import torch
+    from transformers import TrainerCallback
+
+    class Keeper(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self._python, self._numpy = random.getstate(), numpy.random.get_state()
+            self._torch, self._cuda = torch.get_rng_state(), torch.cuda.get_rng_state_all()
+
+        def restore(self) -> None:
+            random.setstate(self._python)
+            numpy.random.set_state(self._numpy)
+            torch.set_rng_state(self._torch)
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    return Keeper()
+
+
+@contextmanager
+def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
+    """A bar while the trainer works."""
+    from transformers import PrinterCallback, TrainerCallback
+
+    class Bar(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            advance(1)
+
+    trainer.remove_callback(PrinterCallback)
+    # Trackio greets on standard output; errors and warnings come another way
+    with announce.progress(title, steps, done) as advance, redirect_stdout(StringIO()):
+        trainer.add_callback(Bar())
+        yield
+
+
+def finish(
+    bench: Bench, trainer: Any, shown: dict[str, str], learned: Learned, lora: LoraSpec | None
+) -> dict[str, Any]:
+    """Leaves weights, tokenizer, log and what was learned from, in the first process; returns what is counted.
+
+    `shown`: the curves, from a metric's name to what it is called.
+    """
+    wrapped = trainer.model_wrapped is not trainer.model  # then all processes must ask for the whole weights
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if wrapped else None
+    if not trainer.is_world_process_zero():
+        return {}
+    _check_numbers(weights or {})
+    keep_log(bench, trainer, shown)
+    write_learned(bench.out, learned.stage, learned.asked, before=learned.before)
+    if lora is None:
+        counts = save(trainer.model, trainer.processing_class, bench.out, weights, learned.before)
+    else:
+        whole = merged(trainer.model, learned.before, lora, weights, bench.work.trusted)
+        counts = save(whole, trainer.processing_class, bench.out, begun=learned.before)
+    return counts | {"stage": learned.stage}
+
+
+def _check_numbers(weights: dict[str, Any]) -> None:
+    """Raises Stop for weights that are none: of a sharded model nobody has seen all before."""
+    broken = [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]
+    if broken:
+        raise Stop(f"The trained weights are no numbers ({broken[0]} and others).", ADVICE["nan"])
+
+
+def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
+    """Writes log.json and curves.png beside the weights: nothing that tells of the machine, so that the same training
+    leaves the same artifact."""
+    log = [
+        {name: _or_none(value) for name, value in entry.items() if not _is_unsteady(name)}
+        for entry in (_by_dataset(entry, trainer.eval_dataset) for entry in trainer.state.log_history)
+        if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
+    ]
+    (bench.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
+    picture = curves(log, shown, bench.out / "curves.png")
+    announce.picture(f"{bench.scratch.name.split('-')[0]}-curves", picture, "Training curves")
+
+
+def _by_dataset(entry: dict[str, Any], evaluated: Any) -> dict[str, Any]:
+    """Where several datasets are evaluated, each in an entry of its own, TRL names only the loss after its dataset."""
+    labels = evaluated if isinstance(evaluated, dict) else {}
+    whose = next((f"eval_{label}_" for label in labels if f"eval_{label}_loss" in entry), None)
+    if whose is None:
+        return entry
+    return {
+        f"{whose}{name.removeprefix('eval_')}"
+        if name.startswith("eval_") and not name.startswith(whose)
+        else name: value
+        for name, value in entry.items()
+    }
+
+
+def _is_unsteady(metric: str) -> bool:
+    return metric in UNSTEADY or (metric.startswith("eval_") and metric.endswith(UNSTEADY))
+
+
+def _or_none(value: Any) -> Any:
+    """JSON knows no NaN; what was none stands in signals.json."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_log(checkpoint: Path) -> list[dict[str, Any]]:
+    """The trainer's log history of a checkpoint."""
+    return json.loads((checkpoint / "log.json").read_text())

@@ -1,0 +1,70 @@
+"""Whether a vLLM server can generate for GRPO, asked before a model is loaded.
+
+In: its address. Out: nothing; Stop that says what to start it with. The four questions are those that TRL 1.16's client
+asks, which does so after the model is loaded, and of which a wrong answer to the last one only biases the loss.
+"""
+
+import time
+from typing import Any
+
+from apprentice.tasks.reporting.errors import Stop
+
+PAUSE = 0.5
+"""Seconds between two tries."""
+START = (
+    'Start it with: VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' '
+    "--logprobs-mode processed_logprobs, where MODEL is the student's; "
+    "grpo.generation.server_base_url says where it is."
+)
+
+
+def check_server(url: str, timeout: float) -> None:
+    """Raises Stop for a server that is away for `timeout` seconds, is no vLLM server, or was started otherwise."""
+    url = url.rstrip("/")
+    _wait(url, timeout)
+    served = _asked(url, "/v1/models")
+    if not isinstance(served, dict) or not served.get("data"):
+        raise Stop(f"What answers at {url} is no vLLM server: it names no model.", START)
+    known = _asked(url, "/server_info", {"config_format": "json"})
+    config = known.get("vllm_config") if isinstance(known, dict) else None
+    if not isinstance(config, dict):
+        raise Stop(f"The vLLM server at {url} does not tell its configuration (VLLM_SERVER_DEV_MODE).", START)
+    if config.get("weight_transfer_config") is None:
+        raise Stop(f"The vLLM server at {url} takes no weights (--weight-transfer-config).", START)
+    mode = (config.get("model_config") or {}).get("logprobs_mode")
+    if mode != "processed_logprobs":
+        raise Stop(f"The vLLM server at {url} tells probabilities of another policy (--logprobs-mode {mode}).", START)
+
+
+def _wait(url: str, timeout: float) -> None:
+    import httpx
+
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            answer = httpx.get(f"{url}/health", timeout=5)
+        except httpx.InvalidURL:
+            raise Stop(f"grpo.generation.server_base_url {url!r} is no address.", START) from None
+        except httpx.TransportError as error:
+            why = f"{type(error).__name__}: {error}"
+        else:
+            if answer.status_code == 200:
+                return
+            why = f"it answers {answer.status_code}"
+        if time.monotonic() >= deadline:
+            raise Stop(f"There is no vLLM server at {url} within {timeout:g} s ({why}).", START)
+        time.sleep(PAUSE)
+
+
+def _asked(url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
+    """The JSON that is answered; None where there is none."""
+    import httpx
+
+    try:
+        answer = httpx.get(url + path, params=parameters, timeout=30)
+    except httpx.TransportError as error:
+        raise Stop(f"The vLLM server at {url} fell silent ({type(error).__name__}).", START) from error
+    try:
+        return answer.json() if answer.status_code == 200 else None
+    except ValueError:
+        return None

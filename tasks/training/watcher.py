@@ -1,0 +1,149 @@
+"""Watches a training while it runs, and says which of its weights are published.
+
+In: a trainer, and the rules. Out: warnings, a training that ends where the rules say so, signals.json; the trainer is
+left with the weights of the best held-out reward, or with the last good ones. What goes on is decided on figures that
+all processes share, so all decide alike; the first one speaks and writes.
+"""
+
+import math
+from typing import Any
+
+from apprentice.tasks.analysis.signals import (
+    ADVICE,
+    OF_WEIGHTS,
+    Entry,
+    Signal,
+    as_lines,
+    new_signals,
+    not_numbers,
+    signals_in,
+    steps_of,
+    write_signals,
+)
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.signals import Signals
+from apprentice.tasks.training.trainer import step_of, whole_checkpoints
+
+
+def watch(trainer: Any, rules: Signals) -> None:
+    """Adds what looks at every step and every log. A NaN in a logit is no reason for `generate` to fail: the gradient
+    of that step shows it."""
+    if hasattr(trainer, "generation_config"):
+        trainer.generation_config.remove_invalid_values = True
+    trainer.add_callback(_watcher(trainer, rules))
+
+
+def _watcher(trainer: Any, rules: Signals) -> Any:
+    from transformers import TrainerCallback
+
+    class Watcher(TrainerCallback):
+        seen: dict[str, Signal]
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.seen = signals_in(state.log_history, rules)
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if rules.nan != "off" and not _all_finite(trainer, [weight.grad for weight in trainer.model.parameters()]):
+                trainer.model.zero_grad()  # without gradients the optimizer leaves the weights as they are
+                control.should_log = True
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_save |= control.should_evaluate  # the best ones are to be had afterwards
+
+        def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            entries = steps_of(state.log_history)
+            if not entries or entries[-1] is not state.log_history[-1]:
+                return
+            spoilt = bool(not_numbers(entries[-1], OF_WEIGHTS))
+            if spoilt:
+                trainer._tr_loss.zero_()  # transformers subtracts what it logged: NaN would stay in every later mean
+            new = new_signals(entries, rules, self.seen)
+            self.seen |= new
+            for signal in new.values():
+                if state.is_world_process_zero:
+                    announce.warn(signal.told())
+                if signal.stopped:
+                    _stop(args, control, spoilt)
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+            if args.metric_for_best_model in metrics and metrics[args.metric_for_best_model] is None:
+                raise Stop("Every held-out rollout was lost to the environment.", "See that its server runs.")
+
+    return Watcher()
+
+
+def _stop(args: Any, control: Any, spoilt: bool) -> None:
+    """Ends the training after this step, with an evaluation and a checkpoint where its weights are worth one."""
+    control.should_training_stop = True
+    control.should_evaluate = not spoilt and args.eval_strategy != "no"
+    control.should_save = not spoilt
+
+
+def settle(bench: Bench, trainer: Any, rules: Signals) -> None:
+    """Leaves the trainer with the weights to publish, and writes signals.json.
+
+    Those of the best held-out reward; else those of the last step; where that one was no number, those of the newest
+    checkpoint from which a step was made that was one. Raises Stop where there is none.
+    """
+    state = trainer.state
+    published = _load_good_weights(bench, trainer, rules)
+    about = {
+        "trained_steps": state.global_step,
+        "published_step": published,
+        "held_out_reward": state.best_metric,
+    }
+    if trainer.is_world_process_zero():
+        seen = list(signals_in(state.log_history, rules).values())
+        write_signals(bench.out, rules, seen, about)
+        for line in as_lines(about | {"signals": []}):
+            announce.warn(line)
+
+
+def _load_good_weights(bench: Bench, trainer: Any, rules: Signals) -> int:
+    """Returns the step whose weights the trainer has now."""
+    last, best = trainer.state.global_step, trainer.state.best_global_step
+    broken = _broke_at(trainer.state.log_history)
+    trusted = broken is None or (rules.nan == "warn" and broken == last)  # one step, which was left out
+    if trusted and best in (None, last) and _all_finite(trainer, _weights(trainer)):
+        return last
+    for checkpoint in whole_checkpoints(bench.scratch):
+        step = step_of(checkpoint)
+        if step == best if best else broken is None or step < broken - 1:
+            trainer._load_from_checkpoint(str(checkpoint))
+            if _all_finite(trainer, _weights(trainer)):
+                return step
+    what = (
+        f"Step {broken}: {_what_broke(trainer.state.log_history)}" if broken else f"After step {last} weights are NaN"
+    )
+    raise Stop(f"{what}, and no checkpoint from before is left to publish.", ADVICE["nan"])
+
+
+def _broke_at(log: list[Entry]) -> int | None:
+    """The first of the steps at the end that were no numbers; None where the last one was good."""
+    first = None
+    for entry in reversed(steps_of(log)):
+        if not not_numbers(entry, OF_WEIGHTS):
+            break
+        first = entry["step"]
+    return first
+
+
+def _what_broke(log: list[Entry]) -> str:
+    return ", ".join(not_numbers(steps_of(log)[-1], OF_WEIGHTS))
+
+
+def _weights(trainer: Any) -> list[Any]:
+    return list(trainer.model.parameters())
+
+
+def _all_finite(trainer: Any, tensors: list[Any]) -> bool:
+    """Whether all are numbers, in all processes. Of a sharded one each process looks at its own part."""
+    import torch
+
+    parts = [each.to_local() if hasattr(each, "to_local") else each for each in tensors if each is not None]
+    total = torch.nn.utils.get_total_norm([part.detach() for part in parts if part.is_floating_point()])
+    if trainer.accelerator.num_processes > 1:
+        total = trainer.accelerator.reduce(total.to(trainer.accelerator.device), reduction="sum")
+    return math.isfinite(total.item())

@@ -1,0 +1,219 @@
+"""A stage on another pool: begun once, scheduled again when that may help, and left alone when it may not.
+
+The server is Prefect's own; the test plays the worker, which is all that the dispatcher sees of one.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running
+
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime import dispatch
+from apprentice.flows.runtime.dispatch import Pool
+from apprentice.flows.runtime.place import AWAY
+from apprentice.flows.stages import sft_stage
+from apprentice.tasks.artifacts.types import SftCheckpoint
+from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.work import Dispatched
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import SftSpec
+from tests.restartable import RestartableServer
+
+pytestmark = pytest.mark.usefixtures("prefect_server", "deployed")
+TOY = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
+
+
+@stage(gives=SftCheckpoint, version=1, title="SFT", gpu=True)
+def sft(bench: Bench, spec: SftSpec, environment: Any) -> dict[str, Any]:
+    raise AssertionError("it runs elsewhere")
+
+
+@pytest.fixture
+def deployed(prefect_server) -> None:
+    """A deployment sft/a100 on a pool without a worker."""
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="a100", type="process"), overwrite=True)
+        flow_id = client.create_flow(sft_stage)
+        client.create_deployment(flow_id, "a100", work_pool_name="a100", enforce_parameter_schema=False)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "POLL", 0.05)
+    monkeypatch.setattr(dispatch, "RISE", 0.01)
+
+
+class Worker(threading.Thread):
+    """Takes every scheduled run of the deployment and ends it in the next state of the script."""
+
+    def __init__(self, *ends: State | Callable[[], State]):
+        super().__init__(daemon=True)
+        self._ends = list(ends)
+        self.taken: list[FlowRun] = []
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with get_client(sync_client=True) as client:
+            while self._ends and not self.over.wait(0.05):
+                for run in client.read_flow_runs():
+                    if run.work_pool_name == "a100" and run.state is not None and run.state.is_scheduled():
+                        self.taken.append(run)
+                        client.update_flow_run_labels(run.id, {"prefect.worker.name": "gpu-1"})
+                        client.set_flow_run_state(run.id, Running(), force=True)
+                        end = self._ends.pop(0)
+                        client.set_flow_run_state(run.id, end() if callable(end) else end, force=True)
+
+    def __enter__(self) -> "Worker":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join()
+
+
+def recipe(**env: Any) -> Recipe:
+    return load_recipe(TOY, [f"env.{name}={value}" for name, value in env.items()])
+
+
+def dispatched(of: Recipe, key: str) -> Dispatched:
+    """Dispatches the stage from within a flow."""
+
+    @flow(name="parent")
+    def parent() -> Dispatched:
+        pool = Pool(of, "a100")
+        given = {"bench": None, "spec": SftSpec(), "environment": of.environment}
+        return pool(sft, "SFT", given, key)
+
+    return parent()
+
+
+def test_a_stage_runs_once_and_says_where_it_ran():
+    with Worker(Completed()) as worker:
+        done = dispatched(recipe(), "k1")
+    assert (done.place.pool, done.place.worker, len(worker.taken)) == ("a100", "gpu-1", 1)
+    assert worker.taken[0].parameters["spec"] == SftSpec().model_dump(mode="json")
+    assert worker.taken[0].name == "toy-seed0: SFT"
+    assert worker.taken[0].parent_task_run_id is not None
+
+
+def test_a_stage_that_died_is_scheduled_again_as_the_same_run():
+    with Worker(Crashed(message="killed"), Crashed(message="killed"), Completed()) as worker:
+        dispatched(recipe(), "k2")
+    assert len(worker.taken) == 3
+    assert len({run.id for run in worker.taken}) == 1
+
+
+def test_a_stage_that_always_dies_is_left_to_a_person():
+    with Worker(*[Crashed(message="killed by the kernel")] * 9) as worker, pytest.raises(Stop, match="by the kernel"):
+        dispatched(recipe(), "k3")
+    assert len(worker.taken) == dispatch.DEATHS + 1
+
+
+def test_a_failure_that_a_second_try_cannot_mend_is_not_tried_again():
+    with Worker(Failed(message="CUDA out of memory")) as worker, pytest.raises(Stop, match="out of memory"):
+        dispatched(recipe(), "k4")
+    assert len(worker.taken) == 1
+
+
+def test_a_cancelled_stage_is_not_scheduled_again():
+    with Worker(Cancelled()) as worker, pytest.raises(Stop, match="was cancelled"):
+        dispatched(recipe(), "k5")
+    assert len(worker.taken) == 1
+
+
+def test_an_environment_that_is_away_is_waited_for_before_the_stage_is_begun():
+    environment = RestartableServer()
+    environment.kill()
+    threading.Timer(1.5, environment.start).start()
+    began = time.monotonic()
+    with Worker(Completed()) as worker:
+        dispatched(recipe(url=environment.url, patience=60), "k6")
+    environment.kill()
+    assert len(worker.taken) == 1
+    assert time.monotonic() - began > 1.4
+
+
+def test_a_stage_that_lost_its_environment_is_scheduled_again_once_that_is_back():
+    environment = RestartableServer()
+    back: list[float] = []
+
+    def lose_it() -> State:
+        environment.kill()
+        threading.Timer(1.5, lambda: (back.append(time.monotonic()), environment.start())).start()
+        return Failed(name=AWAY["environment"], message="lost after step 4")
+
+    again: list[float] = []
+    with Worker(lose_it, lambda: (again.append(time.monotonic()), Completed())[1]):
+        dispatched(recipe(url=environment.url, patience=60), "k7")
+    environment.kill()
+    assert again[0] > back[0]
+
+
+def test_an_environment_that_stays_away_ends_the_run_with_words_that_say_so():
+    environment = RestartableServer()
+    environment.kill()
+    with pytest.raises(Stop, match=r"out of reach.*(?s:.)*retry this run"):
+        dispatched(recipe(url=environment.url, patience=2), "k8")
+
+
+def test_a_missing_deployment_is_named_with_the_command_that_makes_it():
+    @flow
+    def parent() -> None:
+        given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
+        Pool(recipe(), "h100")(sft, "SFT", given, "k9")
+
+    with pytest.raises(Stop, match=r"no deployment sft/h100(?s:.)*prefect --no-prompt deploy --all"):
+        parent()
+
+
+def test_a_retried_parent_joins_what_it_began_and_lets_a_failed_stage_go_on():
+    ends = [Failed(message="a bug, mended since"), Completed()]
+    attempts: list[str] = []
+
+    @flow(name="parent", retries=1)
+    def parent() -> None:
+        attempts.append("once")
+        given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
+        Pool(recipe(), "a100")(sft, "SFT", given, "k10")
+
+    with Worker(*ends) as worker:
+        parent()
+    assert len(attempts) == 2
+    assert len({run.id for run in worker.taken}) == 1
+
+
+def test_a_retried_parent_begins_a_cancelled_stage_as_a_new_run():
+    @flow(name="parent", retries=1)
+    def parent() -> None:
+        given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
+        Pool(recipe(), "a100")(sft, "SFT", given, "k11")
+
+    with Worker(Cancelled(), Completed()) as worker:
+        parent()
+    assert len({run.id for run in worker.taken}) == 2
+
+
+def test_every_stage_that_wants_a_gpu_is_a_flow_that_takes_its_arguments():
+    import inspect
+
+    from apprentice.flows.stages import STAGES
+    from apprentice.tasks.evaluate import evaluate
+    from apprentice.tasks.grpo import grpo
+    from apprentice.tasks.sft import sft
+
+    for each in (sft, grpo, evaluate):
+        assert each.gpu
+        taken = list(inspect.signature(STAGES[each.name].fn).parameters)
+        assert taken == ["recipe", *list(inspect.signature(each.body).parameters)[1:]]

@@ -1,0 +1,47 @@
+"""Law 9: curves are read for what they are."""
+
+import pytest
+
+from apprentice.tasks.analysis.diagnose import read_curves
+
+
+def log(rewards: list[float], dead: float = 0.3) -> list[dict]:
+    return [{"step": step, "reward": reward, "frac_reward_zero_std": dead} for step, reward in enumerate(rewards)]
+
+
+def ramp(first: float, last: float, n: int = 40) -> list[float]:
+    return [first + (last - first) * step / (n - 1) + (0.01 if step % 2 else -0.01) for step in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "diagnosis"),
+    [
+        (log([0.3] * 7), "too short"),
+        (log(ramp(0.95, 0.97)), "too easy"),
+        (log(ramp(0.01, 0.01), dead=0.95), "no signal"),
+        (log(ramp(0.6, 0.3)), "fell"),
+        (log(ramp(0.5, 0.95), dead=0.9), "saturated"),
+        (log([0.5, 0.6] * 20), "flat"),
+        (log(ramp(0.3, 0.6)), "learning"),
+    ],
+)
+def test_each_course_has_its_name(entries: list[dict], diagnosis: str):
+    assert read_curves(entries, beta=0.0).diagnosis == diagnosis
+
+
+def test_the_delta_is_that_of_the_walkthrough_and_has_an_interval():
+    reading = read_curves(log([0.1, 0.2, 0.3, 0.2, 0.2, *[0.5] * 10, 0.6, 0.7, 0.8, 0.7, 0.7]), beta=0.0)
+    assert reading.delta == pytest.approx(0.5)
+    assert reading.ci is not None
+    assert reading.ci[0] < 0.5 < reading.ci[1]
+
+
+def test_a_fall_is_not_blamed_on_a_kl_term_that_does_not_exist():
+    assert "no KL term" in read_curves(log(ramp(0.6, 0.3)), beta=0.0).advice
+    assert "no KL term" not in read_curves(log(ramp(0.6, 0.3)), beta=0.04).advice
+
+
+def test_saturation_is_read_from_groups_not_from_the_batchs_spread():
+    """Groups [1, 1] and [0, 0]: the batch's std is 0.58 and nothing can be learned."""
+    entries = [{**entry, "reward_std": 0.58} for entry in log(ramp(0.4, 0.55), dead=1.0)]
+    assert read_curves(entries, beta=0.0).diagnosis == "saturated"

@@ -1,0 +1,62 @@
+"""Where a model is right and where not, and what a person should look at first."""
+
+import json
+
+from apprentice.tasks.analysis.slices import side_by_side, slices, spoken, worst
+from tests.tasks.examined import episode, episodes
+
+SIGNS = ["negative", "positive"] * 5
+
+
+def with_traits(rewards: list[float]) -> list:
+    return [
+        episode(place, reward, traits=json.dumps({"sign": SIGNS[place], "terms": place, "constant": 1}))
+        for place, reward in enumerate(rewards)
+    ]
+
+
+def test_a_model_that_cannot_do_negatives_shows_it():
+    rows = slices({"base": with_traits([0.0] * 10), "grpo": with_traits([0.0, 1.0] * 5)})
+    by_sign = {row["kind"]: row for row in rows if row["trait"] == "sign"}
+    assert by_sign["negative"]["n"] == by_sign["positive"]["n"] == 5
+    assert by_sign["negative"]["models"]["grpo"]["accuracy"] == 0.0
+    assert by_sign["positive"]["models"]["grpo"]["accuracy"] == 1.0
+    low, high = by_sign["positive"]["models"]["grpo"]["ci"]
+    assert low < 0.6
+    assert high == 1.0
+
+
+def test_rare_kinds_are_put_together_and_a_trait_of_one_kind_is_none():
+    rows = slices({"grpo": with_traits([1.0] * 10)})
+    assert [row["kind"] for row in rows if row["trait"] == "terms"][-1] == "others"
+    assert not [row for row in rows if row["trait"] == "constant"]
+
+
+def test_the_worst_failures_are_first_what_was_right_before_then_the_lowest_reward():
+    before = episodes([1.0, 0.0, 0.0, 1.0] + [0.0] * 20)
+    after = episodes([1.0, 0.2, 0.0, 0.9] + [0.1] * 20)
+    failures = worst({"sft": before, "grpo": after})
+    assert [record.place for record in failures][:3] == [3, 2, 4]
+    assert len(failures) == 10
+    assert failures[0].messages[-1]["role"] == "tool"
+
+
+def test_models_are_shown_on_questions_where_they_differ():
+    shown = side_by_side({"base": episodes([0.0] * 8), "grpo": episodes([0.0] * 6 + [1.0, 1.0])})
+    assert [each["seed"] for each in shown][-2:] == [5006, 5007]
+    assert shown[-1]["models"]["grpo"] == {"said": 'answer({"answer": "7"})', "reward": 1.0}
+    assert shown[-1]["correct"] == "7"
+
+
+def test_what_was_said_without_a_call_is_shown_as_text():
+    said = episode(0, 0.0, messages=[{"role": "assistant", "content": "I do not know"}])
+    assert spoken(said) == "I do not know"
+
+
+def test_samples_of_a_question_are_one_question_of_a_slice():
+    records = [
+        episode(n, float(n % 2), sample=n % 2, traits=json.dumps({"terms": n // 10}), turns=n % 3) for n in range(20)
+    ]
+    rows = slices({"grpo": records})
+    assert [(row["trait"], row["n"]) for row in rows] == [("terms", 5), ("terms", 5)]
+    assert rows[0]["models"]["grpo"]["accuracy"] == 0.5

@@ -1,0 +1,301 @@
+"""A lineage leads back to every episode, also where the folder is empty, and shows what there is of older artifacts."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from apprentice.flows.pages.lineage_tree import as_tree, condensed
+from apprentice.tasks.artifacts.hub import HubStore
+from apprentice.tasks.artifacts.lineage import Lineage, lineage_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    BaseStudent,
+    Decision,
+    Evaluation,
+    GrpoCheckpoint,
+    KeptRollouts,
+    Questions,
+    Release,
+    Rollouts,
+    SftCheckpoint,
+    make_key,
+)
+from apprentice.tasks.reporting.errors import Stop
+from tests.hub_server import LocalHub
+from tests.tasks.artifacts.test_hub import hub
+
+assert hub  # a fixture
+
+WORDS = {"name": "reasoning_gym", "settings": {"dataset": "spell_backward"}, "version": "1", "revision": ""}
+TOKENS = dict(prompt_tokens=0, completion_tokens=0, cached_tokens=0, reasoning_tokens=0, cost_usd=0.0)
+RATES = dict(model="grpo", protocol="parity", n=1, format_compliance=1.0, accuracy=1.0, mean_score=1.0, cost_usd=0.0)
+
+
+def publish(
+    store: LocalStore,
+    kind: type[Artifact],
+    counts: dict[str, Any],
+    files: dict[str, list[Any]],
+    inputs: dict[str, Artifact],
+    code: str = "apprentice 1",
+    **settings: Any,
+) -> Any:
+    """An artifact as a stage publishes it, with lines of JSON in its files."""
+    revisions = {name: artifact.revision for name, artifact in inputs.items()}
+    stage = kind.__name__.lower()
+    key = make_key(stage, 1, settings, revisions)
+    made_by = {"stage": stage, "version": 1, "settings": settings, "inputs": revisions, "packages": {}}
+    provenance = Provenance(
+        stage=f"apprentice.tasks.{stage}:{stage}",
+        code=code,
+        recipe={"name": "toy", "seed": 7},
+        made_at="2026-01-02T03:04:05+00:00",
+        inputs={name: parent(artifact) for name, artifact in inputs.items()},
+    )
+    with store.staging() as folder:
+        for name, lines in files.items():
+            (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return store.publish(kind, key, folder, counts, made_by, provenance)
+
+
+class Toys:
+    """A small run: five episodes of which seed 2 was dropped, SFT, GRPO on one question, an examination, a release."""
+
+    def __init__(self, store: LocalStore, first: int = 0, rival: "Toys | None" = None):
+        seeds = range(first, first + 5)
+        played = [{"seed": seed, "messages": [{}, {"content": f"word {seed}"}]} for seed in seeds]
+        kept = [row for row in played if row["seed"] != first + 2]
+        sft = [{"stage": "sft", "seed": row["seed"], "question": row["messages"][1]["content"]} for row in kept]
+        grpo = [*sft, {"stage": "grpo", "seed": first + 100, "question": "a word"}]
+        weights = {"model.safetensors": [first]}
+        asked = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
+        self.asked = publish(store, Questions, asked, {"questions.jsonl": []}, {}, first=first, environment=WORDS)
+        self.rollouts = publish(
+            store,
+            Rollouts,
+            {"episodes": 5, "failed": 0} | TOKENS,
+            {"rollouts.jsonl": played},
+            {},
+            code="apprentice 0",
+            window={"start": first, "size": 5},
+            teacher={"scripted_error_rate": 0.1, "model": "gpt-5-mini"},
+            environment=WORDS,
+        )
+        counts = {"episodes": 5, "kept": 4, "dropped": {"wrong answer": 1}}
+        inputs = {"rollouts": self.rollouts, "questions": self.asked}
+        self.kept = publish(store, KeptRollouts, counts, {"kept.jsonl": kept}, inputs)
+        self.base = publish(store, BaseStudent, {"parameters": 1}, weights, {"questions": self.asked})
+        inputs = {"student": self.base, "kept": self.kept}
+        self.sft = publish(store, SftCheckpoint, {"parameters": 1}, weights | {"learned.jsonl": sft}, inputs)
+        inputs = {"checkpoint": self.sft, "questions": self.asked}
+        learned = weights | {"learned.jsonl": grpo}
+        self.grpo = publish(store, GrpoCheckpoint, {"parameters": 1}, learned, inputs, environment=WORDS)
+        inputs = {"checkpoint": self.grpo, "questions": self.asked}
+        self.examined = publish(store, Evaluation, RATES, {"episodes.jsonl": []}, inputs)
+        inputs = {"challenger": self.grpo, "rival": rival.release if rival else self.base}
+        counts = dict(promoted=True, metric="accuracy", delta=1.0, reasons=[])
+        self.decision = publish(store, Decision, counts, {"decision.json": []}, inputs)
+        inputs = {"trained": self.grpo, "decision": self.decision}
+        counts = dict(parameters=1, weights="w", promoted=True)
+        self.release = publish(store, Release, counts, learned, inputs)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "artifacts", "toy")
+
+
+def tree(lineage: Lineage) -> str:
+    out = StringIO()
+    Console(file=out, width=200).print(as_tree(lineage))
+    return out.getvalue()
+
+
+def test_a_model_is_followed_back_to_its_episodes_its_code_its_recipe_and_its_environment(store: LocalStore):
+    toys = Toys(store)
+    told = lineage_of(toys.release.key, store.root).as_json()
+    assert told["root"] == toys.release.key
+    assert told["artifacts"][0]["kind"] == "Release"
+    everything = {each["revision"] for each in told["artifacts"]}
+    assert everything == {each.revision for each in vars(toys).values()} - {toys.examined.revision}
+    assert told["recipe"] == {"name": "toy", "seed": 7}
+    assert told["code"] == ["apprentice 1", "apprentice 0"]
+    assert told["environments"] == [WORDS]
+    held = f"{toys.kept.repository}@{toys.kept.key}"
+    taught = [{"stage": "sft", "seed": seed, "question": f"word {seed}", "rollouts": held} for seed in (0, 1, 3, 4)]
+    assert told["episodes"] == [*taught, {"stage": "grpo", "seed": 100, "question": "a word"}]
+
+
+def test_each_artifact_stands_after_what_it_was_made_from(store: LocalStore):
+    toys = Toys(store)
+    nodes = list(lineage_of(toys.release.key, store.root).nodes)
+    for place, node in enumerate(lineage_of(toys.release.key, store.root).nodes.values()):
+        assert all(nodes.index(above.revision) < place for above in node.inputs.values())
+
+
+def test_the_tree_shows_what_occurs_twice_whole_once_and_tells_the_seeds(store: LocalStore):
+    text = tree(lineage_of(Toys(store).release.key, store.root))
+    assert text.count("Questions of seed windows") == 1
+    assert text.count("as above") == 4  # the questions twice, the base student, and what was trained
+    assert "5 episodes, seeds 0 to 4" in text
+    assert "learned in sft from 4 episodes, seeds 0 to 4 without 2" in text
+    assert "learned in grpo from 1 episodes, seed 100" in text
+    assert "window 0 to 4, scripted policy, error rate 0.1: not a model" in text
+    assert "environment reasoning_gym spell_backward, version 1" in text
+    assert "made 2026-01-02T03:04:05+00:00 by rollouts, version 1; apprentice 0" in text
+
+
+def test_who_a_model_was_compared_with_taught_it_nothing(store: LocalStore):
+    champion = Toys(store)
+    challenger = Toys(store, first=50, rival=champion)
+    lineage = lineage_of(challenger.release.key, store.root)
+    assert champion.kept.revision in lineage.nodes
+    assert [row["seed"] for row in lineage.episodes] == [50, 51, 53, 54, 150]
+
+
+def test_an_examination_leads_to_what_its_model_learned_and_rollouts_to_themselves(store: LocalStore):
+    toys = Toys(store)
+    assert [row["seed"] for row in lineage_of(toys.examined.key, store.root).episodes] == [0, 1, 3, 4, 100]
+    played = lineage_of(toys.rollouts.key, store.root).episodes
+    assert played[2] == {
+        "stage": "collect",
+        "seed": 2,
+        "question": "word 2",
+        "rollouts": f"{toys.rollouts.repository}@{toys.rollouts.key}",
+    }
+
+
+def test_what_is_gone_is_named_and_the_rest_is_shown(store: LocalStore):
+    import shutil
+
+    toys = Toys(store)
+    shutil.rmtree(store.root / "datasets" / toys.rollouts.repository)
+    lineage = lineage_of(toys.release.key, store.root)
+    assert f"{toys.rollouts.repository}@{toys.rollouts.key}, revision {toys.rollouts.revision[:12]}: not there" in tree(
+        lineage
+    )
+    gone = [each for each in lineage.as_json()["artifacts"] if "gone" in each]
+    assert [each["key"] for each in gone] == [toys.rollouts.key]
+    assert len(lineage.episodes) == 5
+
+
+def test_of_older_artifacts_there_is_shown_what_they_say(store: LocalStore):
+    """They have neither kind nor provenance, and their revision is another digest."""
+    made_by = {"stage": "student", "version": 1, "settings": {"seed": 3}, "inputs": {"questions": "b" * 40}}
+    older(store, "toy-questions", "datasets", "b" * 40, "2" * 20, {"stage": "questions", "settings": {}, "inputs": {}})
+    older(store, "toy-base", "models", "a" * 40, "1" * 20, made_by | {"inputs": {"questions": "b" * 40, "x": "c" * 40}})
+    lineage = lineage_of("1" * 20, store.root)
+    assert [node.named.kind for node in lineage.nodes.values()][-1] == "BaseStudent"
+    text = tree(lineage)
+    assert "made, nobody wrote down when by student, version 1; by which code, nobody wrote down" in text
+    assert f"local/toy-questions@{'2' * 20}" in text
+    assert "an input of which older code wrote down no more, revision cccccccccccc: not there" in text
+    assert lineage.as_json()["episodes"] == []
+
+
+def older(store: LocalStore, repository: str, folder: str, revision: str, key: str, made_by: dict[str, Any]) -> None:
+    at = store.root / folder / "local" / repository
+    (at / "snapshots" / revision).mkdir(parents=True)
+    (at / "refs").mkdir()
+    counts = {"parameters": 1} if folder == "models" else dict(collect=1, grpo=1, evaluate=1, dropped_from_grpo=0)
+    record = {"key": key, "counts": counts, "made_by": made_by, "files": {}}
+    (at / "snapshots" / revision / "artifact.json").write_text(json.dumps(record))
+    (at / "refs" / key).write_text(revision)
+
+
+def test_a_unique_beginning_of_a_key_is_enough(store: LocalStore):
+    toys = Toys(store)
+    assert lineage_of(toys.grpo.key[:6], store.root).root.named.key == toys.grpo.key
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("champion", "No artifact has the key, revision or tag champion"),
+        ("abcde", "the first 6 may do"),
+        ("../../etc/passwd", "is no artifact's key"),
+    ],
+)
+def test_what_is_no_key_is_told(store: LocalStore, key: str, says: str):
+    with pytest.raises(Stop, match=says):
+        lineage_of(key, store.root)
+
+
+def test_a_key_that_there_is_not_is_told_with_the_nearest_and_with_where_else_to_look(store: LocalStore):
+    key = Toys(store).grpo.key
+    mistyped = key[:10] + ("0" if key[10] != "0" else "1") + key[11:]
+    with pytest.raises(Stop, match=rf"The nearest there: {key} \(toy-grpo\).*--store.*--hub"):
+        lineage_of(mistyped, store.root)
+    with pytest.raises(Stop, match="No artifact is there at all"):
+        lineage_of(mistyped, store.root / "empty")
+
+
+def test_a_key_that_several_have_is_told_and_a_whole_name_helps(store: LocalStore):
+    """Two recipes that differ in nothing but their names give the same keys."""
+    toys, other = Toys(store), Toys(LocalStore(store.root, "another"))
+    assert toys.grpo.key == other.grpo.key
+    assert lineage_of(toys.grpo.key, store.root).root.named.key == toys.grpo.key  # and the same content: either does
+    publish(LocalStore(store.root, "another"), Questions, RATES_OF_QUESTIONS, {"questions.jsonl": [1]}, {}, **ASKED)
+    with pytest.raises(Stop, match=r"Several artifacts are named .*local/another-questions@.*local/toy-questions@"):
+        lineage_of(toys.asked.key, store.root)
+    named = f"local/toy-questions@{toys.asked.key}"
+    assert lineage_of(named, store.root).root.ref == named
+
+
+RATES_OF_QUESTIONS = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
+ASKED: dict[str, Any] = dict(first=0, environment=WORDS)
+
+
+def test_a_lineage_is_whole_where_all_of_it_lies_on_the_hub_and_fetches_no_weights(hub: LocalHub, tmp_path: Path):
+    toys = Toys(HubStore(tmp_path / "maker", "toy", "team", patience=20.0))
+    here = lineage_of(toys.release.key, tmp_path / "maker", "team")
+    there = lineage_of(toys.release.key[:8], tmp_path / "empty", "team")
+    assert there.as_json() == here.as_json()
+    assert len(there.episodes) == 5
+    assert tree(there) == tree(here)
+    assert not list((tmp_path / "empty").rglob("*.safetensors"))
+    with pytest.raises(Stop, match="nor on the Hub under team"):
+        lineage_of("0" * 20, tmp_path / "empty", "team")
+
+
+def test_a_list_of_episodes_that_was_changed_on_the_hub_is_not_believed(hub: LocalHub, tmp_path: Path):
+    toys = Toys(HubStore(tmp_path / "maker", "toy", "team", patience=20.0))
+    for blob in (tmp_path / "hub").rglob("*"):
+        if blob.is_file() and b'"stage": "grpo"' in (text := blob.read_bytes()):
+            blob.write_bytes(text.replace(b"a word", b"a WORD"))
+    with pytest.raises(Stop, match=r"learned\.jsonl of team/toy-model is not what its record says"):
+        lineage_of(toys.release.key, tmp_path / "empty", "team").as_json()
+
+
+def test_a_hub_that_is_away_is_told_and_not_needed_for_what_the_folder_has(hub: LocalHub, tmp_path: Path, monkeypatch):
+    from apprentice.tasks.artifacts import locate
+
+    toys = Toys(HubStore(tmp_path / "maker", "toy", "team", patience=20.0))
+    hub.kill()
+    monkeypatch.setattr(locate, "PATIENCE", 0.5)
+    assert len(lineage_of(toys.release.key, tmp_path / "maker", "team").episodes) == 5
+    with pytest.raises(Stop, match="The Hub was away"):
+        lineage_of(toys.release.key, tmp_path / "empty", "team")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"),
+    [
+        ([5], "seed 5"),
+        ([2, 1], "seeds 1, 2"),
+        (range(60), "seeds 0 to 59"),
+        (set(range(60)) - {7, 12, 13, 14}, "seeds 0 to 59 without 7, 12 to 14"),
+        ([1, 9, 30], "seeds 1, 9, 30"),
+        ([1, 2, 3, 1000], "seeds 1 to 3; 1000"),
+        (range(0, 400, 2), "seeds 0 to 398 (200 of 399)"),
+        (range(0, 100_000, 1000), "seeds " + "; ".join(str(each * 1000) for each in range(12)) + "; and 88 more"),
+    ],
+)
+def test_seeds_are_told_as_ranges(seeds: Any, told: str):
+    assert condensed(seeds) == told

@@ -1,0 +1,264 @@
+"""A training in two processes is the same training, and ends as one."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.metrics import counted
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
+from apprentice.tasks.engine.processes import _check_sharded, launch_command, on_processes
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.grpo import grpo
+from apprentice.tasks.questions import questions
+from apprentice.tasks.reporting.errors import ProcessDied, Stop
+from apprentice.tasks.settings.hardware import LoraSpec
+from apprentice.tasks.settings.signals import HeldOut
+from apprentice.tasks.settings.stages import BuiltStudent, SeedWindows, StudentSpec, Window
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
+from apprentice.tasks.sft import train_sft
+from apprentice.tasks.student import student
+from apprentice.tasks.training.trainer import newest_checkpoint, step_of
+from tests.tasks.bodies import (
+    SPEC,
+    puppets,
+    second_is_killed,
+    second_loses_its_server,
+    second_stops,
+    talkative,
+    together,
+)
+
+TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constant", "warmup_steps": 0}
+
+
+class Made:
+    """What a training starts from, in a store."""
+
+    def __init__(self, work: Work, task: EnvironmentSpec, folder: Path):
+        self.work, self.folder = work, folder
+        windows = SeedWindows(
+            collect=Window(start=0, size=24), grpo=Window(start=100, size=24), evaluate=Window(start=200, size=8)
+        )
+        self.questions = self._published(Questions, questions, task, windows, 4)
+        small = BuiltStudent(hidden_size=32, intermediate_size=32, layers=1, heads=1, max_positions=512)
+        self.base = self._published(BaseStudent, student, StudentSpec(build=small), task, self.questions, 0)
+        rows = [json.loads(line) for line in (work.store.fetch(self.questions) / "questions.jsonl").open()]
+        out = self.bench("kept").out
+        (out / "kept.jsonl").write_text("".join(_kept(task, row) for row in rows if row["purpose"] == "collect"))
+        counts = {"episodes": 24, "kept": 24, "dropped": {}}
+        self.kept = work.store.publish(KeptRollouts, "kept", out, counts, {})
+        counts = {name: 1 for name in ("p50", "p95", "p99", "longest", "truncated")} | {"max_length": 512}
+        out = self.bench("lengths").out
+        (out / "lengths.json").write_text("{}")
+        self.lengths = work.store.publish(LengthStats, "lengths", out, counts, {})
+
+    def bench(self, name: str) -> Bench:
+        out, scratch = self.folder / f"{name}-out", self.folder / f"{name}-scratch"
+        out.mkdir()
+        scratch.mkdir()
+        return Bench(self.work, name, out, scratch)
+
+    def _published(self, kind: Any, stage: Any, *given: Any) -> Any:
+        bench = self.bench(kind.suffix)
+        return self.work.store.publish(kind, kind.suffix, bench.out, stage.body(bench, *given), {})
+
+
+def _kept(task: EnvironmentSpec, row: dict[str, Any]) -> str:
+    from apprentice.envs.base import tools_text
+    from apprentice.tasks.episodes.episode import prompt
+    from apprentice.tasks.episodes.rendering import CLOSING
+
+    call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": str(row["seed"])}}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    instance = task.make()
+    messages = [*prompt(instance, row["question"]), said, {"role": "tool", "name": "answer", "content": "OK."}, CLOSING]
+    return json.dumps({"seed": row["seed"], "messages": messages, "tools": tools_text(instance)}) + "\n"
+
+
+@pytest.fixture
+def made(work: Work, chain_sum: EnvironmentSpec, tmp_path: Path) -> Made:
+    return Made(work, chain_sum, tmp_path)
+
+
+def weights(bench: Bench) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(bench.out / "model.safetensors")
+
+
+def same_training(one: Bench, other: Bench, names: tuple[str, ...], steps: int) -> None:
+    import torch
+
+    logs = [json.loads((bench.out / "log.json").read_text()) for bench in (one, other)]
+    assert [len(log) for log in logs] == [steps, steps]
+    for name in names:
+        assert [entry[name] for entry in logs[1]] == pytest.approx([entry[name] for entry in logs[0]], rel=1e-3), name
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4)
+    learned = [(bench.out / "learned.jsonl").read_text() for bench in (one, other)]
+    assert sorted(learned[0].splitlines()) == sorted(learned[1].splitlines())
+
+
+def test_sft_in_two_processes_has_the_losses_of_one(made: Made):
+    given = made.base, made.kept, made.lengths, 0
+    spec = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
+    one, two = made.bench("one"), made.bench("two")
+    alone = spec.model_copy(update={"processes": 1, "batch_size": 8})
+    counts = on_processes(alone, train_sft, one, alone, *given)
+    assert on_processes(spec, train_sft, two, spec, *given) == counts
+    same_training(one, two, ("loss", "mean_token_accuracy"), steps=3)
+
+
+def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, chain_sum: EnvironmentSpec):
+    given = made.base, chain_sum, made.questions, 0
+    spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=3)
+    one, two = made.bench("one"), made.bench("two")
+    alone = spec.model_copy(update={"processes": 1, "batch_size": 8})
+    with counted() as here:
+        counts = on_processes(alone, puppets, one, alone, *given)
+    with counted() as there:
+        assert on_processes(spec, puppets, two, spec, *given) == counts
+    same_training(one, two, ("loss", "reward", "entropy"), steps=3)
+    rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
+    assert 0.0 < sum(rewards) < len(rewards)
+    assert here["episodes"] == there["episodes"] == 24
+
+
+def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(made: Made, chain_sum: EnvironmentSpec):
+    given = made.base, chain_sum, made.questions, 0
+    spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=4)
+    whole, lost = made.bench("whole"), made.bench("lost")
+    on_processes(spec, puppets, whole, spec, *given)
+    with pytest.raises(Stop, match="GRPO lost the environment: the server is away"):
+        on_processes(spec, second_loses_its_server, lost, spec, *given)
+    assert step_of(newest_checkpoint(lost.scratch)) == 2
+    on_processes(spec, second_loses_its_server, lost, spec, *given)
+    assert digest(lost.out, "*.safetensors") == digest(whole.out, "*.safetensors")
+    assert (lost.out / "log.json").read_text() == (whole.out / "log.json").read_text()
+
+
+def test_too_few_places_for_all_processes_are_told_before_any_is_started(chain_sum: EnvironmentSpec, bench: Bench):
+    nothing: Any = None
+    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
+        servers = StandingServers({"reasoning_gym": EnvironmentServer(url=url, patience=1.0)}, None)
+        few = Bench(Work(bench.work.store, servers), bench.key, bench.out, bench.scratch)
+        with pytest.raises(Stop, match=r"plays 8 rollouts at once .* grants 3 sessions"):
+            grpo.body(few, GrpoSpec(processes=4, batch_size=2, gradient_accumulation=1), nothing, chain_sum, nothing, 0)
+    assert not list(few.scratch.iterdir())
+
+
+# --- what they say, and how they end ----------------------------------------------------------------------------------
+
+
+def test_what_the_first_process_says_is_said_here_and_all_are_counted(bench: Bench, capfd: pytest.CaptureFixture[str]):
+    with counted() as counts:
+        assert on_processes(SPEC, talkative, bench) == {"rank": 0}
+    assert counts == {"episodes": 4}
+    assert "I am 0." in (said := capfd.readouterr().out)
+    assert "I am 1." not in said
+
+
+def test_what_one_process_raises_ends_all_and_is_raised_here_with_its_cause(bench: Bench):
+    with pytest.raises(Stop, match="second one is in trouble") as stopped:
+        on_processes(SPEC, second_stops, bench)
+    assert isinstance(stopped.value.__cause__, SessionLost)
+
+
+def test_a_process_that_is_killed_is_told_with_the_end_of_the_log(bench: Bench):
+    with pytest.raises(ProcessDied, match="Signal 9"):
+        on_processes(SPEC, second_is_killed, bench)
+
+
+def test_the_processes_end_with_the_stage_though_it_is_killed(tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "scratch").mkdir()
+    stage = subprocess.Popen([sys.executable, "-m", "tests.tasks.bodies", str(tmp_path)])
+    noted = [tmp_path / "scratch" / f"pid-{n}" for n in range(2)]
+    _until(lambda: all(path.exists() and path.read_text() for path in noted))
+    stage.kill()
+    stage.wait()
+    _until(lambda: not any(Path(f"/proc/{path.read_text()}").exists() for path in noted))
+
+
+def test_on_several_machines_each_is_started_by_the_command_that_is_told(bench: Bench, tmp_path: Path, capfd: Any):
+    """Two of them, which are this one."""
+    import socket
+    import threading
+
+    from accelerate.commands.config.config_args import ClusterConfig
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "two-machines.yaml"
+    ClusterConfig(
+        compute_environment="LOCAL_MACHINE",  # type: ignore[arg-type]
+        distributed_type="MULTI_GPU",  # type: ignore[arg-type]
+        mixed_precision="no",
+        debug=False,
+        use_cpu=True,
+        num_processes=2,
+        num_machines=2,
+        main_process_ip="127.0.0.1",
+        main_process_port=port,
+    ).to_yaml_file(str(config))
+    job = bench.scratch / "job.pickle"
+
+    def other_machine() -> None:
+        _until(job.exists)
+        subprocess.run(launch_command(config, 2, job, "1"), check=True)
+
+    other = threading.Thread(target=other_machine)
+    other.start()
+    spec = SPEC.model_copy(update={"accelerate_config": config})
+    assert on_processes(spec, together, bench) == {"ranks": [0, 1]}
+    other.join()
+    assert "--machine_rank N" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "There is no accelerate configuration"),
+        ("- what\n", "is no configuration of accelerate"),
+        ("{compute_environment: LOCAL_MACHINE, distributed_type: FSDP, fsdp_config: {fsdp_version: 2}}", "GPU"),
+        ("{compute_environment: LOCAL_MACHINE, distributed_type: DEEPSPEED}", "DeepSpeed|GPU"),
+    ],
+)
+def test_a_configuration_that_cannot_be_had_here_is_told_up_front(text: str | None, says: str, bench: Bench):
+    config = bench.scratch / "config.yaml"
+    if text:
+        config.write_text(text)
+    with pytest.raises(Stop, match=says):
+        on_processes(SPEC.model_copy(update={"accelerate_config": config}), talkative, bench)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (GrpoSpec(processes=4, held_out=HeldOut(questions=16)), "grpo.held_out loads the best step's weights"),
+        (SftSpec(processes=4, lora=LoraSpec()), "adapters are merged into whole weights"),
+    ],
+)
+def test_what_a_sharded_model_cannot_do_at_its_end_is_told_up_front(spec: TrainerSpec, says: str):
+    with pytest.raises(Stop, match=says):
+        _check_sharded(spec, Path("fsdp2.yaml"), "FSDP")
+
+
+def _until(condition: Any, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        time.sleep(0.05)

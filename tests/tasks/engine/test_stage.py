@@ -1,0 +1,170 @@
+"""Law 10: an artifact is named by what made it, whole or not there; a stale one is never served."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+
+from apprentice.tasks.artifacts.types import LengthStats, Questions
+from apprentice.tasks.engine.stage import Bench, Stage, stage
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.settings.stages import CollectSpec, LengthsSpec, TeacherSpec, Window
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+runs: list[dict[str, Any]] = []
+
+
+def toy_stage(version: int = 1) -> Stage[Any, Questions]:
+    @stage(gives=Questions, version=version, title="toy")
+    def toy(bench: Bench, spec: LengthsSpec, given: LengthStats, seed: int) -> dict[str, Any]:
+        runs.append({"spec": spec, "given": given, "seed": seed, "version": version})
+        (bench.out / "data.jsonl").write_text(json.dumps({"margin": spec.margin, "run": len(runs)}) + "\n")
+        return {"collect": spec.margin, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
+
+    return toy
+
+
+def input_artifact(revision: str = "a" * 40) -> LengthStats:
+    counts = dict(p50=1, p95=1, p99=1, longest=1, max_length=8, truncated=0)
+    return LengthStats(repository="local/toy-lengths", revision=revision, key="k", **counts)
+
+
+def run(work: Work, version: int = 1, margin: int = 1, revision: str = "a" * 40, seed: int = 0) -> Questions:
+    @flow
+    def one() -> Questions:
+        return toy_stage(version)(work, LengthsSpec(margin=margin), input_artifact(revision), seed)
+
+    return one()
+
+
+def test_the_same_work_is_done_once_and_its_state_is_cached(work: Work):
+    before = len(runs)
+    first, second = run(work), run(work)
+    assert len(runs) == before + 1
+    assert first == second
+    assert [entry.state for entry in work.log] == ["ran", "cached"]
+
+
+def test_under_another_title_it_is_the_same_work(work: Work):
+    @flow
+    def twice() -> list[Questions]:
+        given = work, LengthsSpec(margin=1), input_artifact(), 0
+        return [toy_stage()(*given), toy_stage().titled("toy with {seed}")(*given)]
+
+    first, second = twice()
+    assert first == second
+    assert [(entry.name, entry.state, entry.title) for entry in work.log] == [
+        ("toy", "ran", "toy"),
+        ("toy", "cached", "toy with 0"),
+    ]
+
+
+@pytest.mark.parametrize("change", [{"margin": 2}, {"revision": "b" * 40}, {"version": 2}, {"seed": 1}])
+def test_a_changed_setting_input_or_version_misses_the_cache(work: Work, change: dict[str, Any]):
+    first = run(work)
+    other = run(work, **change)
+    assert other.key != first.key
+    assert [entry.state for entry in work.log] == ["ran", "ran"]
+
+
+def test_how_fast_and_how_dear_is_no_part_of_a_key():
+    dear = TeacherSpec.model_validate(
+        {"budget_usd": 1.0, "prices": {"prompt": 1.0, "completion": 1.0}, "requests_per_minute": 5, "timeout": 3}
+    )
+    assert dear.in_key() == TeacherSpec().in_key()
+    assert CollectSpec(shards=4).in_key() == CollectSpec().in_key()
+    assert TeacherSpec(model="another").in_key() != TeacherSpec().in_key()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
+def test_a_split_window_is_the_window(parts: int):
+    window = Window(start=100, size=7)
+    split = window.split(parts)
+    assert [seed for part in split for seed in part.seeds()] == list(window.seeds())
+    assert max(part.size for part in split) - min(part.size for part in split) <= 1
+
+
+def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: Work):
+    import shutil
+
+    run(work)
+    shutil.rmtree(work.store.root / "datasets")
+    again = run(work)
+    assert work.log[-1].state == "ran"
+    assert work.store.fetch(again).is_dir()
+
+
+def test_prefects_own_state_is_cached_on_the_second_run(work: Work):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.sorting import TaskRunSort
+
+    run(work)
+    run(work)
+    with get_client(sync_client=True) as client:
+        newest, older = client.read_task_runs(sort=TaskRunSort.END_TIME_DESC, limit=2)
+    assert (older.state_name, newest.state_name) == ("Completed", "Cached")
+
+
+def test_a_stage_that_fails_publishes_nothing_and_leaves_no_staging(work: Work):
+    @stage(gives=Questions, version=1, title="toy")
+    def failing(bench: Bench) -> dict[str, Any]:
+        (bench.out / "half.jsonl").write_text("{}\n")
+        raise RuntimeError("midway")
+
+    @flow
+    def one() -> None:
+        failing(work)
+
+    with pytest.raises(RuntimeError, match="midway"):
+        one()
+    assert not list((work.store.root / ".staging").iterdir())
+    assert not (work.store.root / "datasets").exists()
+
+
+def test_the_record_says_what_made_the_artifact(work: Work):
+    made = run(work)
+    record = json.loads((work.store.fetch(made) / "artifact.json").read_text())
+    assert record["made_by"]["settings"]["spec"] == {"margin": 1, "multiple_of": 8}
+    assert record["made_by"]["inputs"] == {"given": "a" * 40}
+    assert "torch" in record["made_by"]["packages"]
+
+
+def test_several_artifacts_under_one_argument_all_enter_the_key():
+    @stage(gives=Questions, version=1, title="toy")
+    def compared(bench: Bench, models: dict[str, Questions]) -> dict[str, Any]:
+        raise AssertionError("not run here")
+
+    one, other = (
+        Questions(repository="a/r", revision=letter * 40, key="k", collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
+        for letter in "ab"
+    )
+    assert compared.made_from(({"before": one, "after": other},), {})[1] == {
+        "models.before": "a" * 40,
+        "models.after": "b" * 40,
+    }
+    assert compared.key(({"before": one, "after": other},), {}) != compared.key(({"before": other, "after": one},), {})
+
+
+def test_prefect_is_told_what_was_made_and_from_what(work: Work):
+    made = run(work, seed=17)
+    (told,) = until(lambda: materializations(work.store.address(Questions, made.key), made.revision))
+    assert told["payload"]["key"] == made.key
+    from_what = [each["prefect.resource.id"] for each in told["related"] if each["prefect.resource.role"] == "asset"]
+    assert from_what == [work.store.address(LengthStats, "k")]
+
+
+def materializations(asset: str, revision: str) -> list[dict[str, Any]]:
+    asked = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}, "resource": {"id": [asset]}}}
+    with get_client(sync_client=True) as client:
+        events = client.request("POST", "/events/filter", json=asked).json()["events"]
+    return [event for event in events if event["payload"].get("revision") == revision]
+
+
+def until(holds: Any, seconds: float = 30.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := holds()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return value

@@ -1,0 +1,128 @@
+"""Adapters are trained; what is published are whole weights in fp32, the same ones after an interruption."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.adapters import adapter_arguments, merged, model_to_train
+from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.precision import to_master_weights
+from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
+from apprentice.tasks.settings.hardware import LoraSpec
+from apprentice.tasks.training.trainer import arguments, keep_log, train
+from tests.tasks.test_one_prompt import tiny_model
+from tests.tasks.training.test_trainer import SPEC, STEPS, Letters, outcome
+
+LORA = SPEC.model_copy(update={"lora": LoraSpec(rank=4, alpha=8, dropout=0.1, targets=["q_proj", "v_proj"])})
+
+
+@pytest.fixture
+def base(chain_sum, tmp_path: Path) -> Path:
+    """A checkpoint to begin with."""
+    import torch
+
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+    save(tiny_model(tokenizer), tokenizer, tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def trained(base: Path, work: Work, tmp_path: Path):
+    """Trains adapters in a scratch folder of that name, until it ends or fails; returns the bench and the trainer."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    def run(name: str, reward: Letters) -> tuple[Bench, Any]:
+        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        bench.out.mkdir(exist_ok=True)
+        bench.scratch.mkdir(exist_ok=True)
+        set_seed(0)
+        tokenizer = load_tokenizer(base)
+        rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(40)]
+        trainer = GRPOTrainer(
+            model=model_to_train(base, LORA),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            reward_funcs=reward,  # type: ignore[arg-type]
+            args=GRPOConfig(
+                **{**arguments(bench, LORA, 0, "grpo"), "report_to": "none"},
+                max_steps=STEPS,
+                num_generations=4,
+                max_completion_length=8,
+                chat_template_kwargs=TEMPLATE_ARGUMENTS,
+            ),
+            **adapter_arguments(LORA.lora),
+        )
+        train(bench, "GRPO steps", trainer, STEPS)
+        keep_log(bench, trainer, {"reward": "reward"})
+        assert LORA.lora is not None
+        save(merged(trainer.model, base, LORA.lora), tokenizer, bench.out)
+        return bench, trainer
+
+    return run
+
+
+def test_what_is_published_are_whole_weights_that_say_what_the_adapters_said(trained, base: Path):
+    import torch
+
+    bench, trainer = trained("whole", Letters())
+    before, after = (dict(load_model(folder).named_parameters()) for folder in (base, bench.out))
+    assert before.keys() == after.keys(), "nothing is left of the adapters"
+    assert not (bench.out / "adapter_config.json").exists()
+    assert {weight.dtype for weight in after.values()} == {torch.float32}
+    changed = {name.split(".")[-2] for name, weight in after.items() if not torch.equal(weight, before[name])}
+    assert changed == {"q_proj", "v_proj"}
+    assert sum(weight.requires_grad for weight in trainer.model.parameters()) == 4  # two layers, two matrices each
+
+    ids = torch.arange(40).view(2, 20)
+    with torch.no_grad():
+        spoken = load_model(bench.out).eval()(ids).logits
+        adapted = trainer.model.eval()(input_ids=ids).logits
+        plain = load_model(base).eval()(ids).logits
+    torch.testing.assert_close(spoken, adapted)
+    assert not torch.allclose(spoken, plain)
+    config = json.loads((bench.out / "config.json").read_text())
+    assert "quantization_config" not in config
+
+
+def test_adapters_that_were_interrupted_end_as_those_that_were_not(trained):
+    whole = outcome(trained("whole", Letters())[0])
+    assert len({entry["reward"] for entry in whole[1]}) > 1, "nothing was learned: any two runs would be alike"
+
+    with pytest.raises(SessionLost):
+        trained("lost", Letters(fails_at=4, error=SessionLost("away")))
+    again = Letters()
+    assert outcome(trained("lost", again)[0]) == whole
+    assert again.calls == 3  # steps 4, 5 and 6
+
+    with pytest.raises(KeyboardInterrupt):
+        trained("stopped", Letters(fails_at=4, error=KeyboardInterrupt()))
+    again = Letters()
+    assert outcome(trained("stopped", again)[0]) == whole
+    assert again.calls == 4  # from the interval's checkpoint, after step 2
+
+    again = Letters()
+    assert outcome(trained("whole", again)[0]) == whole, "killed between its last step and the artifact's publication"
+    assert again.calls == 0
+
+
+def test_what_is_trained_lies_in_fp32_and_what_is_frozen_stays_as_it_is(base: Path):
+    """TRL turns the adapters of a quantized model to bf16, in which steps of 2e-5 would be lost."""
+    import torch
+    from peft import get_peft_model
+
+    model = get_peft_model(load_model(base).to(torch.bfloat16), adapter_arguments(LORA.lora)["peft_config"])
+    for weight in model.parameters():
+        weight.data = weight.data.to(torch.bfloat16)
+    to_master_weights(model)
+    kinds = {weight.requires_grad: weight.dtype for weight in model.parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}

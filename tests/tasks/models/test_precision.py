@@ -1,0 +1,73 @@
+"""Law 12: bf16 computes, fp32 is what the optimizer steps and what is published; recomputing changes no loss."""
+
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.training.trainer import arguments, train
+from tests.tasks.test_one_prompt import tiny_model
+
+
+@pytest.fixture
+def trained(chain_sum, bench: Bench):
+    """Trains three steps with these settings, from the same weights."""
+    import torch
+    from datasets import Dataset
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+    said = [{"role": "user", "content": "1 + 1 ="}, {"role": "assistant", "content": "2"}]
+    rows = [{"messages": said, "chat_template_kwargs": TEMPLATE_ARGUMENTS}] * 12
+
+    def run(**settings: Any) -> Any:
+        spec = SftSpec(logging_steps=1, learning_rate=1e-3, warmup_steps=0, **settings)
+        torch.manual_seed(0)
+        trainer = SFTTrainer(
+            model=tiny_model(tokenizer),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            args=SFTConfig(
+                **{**arguments(bench, spec, 0, "sft"), "report_to": "none", "save_strategy": "no"},
+                max_steps=3,
+                assistant_only_loss=True,
+            ),
+        )
+        train(bench, "SFT steps", trainer, 3)
+        save(trainer.model, tokenizer, bench.out)
+        return trainer
+
+    return run
+
+
+def losses(trainer: Any) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_bf16_computes_over_weights_in_fp32_and_a_checkpoint_in_fp32(trained, bench: Bench):
+    import torch
+    from safetensors.torch import load_file
+
+    whole = losses(trained())
+    trainer = trained(bf16=True)
+    assert whole != losses(trainer) == pytest.approx(whole, rel=0.05), "it did not compute in bf16"
+    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+    moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.dim()]
+    assert {value.dtype for value in moments} == {torch.float32}
+    published = load_file(bench.out / "model.safetensors")
+    assert {weight.dtype for weight in published.values()} == {torch.float32}
+    fine = [weight for weight in published.values() if not torch.equal(weight, weight.bfloat16().float())]
+    assert fine, "weights that went through bf16 would be equal to their rounding"
+    assert {weight.dtype for weight in load_model(bench.out).parameters()} == {torch.float32}
+
+
+def test_gradient_checkpointing_recomputes_and_changes_no_loss(trained):
+    kept, again = trained(), trained(gradient_checkpointing=True)
+    assert (kept.model.is_activation_checkpointing, again.model.is_activation_checkpointing) == (False, True)
+    assert losses(again) == losses(kept)
+    assert len(losses(kept)) == 3

@@ -1,0 +1,400 @@
+"""Law 7, played by Inspect: the same episodes, rewards and rates as our own evaluation, and an outage is never a 0."""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+from inspect_ai.log import read_eval_log
+from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym.env import Settings
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.waiting import wait_for
+from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.evaluate import rates
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.inspect_run import records_of, run_inspect
+from apprentice.tasks.players.inspect_task import RATES, episodes_task
+from apprentice.tasks.players.play import Endpoint as EndpointPlayer
+from apprentice.tasks.players.play import play_alone, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import TeacherSpec
+from tests.endpoint import KEY, Endpoint
+from tests.tasks.episodes.test_episode import Guess
+
+Say = Callable[[list[Message]], Message]
+MODEL = "openai-api/student/toy"
+
+
+@pytest.fixture(autouse=True)
+def _inspect_keeps_its_traces_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("STUDENT_API_KEY", KEY)
+
+
+@pytest.fixture
+def pool(chain_sum: EnvironmentSpec, server: EnvironmentServer) -> Iterator[EnvironmentPool]:
+    with EnvironmentPool(chain_sum, server, 8) as opened:
+        yield opened
+
+
+def rows_of(pool: EnvironmentPool, seeds: range) -> list[dict[str, Any]]:
+    asked = pool.map(lambda environment, seed: environment.reset(seed=seed), seeds)
+    return sorted(({"seed": seed, "question": text} for seed, text in asked), key=lambda row: row["seed"])
+
+
+def call(name: str, arguments: dict[str, Any]) -> Message:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+    }
+
+
+def plays(task: EnvironmentSpec, error_rate: float = 0.0) -> Say:
+    return lambda messages: call(*policy.call(task.settings, messages, error_rate))
+
+
+def says(text: str) -> Say:
+    return lambda messages: {"role": "assistant", "content": text}
+
+
+def mock(say: Say) -> dict[str, Any]:
+    """The arguments with which Inspect's model without a network says what `say` does."""
+
+    def answer(messages: list[ChatMessage], *_: Any) -> ModelOutput:
+        return output(say([{"role": message.role, "content": message.text} for message in messages]))
+
+    return {"custom_outputs": answer}
+
+
+def output(message: Message) -> ModelOutput:
+    made = ModelOutput.from_content("mockllm/model", message["content"])
+    if "tool_calls" in message:
+        function = message["tool_calls"][0]["function"]
+        arguments = json.loads(function["arguments"])
+        made = ModelOutput.for_tool_call(
+            "mockllm/model", function["name"], arguments, tool_call_id="call_1", content=""
+        )
+    made.usage = ModelUsage()  # else it counts tokens, with a vocabulary that it downloads
+    return made
+
+
+class Says:
+    """The same player for our own evaluation."""
+
+    def __init__(self, say: Say):
+        self._say = say
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        return [self._say(episode.messages) for episode in episodes]
+
+
+def test_a_perfect_player_scores_everything_and_the_log_is_kept(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
+):
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(12)), 64, 0.0)
+    found = run_inspect(task, "mockllm/model", tmp_path / "logs", model_args=mock(plays(chain_sum)))
+    everything = {"format_compliance": 1.0, "accuracy": 1.0, "mean_score": 1.0}
+    assert found == {"model": "mockllm/model", "n": 12, "log": found["log"]} | everything
+    assert found["log"].parent == tmp_path / "logs"
+    log = read_eval_log(str(found["log"]))
+    assert log.results is not None
+    assert {score.name: set(score.metrics) for score in log.results.scores} == {
+        rate: {"mean", "stderr"} for rate in RATES
+    }
+    samples = sorted(log.samples or [], key=lambda sample: sample.id)
+    assert [sample.id for sample in samples] == list(range(12))
+    assert all(not isinstance(sample.input, str) for sample in samples)
+    assert {tuple(message.role for message in sample.input) for sample in samples} == {("system", "user")}  # type: ignore[union-attr]
+    assert [message.role for message in samples[0].messages] == ["system", "user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_inspect_and_our_own_evaluation_leave_the_same_records(
+    task: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path, samples: int
+):
+    ours: list[Examined] = []
+    with EnvironmentPool(task, server, 8) as pool:
+        rows = rows_of(pool, range(20))
+        play_alone(pool, plays_of(rows, samples), Says(plays(task, 0.4)), PROTOCOLS["parity"], ours.append)
+    with EnvironmentPool(task, server, 8) as pool:
+        examined = episodes_task(pool, task, rows, 64, 1.0, samples)
+        found = run_inspect(examined, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
+    assert records_of(found["log"]) == sorted(ours, key=lambda record: record.place)
+    assert {name: found[name] for name in ("n", *RATES)} == pytest.approx(rates(ours, PROTOCOLS["parity"]))
+    assert 0.0 < found["accuracy"] < 1.0
+
+
+def test_plain_text_is_no_valid_answer(chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path):
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(5)), 64, None)
+    found = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(says("It is 5.")))
+    assert [found[rate] for rate in RATES] == [0.0, 0.0, 0.0]
+    assert {tuple(record.causes) for record in records_of(found["log"])} == {("no tool call",)}
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        ({"name": "answer", "arguments": '{"answer": "5'}, "malformed arguments"),
+        ({"name": "answer", "arguments": '{"answer": 5}'}, "arguments off the schema"),
+        ({"name": "solve", "arguments": '{"answer": "5"}'}, "unknown tool"),
+    ],
+)
+def test_a_call_that_an_endpoint_garbled_is_invalid(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path, function: dict[str, str], cause: str
+):
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
+    endpoint = Endpoint([function])
+    found = run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
+    assert found["format_compliance"] == 0.0
+    assert records_of(found["log"])[0].causes == [cause]
+
+
+def test_what_inspect_repairs_counts_as_said(chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path):
+    """Known: our own evaluation calls these arguments malformed."""
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
+    endpoint = Endpoint([{"name": "answer", "arguments": "five"}])
+    assert run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)["format_compliance"] == 1.0
+
+
+class GuessingPool(EnvironmentPool):
+    """Environments of several turns that need no server."""
+
+    def __init__(self, spec: EnvironmentSpec, server: EnvironmentServer, size: int):
+        super().__init__(spec, server, size)
+        self.environments = [Guess(Settings(dataset="chain_sum"), session) for session in self.sessions]
+
+
+GUESSES = [{"seed": seed, "question": "Which number?"} for seed in range(6)]
+
+
+def test_an_episode_of_several_turns_goes_on_until_the_environment_or_the_turns_end_it(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
+):
+    def counting(messages: list[Message]) -> Message:
+        wrong = [message["content"] for message in messages if message["role"] == "tool"]
+        assert set(wrong) <= {"Wrong."}
+        return call("guess", {"number": len(wrong)})
+
+    with GuessingPool(chain_sum, server, 2) as pool:
+        found = run_inspect(
+            episodes_task(pool, chain_sum, GUESSES, 64, 0.0), "mockllm/model", tmp_path, model_args=mock(counting)
+        )
+    records = records_of(found["log"])
+    assert [record.turns for record in records] == [1, 2, 3, 3, 3, 3]
+    assert [record.reward for record in records] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_an_environment_that_cannot_be_reached_stops_the_examination(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
+):
+    rows = rows_of(pool, range(3))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        closed = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with EnvironmentPool(chain_sum, EnvironmentServer(url=closed, patience=0.2), 2) as away:
+        task = episodes_task(away, chain_sum, rows, 64, 0.0)
+        with pytest.raises(Stop, match=f"SessionLost.*{closed}"):
+            run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
+
+
+def test_an_environment_that_is_lost_in_an_episode_is_no_score_of_zero(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
+):
+    def losing(messages: list[Message]) -> Message:
+        return call("crash", {})
+
+    with (
+        GuessingPool(chain_sum, server, 2) as pool,
+        pytest.raises(Stop, match=r"mockllm/model did not come to its end: SessionLost\('gone'\)"),
+    ):
+        run_inspect(
+            episodes_task(pool, chain_sum, GUESSES, 64, 0.0), "mockllm/model", tmp_path, model_args=mock(losing)
+        )
+    log = read_eval_log(str(next(tmp_path.glob("*.eval"))))
+    assert log.status == "error"
+    assert not any(sample.scores for sample in log.samples or [])
+
+
+def test_a_question_that_is_not_the_one_written_down_stops_the_examination(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
+):
+    task = episodes_task(pool, chain_sum, [{"seed": 3, "question": "What is 1 + 1?"}], 64, 0.0)
+    with pytest.raises(Stop, match="under seed 3 the server asks another question"):
+        run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
+
+
+def test_as_many_episodes_run_at_once_as_the_pool_has_environments_and_sessions_are_closed(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
+):
+    running, most = 0, 0
+
+    async def slow(messages: list[ChatMessage], *_: Any) -> ModelOutput:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.3)
+        running -= 1
+        return output(says("I do not know.")([]))
+
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(12)), 64, 0.0)
+    assert run_inspect(task, "mockllm/model", tmp_path, model_args={"custom_outputs": slow})["n"] == 12
+    assert most == 8
+    assert not any(session.is_open for session in pool.sessions)
+
+
+def test_a_server_that_grants_fewer_sessions_is_played_with_those(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
+):
+    said: list[str] = []
+    with EnvironmentPool(chain_sum, server, 8, said.append) as pool, EnvironmentPool(chain_sum, server, 62) as others:
+        rows = rows_of(pool, range(9))
+        for session in others.sessions:
+            wait_for(session.open(patient=True))
+        task = episodes_task(pool, chain_sum, rows, 64, 0.0)
+        found = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
+    assert (found["n"], found["accuracy"]) == (9, 1.0)
+    assert [line for line in said if "grants no more than 2 sessions" in line] == said != []
+
+
+def test_a_model_behind_an_openai_compatible_endpoint_is_reached(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
+):
+    teacher = ("--environment", "reasoning_gym", "--settings", json.dumps(chain_sum.settings), "--error-rate", "0.0")
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(8)), 64, 0.0)
+    with local_server("apprentice.envs.serving.scripted_teacher", *teacher) as url:
+        found = run_inspect(task, MODEL, tmp_path, base_url=f"{url}/v1")
+    assert [found[rate] for rate in RATES] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("serves_student", [True, False])
+def test_an_endpoint_reads_of_inspect_what_it_reads_of_our_own_evaluation(
+    chain_sum: EnvironmentSpec,
+    pool: EnvironmentPool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serves_student: bool,
+):
+    """But for Inspect's spelling of a tool, which only a student's prompt is made of."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    rows = rows_of(pool, range(1))
+    endpoint = Endpoint([{"name": "answer", "arguments": '{"answer": "5"}'}])
+    task = episodes_task(pool, chain_sum, rows, 64, 0.5, serves_student=serves_student)
+    run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
+    spec = TeacherSpec(model="toy", max_tokens=64, temperature=0.5, serves_student=serves_student)
+    teacher = Teacher(spec, endpoint.url, 1, Budget(None, None, tmp_path / "spent"))
+    play_alone(pool, plays_of(rows, 1), EndpointPlayer(teacher, Spent()), PROTOCOLS["parity"], lambda record: None)
+    teacher.close()
+    inspects, ours = endpoint.requests
+    if not serves_student:
+        (tool,) = inspects["tools"]
+        assert tool["function"].pop("strict") is False
+        assert tool["function"]["parameters"].pop("additionalProperties") is False
+    assert inspects == ours
+
+
+def test_an_endpoint_that_refuses_stops_the_examination_and_its_key_is_neither_shown_nor_kept(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
+):
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
+    with pytest.raises(Stop, match=r"openai-api/student/toy did not come to its end: .*401") as stopped:
+        run_inspect(task, MODEL, tmp_path / "logs", base_url=Endpoint(401).url)
+    assert KEY not in str(stopped.value)
+    (log,) = (tmp_path / "logs").iterdir()
+    with ZipFile(log) as parts:
+        texts = [parts.read(name) for name in parts.namelist()]
+    assert any(b"Bearer ***" in text for text in texts)
+    assert not any(KEY.encode() in text for text in texts)
+
+
+@pytest.mark.parametrize("model", ["no-such-provider/toy", "openai-api/keyless/toy"])
+def test_a_model_that_inspect_does_not_know_or_has_no_key_for_stops_before_anything_is_asked(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path, model: str
+):
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
+    with pytest.raises(Stop, match=f"Inspect cannot reach {model}"):
+        run_inspect(task, model, tmp_path)
+
+
+class Wordy(Guess):
+    """A tool whose schema says more than Inspect's form of it can."""
+
+    def guess(self, number: int | None = None) -> str:
+        """Guess the number.
+
+        Args:
+            number: Your guess.
+
+        Returns:
+            Whether it is right.
+        """
+        return "Right."
+
+
+def test_a_tool_that_inspect_cannot_express_stops_the_examination(chain_sum: EnvironmentSpec, pool: EnvironmentPool):
+    pool.environments[:] = [Wordy(Settings(dataset="chain_sum")) for _ in pool.sessions]
+    with pytest.raises(Stop, match="cannot express the parameters of the tool guess"):
+        episodes_task(pool, chain_sum, GUESSES, 64, 0.0)
+
+
+def test_inspect_leaves_the_process_as_it_was(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, sys.excepthook
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(2)), 64, 0.0)
+    capfd.readouterr()
+    run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
+    assert (root.handlers[:], root.level, sys.excepthook) == before
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def _hears_ctrl_c() -> Iterator[None]:
+    """A shell that puts the tests into the background has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_hears_ctrl_c")
+def test_ctrl_c_is_not_swallowed(chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path):
+    async def interrupted(*_: Any) -> ModelOutput:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        run_inspect(task, "mockllm/model", tmp_path, model_args={"custom_outputs": interrupted})
+
+
+def test_importing_it_needs_no_inspect():
+    code = "import sys, apprentice.tasks.players.inspect_run; print('inspect_ai' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+
+
+def test_without_inspect_the_sentence_names_the_extra(
+    chain_sum: EnvironmentSpec, pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    with pytest.raises(Stop, match=r"pip install 'apprentice\[inspect\]'"):
+        episodes_task(pool, chain_sum, GUESSES, 64, 0.0)

@@ -1,0 +1,130 @@
+"""Who plays an examination: batches stay full where episodes end at different turns, and nothing is mixed up."""
+
+from typing import Any
+
+import pytest
+
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.reasoning_gym.env import Settings
+from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.players.play import Play, play_batched, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.settings.stages import EvaluateSpec
+from tests.tasks.episodes.test_episode import Guess, call
+
+
+class Places:
+    """As many toy environments as a test wants; a pool without a server."""
+
+    together = EnvironmentPool.together
+
+    def __init__(self, size: int):
+        self.environments = [Guess(Settings(dataset="chain_sum")) for _ in range(size)]
+
+    def playable(self, idle: list[int], wanted: int) -> list[int]:
+        return idle[:wanted]
+
+
+class Counting:
+    """Says in turn n of an episode that the number is n: right for seed n in its n-th turn."""
+
+    def __init__(self):
+        self.batches: list[int] = []
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        self.batches.append(len(episodes))
+        turns = [sum(message["role"] == "assistant" for message in episode.messages) + 1 for episode in episodes]
+        return [call("guess", {"number": turn}) for turn in turns]
+
+
+def played(seeds: list[int], size: int) -> tuple[list[Examined], list[int]]:
+    records: list[Examined] = []
+    counting = Counting()
+    pool: Any = Places(size)
+    plays = [Play(place, seed, "Which number?", 0) for place, seed in enumerate(seeds)]
+    play_batched(pool, plays, counting, PROTOCOLS["parity"], records.append)
+    return sorted(records, key=lambda record: record.place), counting.batches
+
+
+def test_episodes_of_several_turns_are_played_to_their_own_end():
+    records, _ = played([1, 2, 3, 4], size=4)
+    assert [(record.seed, record.turns, record.reward) for record in records] == [
+        (1, 1, 1.0),
+        (2, 2, 1.0),
+        (3, 3, 1.0),
+        (4, 3, 0.0),  # out of turns
+    ]
+
+
+def test_a_place_whose_episode_ended_takes_the_next_one_at_once():
+    """Four places, twelve episodes of one to three turns: 24 turns need six full batches, not nine for three waves."""
+    _, batches = played([1, 2, 3] * 4, size=4)
+    assert sum(batches) == 24
+    assert len(batches) <= 7
+
+
+def test_arguments_are_recorded_as_text_and_loaded_whatever_their_columns_are():
+    records, _ = played([1], size=1)
+    assert records[0].messages[2]["tool_calls"][0]["function"]["arguments"] == '{"number": 1}'
+
+
+def test_every_sample_of_a_question_has_a_place_of_its_own():
+    rows = [{"seed": 8, "question": "a"}, {"seed": 9, "question": "b"}]
+    assert plays_of(rows, 2) == [Play(0, 8, "a", 0), Play(1, 8, "a", 1), Play(2, 9, "b", 0), Play(3, 9, "b", 1)]
+
+
+def test_several_samples_of_a_greedy_model_are_refused():
+    with pytest.raises(ValueError, match="decoding: sampled"):
+        EvaluateSpec(samples=2)
+
+
+def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_path):
+    """What a batch holds changes nothing, so an evaluation that was interrupted ends as one that was not."""
+    from apprentice.tasks.models.checkpoints import save
+    from apprentice.tasks.models.tokenizer import build_tokenizer
+    from apprentice.tasks.players.local_model import LocalModel
+    from tests.tasks.test_one_prompt import tiny_model
+
+    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+    save(tiny_model(tokenizer), tokenizer, tmp_path)
+    spec = EvaluateSpec(decoding="sampled", max_new_tokens=8, samples=2)
+    model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
+
+    def episode(seed: int, sample: int) -> Episode:
+        begun = Episode(Guess(Settings(dataset="chain_sum")), seed)
+        begun.sample = sample
+        return begun
+
+    asked = [(1, 0), (1, 1), (2, 0), (3, 0)]
+    together = model.reply([episode(*each) for each in asked])
+    alone = [model.reply([episode(*each)])[0] for each in reversed(asked)]
+    assert together == alone[::-1]
+    assert len({str(message) for message in together}) == len(asked), "samples differ, also of one question"
+
+
+def test_samples_follow_the_model_s_probabilities():
+    """Chi-squared over 4,000 draws from four tokens at temperature 0.5."""
+    import torch
+    from scipy.stats import chisquare
+
+    from apprentice.tasks.players.local_model import LocalModel
+
+    model = object.__new__(LocalModel)
+    model._seed, model._temperature = 7, 0.5
+    model._model = torch.nn.Linear(1, 1)
+    model._model.device = torch.device("cpu")  # type: ignore[assignment]
+    scores = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    episodes: Any = [Named(seed) for seed in range(4000)]
+    drawn = model._noise(episodes)(None, scores.repeat(4000, 1)).argmax(dim=1)
+    expected = torch.softmax(scores / 0.5, dim=0) * 4000
+    assert chisquare(torch.bincount(drawn, minlength=4).numpy(), expected.numpy()).pvalue > 1e-3
+
+
+class Named:
+    """As much of an episode as names its noise."""
+
+    sample = turns = 0
+
+    def __init__(self, seed: int):
+        self.seed = seed

@@ -1,0 +1,115 @@
+"""What the model said in training is kept to be read: by either way into TRL, interrupted or not, the same rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.signals import HeldOut
+from apprentice.tasks.training.completions import COMPLETIONS, as_table, keep_said, last_groups, read_said
+from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.held_out import evaluation, held_out_rows
+from apprentice.tasks.training.rewards import EnvironmentReward
+from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.trainer import arguments, train
+from apprentice.tasks.training.watcher import watch
+from tests.tasks.test_one_prompt import tiny_model
+from tests.tasks.toy_training import small
+
+SPEC = small(max_steps=5, said_every=3, held_out=HeldOut(questions=8, every=2))
+HELD = range(100, 108)
+
+
+@pytest.fixture
+def kept(chain_sum, server, work: Work, tmp_path: Path) -> Callable[..., Bench]:
+    """Trains in a real environment by one of the ways, and holds questions out; interrupted in the step `cut`."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl.trainer.grpo_config import GRPOConfig
+
+    def run(way: str, name: str, cut: int = 0) -> Bench:
+        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        bench.out.mkdir(exist_ok=True)
+        bench.scratch.mkdir(exist_ok=True)
+
+        class Cut(EnvironmentReward):
+            def __call__(self, seed: Any, question: Any, **row: Any) -> list[float | None]:
+                if row["trainer_state"].global_step + 1 == cut and "held_out" not in row:
+                    raise KeyboardInterrupt
+                return super().__call__(seed, question, **row)
+
+        set_seed(0)
+        instance = chain_sum.make()
+        with EnvironmentPool(chain_sum, server, size=SPEC.sessions()) as pool, Rollouts(pool) as rollouts:
+            pool.open_all()
+            questions = {seed: pool.environments[0].reset(seed=seed) for seed in [*range(20), *HELD]}
+            tokenizer = build_tokenizer(chain_sum, list(questions.values()))
+            trainer_class, how = WAYS[way](instance, rollouts)
+            trainer = trainer_class(
+                model=tiny_model(tokenizer),
+                processing_class=tokenizer,
+                train_dataset=Dataset.from_list([row_of(way, instance, n, questions[n]) for n in range(20)]),
+                eval_dataset=held_out_rows(chain_sum, [{"seed": n, "question": questions[n]} for n in HELD], way),
+                reward_funcs=Cut(SPEC, Asked(bench.scratch / "asked.jsonl"), rollouts),
+                args=GRPOConfig(
+                    **{**arguments(bench, SPEC, 0, "grpo"), "report_to": "none"},
+                    **evaluation(SPEC),
+                    max_steps=SPEC.max_steps,
+                    num_generations=SPEC.num_generations,
+                    max_completion_length=SPEC.max_completion_length,
+                    chat_template_kwargs=TEMPLATE_ARGUMENTS,
+                ),
+                **how,
+            )
+            watch(trainer, SPEC.signals)
+            said = keep_said(bench, trainer, rollouts, SPEC)
+            train(bench, "GRPO steps", trainer, SPEC.max_steps)
+            said.publish(bench.out)
+        return bench
+
+    return run
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_the_last_and_every_so_many_logs_leave_a_group_and_none_is_kept_twice(kept, way: str):
+    whole = kept(way, "whole")
+    rows = read_said(whole.out)
+    assert [row["step"] for row in rows] == [1] * 4 + [3] * 4 + [5] * 4
+    for step in (1, 3, 5):
+        assert len({(row["seed"], row["question"]) for row in rows if row["step"] == step}) == 1, "a group's question"
+    assert all(row["reward"] is not None and {"said", "calls", "replies"} < set(row) for row in rows)
+    assert [row["step"] for row in last_groups(rows)] == [3] * 4 + [5] * 4
+
+    with pytest.raises(KeyboardInterrupt):
+        kept(way, "again", cut=4)  # after step 3, which is said again from the checkpoint after step 2
+    torn = whole.scratch.parent / "again" / COMPLETIONS
+    torn.write_text(torn.read_text() + '{"step": 4, "se')
+    assert (kept(way, "again").out / COMPLETIONS).read_bytes() == (whole.out / COMPLETIONS).read_bytes()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_held_out_is_asked_and_not_learned_from(kept, way: str):
+    bench = kept(way, "whole")
+    asked = dict(Asked(bench.scratch / "asked.jsonl").items())
+    assert asked
+    assert not set(asked) & set(HELD)
+    assert not {row["seed"] for row in read_said(bench.out)} & set(HELD)
+
+
+def test_both_ways_keep_the_same_rows(kept):
+    one, other = (read_said(kept(way, way).out) for way in WAYS)
+    assert one == other
+
+
+def test_the_table_shows_calls_and_lost_rollouts_and_nothing_in_it_is_markup():
+    row = {"step": 3, "seed": 7, "question": "2 | 2?", "said": "`so`", "calls": ['answer({"answer": "4"})']}
+    table = as_table([row | {"reward": 1.0}, row | {"said": "", "calls": [], "reward": None}])
+    assert '| 3 | `2 \\| 2?` | `` `so` answer({"answer": "4"}) `` | 1 |' in table
+    assert "| 3 | `2 \\| 2?` | (nothing) | lost |" in table

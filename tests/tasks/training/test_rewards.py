@@ -1,0 +1,131 @@
+"""Each reward stream is a function, a weight and a metric of its own, and rewards only where it belongs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.analysis.signals import reward_of
+from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.rewards import OWN_REWARD, EnvironmentReward, Stream, streams_of
+from apprentice.tasks.training.rollouts import Rollouts
+from tests.conftest import TASKS
+
+
+class Nothing(BaseModel):
+    """No settings."""
+
+
+class Game(ToolEnvironment):
+    """A toy that tells winning from tidiness."""
+
+    Settings = Nothing
+    version = "1"
+    streams = {"won": 1.0, "tidy": 0.5}  # noqa: RUF012
+    tidy = 0.25
+
+    @property
+    def instructions(self) -> str:
+        return ""
+
+    def reset(self, *, seed: int, **row: Any) -> str:
+        return ""
+
+    def _scores(self) -> dict[str, float | None]:
+        return {"won": self.reward, "tidy": self.tidy}
+
+
+class Mixture(Game):
+    """Of a game with streams and one without."""
+
+    def _parts(self) -> list[ToolEnvironment]:
+        return [ended(0.0, "game"), plain(0.0, "sum")]
+
+
+def ended(reward: float | None, label: str = "") -> Game:
+    game = Game(Nothing())
+    game.reward, game.label = reward, label
+    game.failure = "server gone" if reward is None else None
+    return game
+
+
+def plain(reward: float | None, label: str = "") -> ToolEnvironment:
+    environment = TASKS["chain_sum"].make()
+    environment.reward, environment.label = reward, label
+    return environment
+
+
+class Ended(Rollouts):
+    def __init__(self, environments: list[ToolEnvironment]):
+        super().__init__(EnvironmentPool(TASKS["chain_sum"], EnvironmentServer(url="http://127.0.0.1:9"), size=1))
+        self.environments = environments
+
+
+def told(folder: Path, instance: ToolEnvironment, environments: list[ToolEnvironment], **settings: Any) -> dict:
+    """What GRPO is told, by the name of the metric."""
+    spec = GrpoSpec(**settings)
+    first = EnvironmentReward(spec, Asked(folder / "asked.jsonl"), Ended(environments), streams_of(instance, spec))
+    row = {"seed": range(len(environments)), "question": [""] * len(environments)}
+    return {each.__name__: each(**row) for each in [first, *first.others()]}
+
+
+def test_each_stream_of_an_environment_is_a_function_of_its_own(tmp_path: Path):
+    rewards = told(tmp_path, ended(0.0), [ended(1.0), ended(0.0)])
+    assert rewards == {"won": [1.0, 0.0], "tidy": [0.25, 0.25]}
+
+
+def test_what_infrastructure_lost_is_none_in_every_stream(tmp_path: Path):
+    rewards = told(tmp_path, ended(0.0), [ended(None), ended(1.0)])
+    assert rewards == {"won": [None, 1.0], "tidy": [None, 0.25]}
+
+
+def test_exact_rewards_round_the_first_stream_only(tmp_path: Path):
+    rewards = told(tmp_path, ended(0.0), [ended(0.7)], reward="exact")
+    assert rewards == {"won": [0.0], "tidy": [0.25]}
+
+
+def test_in_a_mixture_a_stream_rewards_only_its_own_environment(tmp_path: Path):
+    mixed = [ended(1.0, "game"), plain(0.5, "sum"), plain(None, "sum")]
+    rewards = told(tmp_path, Mixture(Nothing()), mixed)
+    assert rewards == {"game.won": [1.0, None, None], "game.tidy": [0.25, None, None], "sum": [None, 0.5, None]}
+
+
+def test_an_environment_without_streams_has_the_metric_environment_reward(tmp_path: Path):
+    assert told(tmp_path, plain(0.0), [plain(0.5)]) == {"environment_reward": [0.5]}
+
+
+@pytest.mark.parametrize(
+    ("instance", "given", "weights"),
+    [
+        (Game(Nothing()), {}, {"won": 1.0, "tidy": 0.5}),
+        (Game(Nothing()), {"tidy": 0.0}, {"won": 1.0, "tidy": 0.0}),
+        (Mixture(Nothing()), {"game.tidy": 2.0}, {"game.won": 1.0, "game.tidy": 2.0, "sum": 1.0}),
+    ],
+)
+def test_weights_are_the_environments_own_unless_the_recipe_names_others(instance, given, weights):
+    streams: list[Stream] = streams_of(instance, GrpoSpec(reward_weights=given))
+    assert {stream.called: stream.weight for stream in streams} == weights
+
+
+def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_beside_it(tmp_path: Path):
+    logged: dict[str, float] = {}
+    game, lost = ended(1.0), ended(None)
+    streams = streams_of(game, GrpoSpec())
+    first = EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), Ended([game, ended(0.5), lost]), streams)
+    first(seed=[1, 2, 3], question=["", "", ""], log_metric=logged.__setitem__)
+    assert logged == {OWN_REWARD: 0.75}
+    assert reward_of({"reward": 1.3, OWN_REWARD: 0.75}) == 0.75
+    assert reward_of({"reward": 0.5}) == 0.5
+
+
+def test_a_stream_that_is_no_number_stops_the_training(tmp_path: Path):
+    broken = ended(1.0)
+    broken.tidy = float("inf")
+    with pytest.raises(Stop, match=r"seed 0 with inf \(tidy\)"):
+        told(tmp_path, ended(0.0), [broken])

@@ -1,0 +1,117 @@
+"""A training that was interrupted ends with the very weights and the very log of one that was not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.wire.breaker import SessionLost
+from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.work import Work
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, step_of, train
+from tests.tasks.test_one_prompt import tiny_model
+
+SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)
+STEPS = 6
+
+
+class Letters:
+    """Rewards a text for the variety of its letters; loses its environment at one step, or is interrupted there."""
+
+    __name__ = "letters"
+
+    def __init__(self, fails_at: int = 0, error: BaseException | None = None):
+        self._fails_at = fails_at
+        self._error = error
+        self.calls = 0
+
+    def __call__(self, completions: list[Any], **_: Any) -> list[float]:
+        self.calls += 1
+        if self.calls == self._fails_at and self._error is not None:
+            raise self._error
+        return [len(set(completion[0]["content"])) / 10 for completion in completions]
+
+
+@pytest.fixture
+def trained(chain_sum, work: Work, tmp_path: Path):
+    """Trains in a scratch folder of that name, until it ends or fails; returns the bench."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    def run(name: str, reward: Letters) -> Bench:
+        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        bench.out.mkdir(exist_ok=True)
+        bench.scratch.mkdir(exist_ok=True)
+        set_seed(0)
+        tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+        rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(40)]
+        trainer = GRPOTrainer(
+            model=tiny_model(tokenizer),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            reward_funcs=reward,  # type: ignore[arg-type]
+            args=GRPOConfig(
+                **{**arguments(bench, SPEC, 0, "grpo"), "report_to": "none"},
+                max_steps=STEPS,
+                num_generations=4,
+                max_completion_length=8,
+                chat_template_kwargs=TEMPLATE_ARGUMENTS,
+            ),
+        )
+        train(bench, "GRPO steps", trainer, STEPS)
+        keep_log(bench, trainer, {"reward": "reward"})
+        trainer.save_model(str(bench.out))
+        return bench
+
+    return run
+
+
+def outcome(bench: Bench) -> tuple[str, Any]:
+    return digest(bench.out, "*.safetensors"), json.loads((bench.out / "log.json").read_text())
+
+
+def test_a_training_that_lost_its_environment_or_was_stopped_goes_on_as_if_nothing_had_been(trained, tmp_path: Path):
+    whole = outcome(trained("whole", Letters()))
+    assert len({entry["reward"] for entry in whole[1]}) > 1, "nothing was learned: any two runs would be alike"
+
+    with pytest.raises(SessionLost):
+        trained("lost", Letters(fails_at=4, error=SessionLost("away")))
+    assert step_of(newest_checkpoint(tmp_path / "lost")) == 3
+    again = Letters()
+    assert outcome(trained("lost", again)) == whole
+    assert again.calls == 3  # steps 4, 5 and 6
+
+    with pytest.raises(KeyboardInterrupt):
+        trained("stopped", Letters(fails_at=4, error=KeyboardInterrupt()))
+    again = Letters()
+    assert outcome(trained("stopped", again)) == whole
+    assert again.calls == 4  # from the interval's checkpoint, after step 2
+
+    again = Letters()
+    assert outcome(trained("whole", again)) == whole, "killed between its last step and the artifact's publication"
+    assert again.calls == 0
+
+
+def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path):
+    for step, state in ((2, "{}"), (10, '{"global_st'), (4, "{}")):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(state)
+    (tmp_path / "checkpoint-12").mkdir()  # killed before it wrote its state
+    assert step_of(newest_checkpoint(tmp_path)) == 4
+    assert newest_checkpoint(tmp_path / "checkpoint-12") is None
+
+
+def test_one_process_takes_one_gpu_of_several(tmp_path: Path):
+    from trl.trainer.sft_config import SFTConfig
+
+    config = SFTConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    config._n_gpu = 2  # as transformers counts them
+    assert on_one_gpu(config).n_gpu == 1
