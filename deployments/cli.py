@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.common import RECIPE, SET, quiet, told_in_words
+from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, quiet
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.interruption import handle_signals
 from apprentice.flows.cli.streams import prepare_streams, use_utf8, write_errors_told
@@ -36,7 +36,7 @@ def setup(
     outage_minutes: Annotated[float, typer.Option(min=0.2, help="After which an outage is told.")] = 10.0,
 ) -> None:
     """Ready a Prefect server: work pools and automations. Repeatable; what is there is brought up to date."""
-    with told_in_words():
+    with exit_with_message():
         from prefect.client.orchestration import get_client
 
         from apprentice.deployments.server import set_up
@@ -63,7 +63,7 @@ def deploy(
     timezone: Annotated[str, typer.Option(help="Of the schedule, such as Europe/Berlin.")] = "UTC",
 ) -> None:
     """Deploy a recipe to a Prefect server as retrain/NAME. Repeatable; what a person paused stays paused."""
-    with told_in_words():
+    with exit_with_message():
         quiet()
         from prefect.utilities.urls import url_for
 
@@ -84,7 +84,7 @@ def build(
     out: Annotated[Path, typer.Option(help="Where the folders are written.")] = Path("build/spaces"),
 ) -> None:
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
-    with told_in_words("Nothing else was written."):
+    with exit_with_message("Nothing else was written."):
         from apprentice.deployments import spaces
         from apprentice.flows.cli.environments.choice import settings_class
 

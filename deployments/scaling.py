@@ -96,7 +96,7 @@ def _sizes_table() -> str:
             f"{size.usd:,.2f}",
         ]
         rows.append([f"{size.episodes:,}", *limits, *found])
-    head = ["episodes", "`env.sessions`", "`teacher.requests_per_minute`", "`teacher.tokens_per_minute`"]
+    head = ["episodes", "`server.sessions`", "`teacher.requests_per_minute`", "`teacher.tokens_per_minute`"]
     return _markdown([*head, "a second", "bound by", "next bound", "time", "teacher, USD"], rows)
 
 

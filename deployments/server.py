@@ -18,13 +18,13 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 from apprentice.tasks.reporting.errors import Stop
 
-HERE = Path(__file__).parent
+THIS_PROCESS = Path(__file__).parent
 
 
 def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minutes: float) -> Iterator[str]:
     """`kind`: of the pools, `process` or `kubernetes`. `notify`: a notification block as TYPE/NAME. Raises Stop."""
     block = None if notify is None else block_id(client, notify)
-    for pool, settings in yaml.safe_load((HERE / "prefect.yaml").read_text())["pools"].items():
+    for pool, settings in yaml.safe_load((THIS_PROCESS / "prefect.yaml").read_text())["pools"].items():
         yield f"pool {pool}: {apply_pool(client, pool, kind, settings['concurrency_limit'])}"
     for automation in automations(block, outage_minutes):
         apply_automation(client, automation)
@@ -61,14 +61,14 @@ def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> s
 
 def template_of(pool: str, kind: str) -> Path:
     """The base job template of a pool."""
-    return HERE / "pools" / f"{pool}.json" if kind == "process" else HERE / kind / f"{pool}-pool.json"
+    return THIS_PROCESS / "pools" / f"{pool}.json" if kind == "process" else THIS_PROCESS / kind / f"{pool}-pool.json"
 
 
 def automations(block: UUID | None, outage_minutes: float) -> list[AutomationCore]:
     """Those of automations.yaml, and with a notification block those of notifications.yaml."""
-    described: list[dict[str, Any]] = yaml.safe_load((HERE / "automations.yaml").read_text())["automations"]
+    described: list[dict[str, Any]] = yaml.safe_load((THIS_PROCESS / "automations.yaml").read_text())["automations"]
     if block is not None:
-        telling = yaml.safe_load((HERE / "notifications.yaml").read_text())["automations"]
+        telling = yaml.safe_load((THIS_PROCESS / "notifications.yaml").read_text())["automations"]
         for each in telling:
             each["actions"][0]["block_document_id"] = str(block)
             if "within" in each["trigger"]:

@@ -22,8 +22,8 @@ from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.trust import is_repository
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.work import Work
-from apprentice.tasks.episodes.record import Examined, read_episodes
+from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_source import pinned
 from apprentice.tasks.players.protocols import CANNOT_SEE
@@ -59,16 +59,16 @@ def compare_models(
     task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
     with RunServers(recipe) as servers:
-        asked = exam(Work(store, servers, recipe=written), task, window, spec.questions)
+        asked = exam(RunContext(store, servers, recipe=written), task, window, spec.questions)
         for name in models:
             endpoint = _endpoint(recipe, name, serves_student)
             if endpoint is None:
-                work = Work(store, servers, recipe=written, trusted=trusted)
+                work = RunContext(store, servers, recipe=written, trusted=trusted)
                 checkpoint = _checkpoint(work, recipe, name, asked)
                 found[name] = evaluate(work, spec, checkpoint, task, asked, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
-                    work = Work(store, others, recipe=written)
+                    work = RunContext(store, others, recipe=written)
                     found[name] = evaluate_endpoint(work, spec, endpoint, task, asked, as_of), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {
@@ -97,9 +97,9 @@ def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | 
     url, _, model = name.partition("#")
     if not model:
         raise Stop(f"{name} does not say which model of the endpoint is meant.", f"Write {url}#MODEL.")
-    here = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
+    current_location = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
     of_it = {"base_url": url, "model": model, "serves_student": serves_student}
-    if not here:  # the teacher's key is for the teacher's host
+    if not current_location:  # the teacher's key is for the teacher's host
         of_it |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
     not_of_it = {*of_it, "scripted_error_rate", "budget_usd", "prices"}
     try:
@@ -113,7 +113,7 @@ def _host(url: str | None) -> str | None:
     return urlsplit(url or "https://api.openai.com").hostname
 
 
-def _checkpoint(work: Work, recipe: Recipe, name: str, asked: Questions) -> Checkpoint:
+def _checkpoint(work: RunContext, recipe: Recipe, name: str, asked: Questions) -> Checkpoint:
     if name == "champion":
         champion = Champions(work.store).current()
         if champion is None:
@@ -156,7 +156,7 @@ def trusted_with(recipe: Recipe, names: list[str]) -> list[StudentSpec]:
     return [*([pinned(own)] if own.trust_remote_code or not own.safetensors_only else []), *others]
 
 
-def compared(episodes: dict[str, list[Examined]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
+def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
     """Rates with intervals, and the difference of each model from the first; shown as tables.
 
     Args:

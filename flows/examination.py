@@ -17,7 +17,7 @@ from apprentice.tasks.artifacts.types import (
     Release,
     Verdict,
 )
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.gate import gate
 from apprentice.tasks.questions import exam
@@ -33,7 +33,9 @@ class Outcome(NamedTuple):
     """Whether the decision was made by the rules that the recipe has now."""
 
 
-def held_out(work: Work, recipe: Recipe, asked: Questions, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
+def held_out(
+    work: RunContext, recipe: Recipe, asked: Questions, models: dict[str, Checkpoint]
+) -> dict[str, Evaluation]:
     """Every model on the held-out questions, by name."""
     return {
         name: evaluate(work, recipe.evaluate, model, recipe.environment, asked, recipe.seed)
@@ -41,7 +43,7 @@ def held_out(work: Work, recipe: Recipe, asked: Questions, models: dict[str, Che
     }
 
 
-def guard_rails(work: Work, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
+def guard_rails(work: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
     """Every model on every guard rail, by `<guard>.<model>`."""
     evaluations = {}
     asked = guard_questions(work, recipe)
@@ -54,7 +56,7 @@ def guard_rails(work: Work, recipe: Recipe, models: dict[str, Checkpoint]) -> di
     return evaluations
 
 
-def guard_questions(work: Work, recipe: Recipe) -> dict[str, Questions]:
+def guard_questions(work: RunContext, recipe: Recipe) -> dict[str, Questions]:
     """What every guard rail asks, by its name."""
     return {
         guard.name: exam(work, guard.environment, recipe.guard_window(place), guard.questions)
@@ -63,7 +65,7 @@ def guard_questions(work: Work, recipe: Recipe) -> dict[str, Questions]:
 
 
 def promotion(
-    work: Work,
+    work: RunContext,
     recipe: Recipe,
     asked: Questions,
     base: BaseStudent,
@@ -102,4 +104,4 @@ def promotion(
         work.store.in_reach,
     )
     released = release(work, trained, judged, decided)
-    return Outcome(released, champions.settle(released, champion))
+    return Outcome(released, champions.promote(released, champion))

@@ -13,7 +13,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.engine.limits import leases
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.players.inspect_run import records_of, run_inspect
 from apprentice.tasks.players.inspect_task import episodes_task
@@ -36,7 +36,7 @@ def inspect_models(
     logs = store.root / "inspect" / recipe.name
     episodes, kept = {}, {}
     with RunServers(recipe) as servers:
-        asked = exam(Work(store, servers), recipe.environment, window, spec.questions)
+        asked = exam(RunContext(store, servers), recipe.environment, window, spec.questions)
         rows = read_questions(store.fetch(asked), "evaluate")
         server = servers.environment(recipe.environment.name)
         tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens

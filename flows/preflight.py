@@ -17,7 +17,7 @@ from apprentice.flows.preflight_teacher import check_teacher
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.models.chat_template import check_prompt
 from apprentice.tasks.models.student_model import named_model
 from apprentice.tasks.models.tokenizer import tokenizer_of
@@ -34,7 +34,7 @@ SEEDS = 5
 """Questions that are asked of each task."""
 
 
-class Asked(NamedTuple):
+class TrainedQuestions(NamedTuple):
     """An environment with questions of its own."""
 
     environment: ToolEnvironment
@@ -62,7 +62,7 @@ class Preflight:
         self._recipe = recipe
         self._trains_here = trains_here
 
-    def __call__(self, work: Work, stage: str) -> None:
+    def __call__(self, work: RunContext, stage: str) -> None:
         """Raises Stop. `stage`: the first one that has to be made; those before it are in the work's log."""
         if stage in JUDGING:
             return
@@ -83,9 +83,9 @@ class Preflight:
         if buys:
             check_teacher(work, recipe, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
 
-    def _check_environments(self, work: Work, needs: Needs) -> list[Asked]:
+    def _check_environments(self, work: RunContext, needs: Needs) -> list[TrainedQuestions]:
         """Of every server that the run plays on, the recipe's own first."""
-        seen: list[Asked] = []
+        seen: list[TrainedQuestions] = []
         granted: set[str] = set()
         for task in self._tasks(work, needs):
             _wait_for(task.server)
@@ -94,10 +94,10 @@ class Preflight:
             granted.add(task.server.url)
             if wrong := checked.wrong:
                 raise Stop(f"{task.server.url} will not do for {task.spec}: {_line(wrong.found)}.", wrong.fix)
-            seen.append(Asked(task.spec.make(), task.seeds, checked.questions))
+            seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
         return seen
 
-    def _tasks(self, work: Work, needs: Needs) -> list[Task]:
+    def _tasks(self, work: RunContext, needs: Needs) -> list[Task]:
         recipe = self._recipe
         first = recipe.seed_windows().collect
         tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(work, spec, first, needs)]
@@ -107,7 +107,7 @@ class Preflight:
         return tasks
 
 
-def _parts(work: Work, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
+def _parts(work: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
     """One task; of a mixture one for each of its environments."""
     server = work.servers.environment(spec.name)
     if not spec.mixed:
@@ -132,7 +132,7 @@ def _wait_for(server: EnvironmentServer) -> None:
         raise Stop(f"The environment's server cannot be reached: {_line(str(lost))}.", answered.fix) from lost
 
 
-def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[Asked]) -> None:
+def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
     """Renders the questions with the student's template. Raises Stop."""
     if model is None:
         assert spec.build is not None

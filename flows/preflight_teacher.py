@@ -7,7 +7,7 @@ budget of the collection; its answer need not be right, and is not kept.
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.collect import collect, collect_shard
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
@@ -15,7 +15,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
 
 
-def check_teacher(work: Work, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
+def check_teacher(work: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
     """Raises Stop where the endpoint gives no valid tool call. A budget that is used up is left to the collection."""
     window = recipe.seed_windows().collect
     first = recipe.collect, recipe.teacher, recipe.environment, window.split(recipe.collect.shards)[0]
@@ -35,7 +35,9 @@ def check_teacher(work: Work, recipe: Recipe, environment: ToolEnvironment, seed
             budget.close()
 
 
-def _ask(work: Work, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str, budget: Budget) -> None:
+def _ask(
+    work: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str, budget: Budget
+) -> None:
     url = work.servers.teacher()
     teacher = Teacher(recipe.teacher, url, recipe.collect.asks, budget)
     called = recipe.teacher.called

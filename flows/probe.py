@@ -15,12 +15,12 @@ from apprentice.tasks.analysis.difficulty import (
     as_markdown,
     difficulty,
     judgement,
+    label_differences,
     nearest_to_half,
     rows_of,
-    told_apart,
 )
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, Questions, SftCheckpoint
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
@@ -65,7 +65,7 @@ class Probed(NamedTuple):
         if not self.played:
             return None
         found = [difficulty(each, self.rules) for each in self.played]
-        words = told_apart([rung.environment.settings for rung in self.rungs])
+        words = label_differences([rung.environment.settings for rung in self.rungs])
         rungs = [
             {"called": called, "settings": rung.environment.settings} | each._asdict()
             for rung, called, each in zip(self.rungs, words, found, strict=True)
@@ -79,7 +79,7 @@ class Probed(NamedTuple):
         return f"GRPO trains on {which}. {judgement(found)}"
 
 
-def ladder(work: Work, recipe: Recipe, asked: Questions) -> list[Rung]:
+def ladder(work: RunContext, recipe: Recipe, asked: Questions) -> list[Rung]:
     """The tasks that GRPO can train on, with their questions: the recipe's own where it gives no others.
 
     What any examination of the recipe asks, guard rails included, is on no rung of a ladder. Raises Stop for a rung
@@ -101,7 +101,7 @@ def ladder(work: Work, recipe: Recipe, asked: Questions) -> list[Rung]:
     ]
 
 
-def probe(work: Work, recipe: Recipe, rungs: list[Rung], warm: SftCheckpoint) -> Probed:
+def probe(work: RunContext, recipe: Recipe, rungs: list[Rung], sft_model: SftCheckpoint) -> Probed:
     """Plays every rung with the SFT model, and says how hard GRPO's task is."""
     if not recipe.probe.questions:
         return Probed(rungs, [], [], 0, recipe.grpo.signals)
@@ -110,7 +110,7 @@ def probe(work: Work, recipe: Recipe, rungs: list[Rung], warm: SftCheckpoint) ->
     for place, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
         title = "Probe of sft" + (f" on rung {place}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
-        played.append(stage(work, _as_grpo_plays(recipe), warm, rung.environment, questions, recipe.seed))
+        played.append(stage(work, _as_grpo_plays(recipe), sft_model, rung.environment, questions, recipe.seed))
     found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), recipe.grpo.signals)
     _show(found.as_json() or {})
     return found

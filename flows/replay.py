@@ -48,7 +48,7 @@ def replay_of(lineage: Lineage, node: Node, overrides: list[str], folder: Path) 
     repository = lineage.store.root / f"{stage.gives.repo_type}s" / node.named.repository
     if (repository / "snapshots" / node.named.revision).is_dir():
         lineage.store.fetch(node.artifact)  # what is compared is the record: the files must be what it says
-    return Replay(node, stage, arguments, recipe, differences(stage, node, served_here=recipe.env.is_local))
+    return Replay(node, stage, arguments, recipe, differences(stage, node, served_here=recipe.server.is_local))
 
 
 def pinned_arguments(replay: Replay) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _recipe_of(node: Node, overrides: list[str], folder: Path, teacher: TeacherS
     if after.for_record() != before.model_copy(update={"teacher": moved}).for_record():
         raise Stop(
             f"--set {' --set '.join(overrides)} would make something else, and not the same again.",
-            "Only where servers are, and how fast or dear they are, may be another: env.…, teacher.base_url.",
+            "Only where servers are, and how fast or dear they are, may be another: server.…, teacher.base_url.",
         )
     return after
 

@@ -28,32 +28,32 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio
-from apprentice.tasks.training.completions import last_groups, read_said
+from apprentice.tasks.training.completions import last_groups, read_completions
 
 
-class Made(NamedTuple):
+class Artifacts(NamedTuple):
     """What the stages of one run made."""
 
     asked: Questions
     rollouts: Rollouts
     kept: KeptRollouts
     base: BaseStudent
-    measured: LengthStats
-    warm: SftCheckpoint
+    length_stats: LengthStats
+    sft_model: SftCheckpoint
     probed: Probed
     trained: GrpoCheckpoint
     examined: dict[str, Evaluation]
     guards: dict[str, Evaluation]
-    judged: Verdict
+    results: Verdict
     outcome: Outcome
 
     def artifacts(self) -> list[Artifact]:
-        single = [self.asked, self.rollouts, self.kept, self.base, self.measured, self.warm, self.trained]
+        single = [self.asked, self.rollouts, self.kept, self.base, self.length_stats, self.sft_model, self.trained]
         probed = [each for each in self.probed.artifacts() if each != self.asked]
-        return [*single, *probed, *self.examined.values(), *self.guards.values(), self.judged, self.outcome.release]
+        return [*single, *probed, *self.examined.values(), *self.guards.values(), self.results, self.outcome.release]
 
 
 def link_up(recipe: Recipe) -> None:
@@ -68,58 +68,58 @@ def link_up(recipe: Recipe) -> None:
         )
     if recipe.store.hub:
         announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
-    if recipe.env.space:
-        announce.link("space", f"{hub}/spaces/{recipe.env.space}", "The environment's Space")
+    if recipe.server.space:
+        announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
     if recipe.student.model and not Path(recipe.student.model).exists():
         revision = recipe.student.revision
         announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")
 
 
-def write_report(folder: Path, recipe: Recipe, work: Work, made: Made) -> None:
+def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> None:
     """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
     fetch = work.store.fetch
-    report = read_verdict(fetch(made.judged)) | {
+    report = read_verdict(fetch(artifacts.results)) | {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called,
         "decoding": recipe.evaluate.decoding,
-        "gate": read_decision(fetch(made.outcome.release)),
-        "is_champion": made.outcome.is_champion,
+        "gate": read_decision(fetch(artifacts.outcome.release)),
+        "is_champion": artifacts.outcome.is_champion,
         "hub_in_reach": work.store.in_reach,
-        "by_these_rules": made.outcome.by_these_rules,
+        "by_these_rules": artifacts.outcome.by_these_rules,
         "collect": {
-            "episodes": made.kept.episodes,
-            "kept": made.kept.kept,
-            "causes": made.kept.dropped,
-            "prompt_tokens": made.rollouts.prompt_tokens,
-            "completion_tokens": made.rollouts.completion_tokens,
-            "cost_usd": made.rollouts.cost_usd if recipe.teacher.prices else None,
+            "episodes": artifacts.kept.episodes,
+            "kept": artifacts.kept.kept,
+            "causes": artifacts.kept.dropped,
+            "prompt_tokens": artifacts.rollouts.prompt_tokens,
+            "completion_tokens": artifacts.rollouts.completion_tokens,
+            "cost_usd": artifacts.rollouts.cost_usd if recipe.teacher.prices else None,
         },
-        "probe": made.probed.as_json(),
+        "probe": artifacts.probed.as_json(),
         "signals": {
-            "SFT": as_lines(read_signals(fetch(made.warm))),
-            "GRPO": as_lines(read_signals(fetch(made.trained))),
+            "SFT": as_lines(read_signals(fetch(artifacts.sft_model))),
+            "GRPO": as_lines(read_signals(fetch(artifacts.trained))),
         },
-        "completions": last_groups(read_said(fetch(made.trained))),
-        "lengths": made.measured.model_dump(exclude=set(Artifact.model_fields)),
+        "completions": last_groups(read_completions(fetch(artifacts.trained))),
+        "lengths": artifacts.length_stats.model_dump(exclude=set(Artifact.model_fields)),
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
-        "lineage": [_made_from(fetch(artifact), artifact) for artifact in made.artifacts()],
+        "lineage": [_made_from(fetch(artifact), artifact) for artifact in artifacts.artifacts()],
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     pictures = {}
     shown: list[tuple[str, Artifact, str]] = [
-        ("GRPO", made.trained, "curves"),
-        ("SFT", made.warm, "curves"),
-        ("lengths", made.measured, "histogram"),
+        ("GRPO", artifacts.trained, "curves"),
+        ("SFT", artifacts.sft_model, "curves"),
+        ("lengths", artifacts.length_stats, "histogram"),
     ]
     for title, artifact, name in shown:
         pictures[title] = folder / f"{title.lower()}-{name}.png"
         shutil.copyfile(fetch(artifact) / f"{name}.png", pictures[title])
-    text = as_markdown_page(report, (fetch(made.kept) / "samples.md").read_text(), pictures)
+    text = as_markdown_page(report, (fetch(artifacts.kept) / "samples.md").read_text(), pictures)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_html_page(text, folder.name))
     announce.markdown("report", text, f"Report of {folder.name}")

@@ -22,7 +22,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD
 from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.engine.replay import record_of
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import StudentSpec
 
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-class Aside(LocalStore):
+class ScratchStore(LocalStore):
     """A store that has nothing, so that everything is made anew, but fetches inputs from another one."""
 
     def __init__(self, root: Path, inputs: LocalStore):
@@ -96,7 +96,7 @@ def _made_again(lineage: Lineage, replays: list[Replay], folder: Path, trusted: 
 
     @flow(name="reproduce", flow_run_name=f"reproduce-{lineage.root.named.key}", result_serializer="json")
     def again() -> None:
-        store = Aside(folder / "store", lineage.store)
+        store = ScratchStore(folder / "store", lineage.store)
         servers: dict[str, RunServers] = {}
         with ExitStack() as started:
             for replay in replays:
@@ -104,7 +104,7 @@ def _made_again(lineage: Lineage, replays: list[Replay], folder: Path, trusted: 
                 if same not in servers:
                     servers[same] = started.enter_context(RunServers(replay.recipe))
                 began = perf_counter()
-                work = Work(store, servers[same], recipe=replay.recipe.for_record(), trusted=trusted)
+                work = RunContext(store, servers[same], recipe=replay.recipe.for_record(), trusted=trusted)
                 made = replay.stage(work, **pinned_arguments(replay))
                 record = store.record(type(made), made.key, made.revision)
                 outcomes.append(compared(replay, record.files, perf_counter() - began))

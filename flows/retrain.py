@@ -16,15 +16,15 @@ from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.report import Made, link_up, write_report
+from apprentice.flows.report import Artifacts, link_up, write_report
 from apprentice.flows.runtime.dispatch import Pool
-from apprentice.flows.runtime.place import here
+from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.run_folder import run_folder
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.flows.watch import seen
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
@@ -65,7 +65,7 @@ def retrain(
             grpo.max_steps=50.
     """
     recipe = with_overrides(recipe, overrides)
-    recipe = recipe.at_revision(environment_revision or seen(recipe.env.space)).with_student_pinned()
+    recipe = recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
@@ -75,7 +75,7 @@ def retrain(
         store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
         store.send_waiting()  # of an earlier run, whose Hub was out of reach
         pool = Pool(recipe, gpu) if gpu else None
-        work = Work(store, servers, here(), pool, **recipe.for_work())
+        work = RunContext(store, servers, current_location(), pool, **recipe.for_work())
         work.preflight = Preflight(recipe, trains_here=not gpu)
         task, seed = recipe.environment, recipe.seed
 
@@ -84,18 +84,20 @@ def retrain(
         rollouts = collect(work, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
         kept = filter_rollouts(work, rollouts, asked)
         base = student(work, recipe.student, task, asked, seed)
-        measured = lengths(work, recipe.lengths, kept, base)
-        warm = sft(work, recipe.sft, base, kept, measured, seed)
-        probed = probe(work, recipe, rungs, warm)
-        trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, seed)
+        length_stats = lengths(work, recipe.lengths, kept, base)
+        sft_model = sft(work, recipe.sft, base, kept, length_stats, seed)
+        probed = probe(work, recipe, rungs, sft_model)
+        trained = grpo(work, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
 
-        examined = held_out(work, recipe, asked, {"base": base, "sft": warm, "grpo": trained})
+        examined = held_out(work, recipe, asked, {"base": base, "sft": sft_model, "grpo": trained})
         guards = guard_rails(work, recipe, {"base": base, "grpo": trained})
-        judged = verdict(work, recipe.gate, examined, guards, task, rollouts, trained, recipe.grpo.beta)
-        outcome = promotion(work, recipe, asked, base, trained, examined, guards, judged)
+        results = verdict(work, recipe.gate, examined, guards, task, rollouts, trained, recipe.grpo.beta)
+        outcome = promotion(work, recipe, asked, base, trained, examined, guards, results)
 
-    made = Made(asked, rollouts, kept, base, measured, warm, probed, trained, examined, guards, judged, outcome)
-    write_report(folder, recipe, work, made)
+    artifacts = Artifacts(
+        asked, rollouts, kept, base, length_stats, sft_model, probed, trained, examined, guards, results, outcome
+    )
+    write_report(folder, recipe, work, artifacts)
     if all(stage.state == "cached" for stage in work.log):
         return Completed(name="Cached", message="Every artifact was there already.", data=folder)  # type: ignore[return-value]
     return folder

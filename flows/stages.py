@@ -17,7 +17,7 @@ from pydantic import Field
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import counted
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.place import AWAY, COUNTS, here
+from apprentice.flows.runtime.place import AWAY, COUNTS, current_location
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.artifacts.types import (
@@ -30,7 +30,7 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
 )
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.failures import failure_of
@@ -85,7 +85,7 @@ def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     check_reporters(recipe.report_to)
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
-        work = Work(store, servers, here(), holds_device=True, **recipe.for_work())
+        work = RunContext(store, servers, current_location(), holds_device=True, **recipe.for_work())
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

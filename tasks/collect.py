@@ -21,8 +21,8 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.broken import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
 from apprentice.tasks.engine.limits import leases, shared
-from apprentice.tasks.engine.stage import Bench, stage
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
@@ -38,15 +38,15 @@ PASSES = 2
 """Times that an episode which infrastructure lost is played, all others first."""
 
 
-@stage(gives=Rollouts, version=3, title="Teacher's rollouts ({teacher.called})")
+@stage(produces=Rollouts, version=3, title="Teacher's rollouts ({teacher.called})")
 def collect(
-    bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
+    context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; what finished is kept."""
-    check_begun_with(bench.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
-    work = bench.work
+    check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
+    work = context.work
     there = StandingServers({environment.name: work.servers.environment(environment.name)}, work.servers.teacher())
-    standing = Work(work.store, there, work.place, recipe=work.recipe)
+    standing = RunContext(work.store, there, work.place, recipe=work.recipe)
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
     try:
         shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]
@@ -54,16 +54,16 @@ def collect(
         for pool in list(open_pools):
             pool.interrupt()
         raise
-    with (bench.out / "rollouts.jsonl").open("wb") as file:
+    with (context.out / "rollouts.jsonl").open("wb") as file:
         for shard in shards:
-            with (bench.fetch(shard) / "rollouts.jsonl").open("rb") as part:
+            with (context.fetch(shard) / "rollouts.jsonl").open("rb") as part:
                 shutil.copyfileobj(part, file)
     return {name: sum(getattr(shard, name) for shard in shards) for name in ("episodes", "failed", *COUNTED)}
 
 
-@stage(gives=RolloutShard, version=2, title="Rollouts of seeds {window}")
+@stage(produces=RolloutShard, version=2, title="Rollouts of seeds {window}")
 def collect_shard(
-    bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
+    context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
     """Plays the seeds of one part of the window. Raises Stop; what finished is kept."""
     instance = environment.make()
@@ -73,21 +73,26 @@ def collect_shard(
         "environment": environment.model_dump(mode="json"),
         "prompt": [{"messages": prompt(part, ""), "tools": tools_text(part)} for part in instance._parts()],
     }
-    with journal(bench.scratch, begun_with) as kept:
-        for lost in Collector(bench, spec, teacher, environment, kept).play(window):
+    with journal(context.scratch, begun_with) as kept:
+        for lost in Collector(context, spec, teacher, environment, kept).play(window):
             kept.append(lost)
         if len(kept) != window.size:
             raise RuntimeError(f"{len(kept)} episodes were journaled for {window.size} seeds")
-        return _publish(kept, bench.out / "rollouts.jsonl")
+        return _publish(kept, context.out / "rollouts.jsonl")
 
 
 class Collector:
     """Fills a journal."""
 
     def __init__(
-        self, bench: Bench, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, kept: Journal
+        self,
+        context: StageContext,
+        spec: CollectSpec,
+        teacher: TeacherSpec,
+        environment: EnvironmentSpec,
+        kept: Journal,
     ):
-        self._bench = bench
+        self._bench = context
         self._spec = spec
         self._teacher = teacher
         self._environment = environment
@@ -183,7 +188,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         messages = episode.messages
         while not episode.done:
             instance._wait_for_server()  # a turn that cannot be played is not bought
-            episode.hear(teacher.reply(messages, episode.tools, spent, seed))
+            episode.step(teacher.reply(messages, episode.tools, spent, seed))
         if episode.broken:
             failed_at, cause = "question", episode.broken
     except TeacherFailed as failed:

@@ -19,11 +19,11 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.broken import check_broken
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.limits import leases
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.journal import Journal, journal
 from apprentice.tasks.episodes.questions import read_questions
-from apprentice.tasks.episodes.record import Examined, read_episodes
-from apprentice.tasks.models.memory import told_when_full
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batched, plays_of
@@ -35,10 +35,10 @@ from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import EvaluateSpec, TeacherSpec
 
 
-@stage(gives=Evaluation, version=3, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
-@told_when_full("evaluate")
+@stage(produces=Evaluation, version=3, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
+@explain_oom("evaluate")
 def evaluate(
-    bench: Bench,
+    context: StageContext,
     spec: EvaluateSpec,
     checkpoint: Checkpoint,
     environment: EnvironmentSpec,
@@ -47,20 +47,20 @@ def evaluate(
 ) -> dict[str, Any]:
     """Plays every held-out question. Raises Stop when the environment is lost: no model is judged by an outage."""
     protocol = PROTOCOLS[spec.protocol]
-    server = bench.work.servers.environment(environment.name)
-    with examination(bench, spec, questions, checkpoint.stage) as (kept, ahead, keep):
+    server = context.work.servers.environment(environment.name)
+    with examination(context, spec, questions, checkpoint.stage) as (kept, ahead, keep):
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()
-                model = LocalModel(bench.fetch(checkpoint), spec, protocol, seed, bench.work.trusted)
+                model = LocalModel(context.fetch(checkpoint), spec, protocol, seed, context.work.trusted)
                 opened.result()
                 play_batched(pool, ahead, model, protocol, keep)
-        return publish(kept, bench.out / "episodes.jsonl", protocol, checkpoint.stage)
+        return publish(kept, context.out / "episodes.jsonl", protocol, checkpoint.stage)
 
 
-@stage(gives=Evaluation, version=1, title="Evaluation of {endpoint.called} in {environment}")
+@stage(produces=Evaluation, version=1, title="Evaluation of {endpoint.called} in {environment}")
 def evaluate_endpoint(
-    bench: Bench,
+    context: StageContext,
     spec: EvaluateSpec,
     endpoint: TeacherSpec,
     environment: EnvironmentSpec,
@@ -72,19 +72,19 @@ def evaluate_endpoint(
     `as_of` names the state of what answers there, such as a date: it is part of the key, since the weights cannot be.
     """
     protocol = PROTOCOLS[spec.protocol]
-    server = bench.work.servers.environment(environment.name)
+    server = context.work.servers.environment(environment.name)
     asked = {
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
-    budget = Budget(endpoint.prices, endpoint.budget_usd, bench.scratch / "spent_usd")
+    budget = Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd")
     try:
-        teacher = Teacher(endpoint.model_copy(update=asked), bench.work.servers.teacher(), asks=1, budget=budget)
+        teacher = Teacher(endpoint.model_copy(update=asked), context.work.servers.teacher(), asks=1, budget=budget)
         try:
-            with examination(bench, spec, questions, endpoint.called) as (kept, ahead, keep):
+            with examination(context, spec, questions, endpoint.called) as (kept, ahead, keep):
                 with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
                     play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
-                return publish(kept, bench.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
+                return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
         finally:
             teacher.close()
     finally:
@@ -93,19 +93,19 @@ def evaluate_endpoint(
 
 @contextmanager
 def examination(
-    bench: Bench, spec: EvaluateSpec, questions: Questions, model: str
-) -> Iterator[tuple[Journal, list[Play], Callable[[Examined], None]]]:
+    context: StageContext, spec: EvaluateSpec, questions: Questions, model: str
+) -> Iterator[tuple[Journal, list[Play], Callable[[EvaluatedEpisode], None]]]:
     """The journal, what is still to be played, and what to call with each played episode.
 
     Raises Stop when a server is lost, or breaks on too many questions; what finished is kept.
     """
-    rows = [row for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]]
+    rows = [row for row in read_questions(context.fetch(questions), "evaluate") if row["used"]]
     plays = plays_of(rows, spec.samples)
-    with journal(bench.scratch, {"evaluate": spec.in_key(), "plays": len(plays)}, numbered_by="place") as kept:
+    with journal(context.scratch, {"evaluate": spec.in_key(), "plays": len(plays)}, numbered_by="place") as kept:
         done = kept.done()
         with announce.progress(f"evaluate {model}", len(plays), len(done)) as advance:
 
-            def keep(record: Examined) -> None:
+            def keep(record: EvaluatedEpisode) -> None:
                 nonlocal broken
                 if record.broken:
                     broken += 1
@@ -149,7 +149,7 @@ def publish(kept: Journal, to: Path, protocol: Parity, model: str, cost_usd: flo
     return {"model": model, "protocol": protocol.name, "cost_usd": cost_usd} | rates(read_episodes(to.parent), protocol)
 
 
-def rates(records: list[Examined], protocol: Parity) -> dict[str, Any]:
+def rates(records: list[EvaluatedEpisode], protocol: Parity) -> dict[str, Any]:
     """n and the three rates, as shares of all episodes, those on which the environment broke included."""
     n = len(records)
     return {

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.reporting import announce
@@ -19,17 +19,19 @@ from apprentice.tasks.reporting.errors import Stop
 SAMPLES = 3
 
 
-@stage(gives=KeptRollouts, version=2, title="Filter by reward")
-def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
+@stage(produces=KeptRollouts, version=2, title="Filter by reward")
+def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Drops what is wrong, broken, leaky or examined later. Raises Stop when nothing is left."""
-    examined = {same_text(row["question"]) for row in read_questions(bench.fetch(questions), "evaluate") if row["used"]}
+    examined = {
+        same_text(row["question"]) for row in read_questions(context.fetch(questions), "evaluate") if row["used"]
+    }
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
     kept = 0
     with (
-        (bench.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
-        (bench.out / "kept.jsonl").open("w") as out,
+        (context.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
+        (context.out / "kept.jsonl").open("w") as out,
     ):
         for line in episodes:
             episode = json.loads(line)
@@ -47,10 +49,10 @@ def filter_rollouts(bench: Bench, rollouts: Rollouts, questions: Questions) -> d
         raise Stop(
             f"The filter kept none of the {rollouts.episodes} episodes ({worst}).",
             "Make the task easier (environment.settings), choose a stronger teacher, or look at the rollouts: "
-            f"{bench.fetch(rollouts) / 'rollouts.jsonl'}",
+            f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
         )
     text = "\n\n".join(_as_markdown(sample) for sample in samples)
-    (bench.out / "samples.md").write_text(text + "\n")
+    (context.out / "samples.md").write_text(text + "\n")
     announce.say(text)
     announce.markdown("kept-samples", text, "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}

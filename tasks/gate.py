@@ -16,16 +16,16 @@ from apprentice.tasks.analysis.contamination import seen_by
 from apprentice.tasks.analysis.judgements import as_markdown, decided_by, read_verdict, unclean
 from apprentice.tasks.analysis.statistics import LEVEL
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import same_text
-from apprentice.tasks.episodes.record import Examined, read_episodes
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import GateSpec
 
 
-@stage(gives=Decision, version=2, title="Gate: challenger against {rival.stage}")
+@stage(produces=Decision, version=2, title="Gate: challenger against {rival.stage}")
 def gate(
-    bench: Bench,
+    context: StageContext,
     spec: GateSpec,
     challenger: Checkpoint,
     rival: Checkpoint,
@@ -45,14 +45,14 @@ def gate(
         rolled_back: The challenger was the champion once, and someone took it back.
         champion_known: It can be seen whether there is a champion.
     """
-    both, broke = scored({name: read_episodes(bench.fetch(evaluations[name])) for name in ("challenger", "rival")})
+    both, broke = scored({name: read_episodes(context.fetch(evaluations[name])) for name in ("challenger", "rival")})
     ours, theirs = both.values()
-    seen = seen_by(bench.fetch(challenger), ours) | seen_by(bench.fetch(rival), ours)
+    seen = seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
     unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
     compared = compare(unseen[0], unseen[1], spec.metric) if new else None
-    shared = read_verdict(bench.fetch(judged))["contamination"]
-    guarded = _guarded(bench, challenger, guards, allowances)
+    shared = read_verdict(context.fetch(judged))["contamination"]
+    guarded = _guarded(context, challenger, guards, allowances)
     rules = [
         _clean(shared),
         _enough(spec, new, asked),
@@ -77,7 +77,7 @@ def gate(
         "rules": rules,
         "promoted": all(rule["holds"] for rule in rules),
     }
-    (bench.out / "decision.json").write_text(json.dumps(decision, indent=2))
+    (context.out / "decision.json").write_text(json.dumps(decision, indent=2))
     announce.markdown("gate", as_markdown(decision), "The gate's verdict")
     reasons = [rule["found"] for rule in rules if not rule["holds"]]
     delta = compared and compared["delta"]
@@ -85,15 +85,15 @@ def gate(
 
 
 def _guarded(
-    bench: Bench, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
+    context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
 ) -> list[Any]:
     """A rule, and a row for the report, a guard rail."""
     return [
         _guard(
             guard,
             allowed,
-            bench.fetch(challenger),
-            *(read_episodes(bench.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
+            context.fetch(challenger),
+            *(read_episodes(context.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
         )
         for guard, allowed in allowances.items()
     ]
@@ -128,7 +128,7 @@ def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, A
 
 
 def _guard(
-    guard: str, allowed: float, challenger: Path, before: list[Examined], after: list[Examined]
+    guard: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     pair, _ = scored({"before": before, "after": after})
     before, after = pair.values()

@@ -17,34 +17,34 @@ from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.engine.processes import on_processes
-from apprentice.tasks.engine.stage import Bench, stage
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.hardware import check_training, this_machine
-from apprentice.tasks.models.memory import told_when_full
+from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.completions import keep_said
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.completions import log_completions
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream, streams_of
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
-from apprentice.tasks.training.watcher import settle, watch
+from apprentice.tasks.training.watcher import select_weights, watch
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
 
 
-@stage(gives=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
-@told_when_full("grpo")
+@stage(produces=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
+@explain_oom("grpo")
 def grpo(
-    bench: Bench,
+    context: StageContext,
     spec: GrpoSpec,
     checkpoint: SftCheckpoint,
     environment: EnvironmentSpec,
@@ -57,14 +57,14 @@ def grpo(
     check_training("grpo", spec, machine)
     check_generation(spec.generation, machine)
     if spec.processes > 1:  # all of them together; then each takes its own
-        server = bench.work.servers.environment(environment.name)
+        server = context.work.servers.environment(environment.name)
         with EnvironmentPool(environment, server, spec.sessions() * spec.processes, announce.warn) as pool, _words():
             _take_places(pool, environment)
-    return on_processes(spec, train_grpo, bench, spec, checkpoint, environment, questions, seed)
+    return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
 
 
 def train_grpo(
-    bench: Bench,
+    context: StageContext,
     spec: GrpoSpec,
     checkpoint: SftCheckpoint,
     environment: EnvironmentSpec,
@@ -75,23 +75,25 @@ def train_grpo(
     from transformers import set_seed
 
     set_seed(seed)
-    asked = Asked(bench.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl")  # each process knows all of them
-    server = bench.work.servers.environment(environment.name)
+    asked = TrainedQuestions(
+        context.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl"
+    )  # each process knows all of them
+    server = context.work.servers.environment(environment.name)
     places = spec.sessions()
     with EnvironmentPool(environment, server, places, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
         instance = environment.make()
         streams = streams_of(instance, spec)
-        own = grpo_arguments(bench, spec, seed, streams)
+        own = grpo_arguments(context, spec, seed, streams)
         config = config_of("grpo", own, spec.args)  # before the model: it says how that is sharded
-        folder = bench.fetch(checkpoint)
-        used = [row for row in read_questions(bench.fetch(questions), "grpo") if row["used"]]
+        folder = context.fetch(checkpoint)
+        used = [row for row in read_questions(context.fetch(questions), "grpo") if row["used"]]
         used, held = split(used, spec.held_out.questions, before=folder)
-        trainer_class, way = WAYS[spec.rollouts](instance, rollouts)
+        trainer_class, way = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
-        tokenizer = load_tokenizer(folder, bench.work.trusted)
+        tokenizer = load_tokenizer(folder, context.work.trusted)
         trainer = with_engine(trainer_class, spec.generation)(
-            model=model_to_train(folder, spec, bench.work.trusted),
+            model=model_to_train(folder, spec, context.work.trusted),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
@@ -101,13 +103,13 @@ def train_grpo(
             **way,
         )
         watch(trainer, spec.signals)
-        said = keep_said(bench, trainer, rollouts, spec)
-        train(bench, "GRPO steps", trainer, spec.max_steps)
-        settle(bench, trainer, spec.signals)
+        said = log_completions(context, trainer, rollouts, spec)
+        train(context, "GRPO steps", trainer, spec.max_steps)
+        select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():
-        said.publish(bench.out)
+        said.publish(context.out)
     shown = SHOWN | ({f"rewards/{stream.called}/mean": stream.called for stream in streams} if streams[1:] else {})
-    return finish(bench, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
+    return finish(context, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
 
 
 def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
@@ -164,10 +166,12 @@ def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str,
     return name, pool.server.parts[name].url, granted[name]
 
 
-def grpo_arguments(bench: Bench, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)) -> dict[str, Any]:
+def grpo_arguments(
+    context: StageContext, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)
+) -> dict[str, Any]:
     """What GRPOConfig is told, but for the recipe's `args`."""
     return {
-        **arguments(bench, spec, seed, "grpo"),
+        **arguments(context, spec, seed, "grpo"),
         **evaluation(spec),
         **generation_arguments(spec.generation),
         "reward_weights": [stream.weight for stream in streams],

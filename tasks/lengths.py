@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
@@ -17,14 +17,14 @@ from apprentice.tasks.reporting.pictures import histogram
 from apprentice.tasks.settings.stages import LengthsSpec
 
 
-@stage(gives=LengthStats, version=1, title="Token lengths")
-def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
+@stage(produces=LengthStats, version=1, title="Token lengths")
+def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
     """p50, p95, p99 and the longest text in tokens, and max_length = p99 + margin, rounded up, within the model."""
-    folder = bench.fetch(student)
-    tokenizer = load_tokenizer(folder, bench.work.trusted)
+    folder = context.fetch(student)
+    tokenizer = load_tokenizer(folder, context.work.trusted)
     measured = []
     with (
-        (bench.fetch(kept) / "kept.jsonl").open() as episodes,
+        (context.fetch(kept) / "kept.jsonl").open() as episodes,
         announce.progress("lengths", kept.kept) as advance,
     ):
         for line in episodes:
@@ -32,8 +32,8 @@ def lengths(bench: Bench, spec: LengthsSpec, kept: KeptRollouts, student: BaseSt
             measured.append(len(row_ids(tokenizer, training_row(episode["messages"], json.loads(episode["tools"])))))
             advance(1)
     stats = summarise(measured, spec, _positions(folder))
-    (bench.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
-    picture = histogram(measured, stats["max_length"], bench.out / "histogram.png")
+    (context.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
+    picture = histogram(measured, stats["max_length"], context.out / "histogram.png")
     announce.table("token-lengths", "Tokens of a training text", [stats])
     announce.picture("token-lengths-histogram", picture, "Tokens of the training texts; the line is max_length")
     return stats

@@ -14,7 +14,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import read_questions, same_text, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -24,13 +24,15 @@ LEAST_FRESH = 0.5
 """Share of a training window that must be left when the evaluation's questions are taken out."""
 
 
-@stage(gives=Questions, version=2, title="Questions of the seed windows")
-def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, examined: int) -> dict[str, Any]:
+@stage(produces=Questions, version=2, title="Questions of the seed windows")
+def questions(
+    context: StageContext, environment: EnvironmentSpec, windows: SeedWindows, examined: int
+) -> dict[str, Any]:
     """Writes down the questions; `examined` distinct ones of the evaluation window become the evaluation set.
 
     Raises Stop when the environment refuses the configuration, cannot be reached, or has too few questions.
     """
-    texts = ask(bench, environment, [seed for _, window in windows for seed in window.seeds()])
+    texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
     examination: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
         if len(examination) < examined:
@@ -42,7 +44,7 @@ def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, 
             used = _is_used(purpose, seed, examination.get(same_text(text)))
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, examination, rows, examined)
-    write_questions(bench.out, rows)
+    write_questions(context.out, rows)
     used_by = {purpose: sum(row["used"] for row in rows if row["purpose"] == purpose) for purpose, _ in windows}
     return {
         "collect": windows.collect.size,
@@ -52,14 +54,14 @@ def questions(bench: Bench, environment: EnvironmentSpec, windows: SeedWindows, 
     }
 
 
-@stage(gives=Questions, version=1, title="Questions of an examination")
-def exam(bench: Bench, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
+@stage(produces=Questions, version=1, title="Questions of an examination")
+def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or as many as there are. Raises Stop as `questions`."""
     chosen: dict[str, dict[str, Any]] = {}
-    for seed, text in sorted(ask(bench, environment, window.seeds()).items()):
+    for seed, text in sorted(ask(context, environment, window.seeds()).items()):
         if len(chosen) < examined:
             chosen.setdefault(same_text(text), {"purpose": "evaluate", "seed": seed, "question": text, "used": True})
-    write_questions(bench.out, chosen.values())
+    write_questions(context.out, chosen.values())
     return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
 
 
@@ -69,7 +71,7 @@ def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
 
 
 def ask(
-    bench: Bench, environment: EnvironmentSpec, seeds: Sequence[int], named: str = "environment.settings"
+    context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int], named: str = "environment.settings"
 ) -> dict[int, str]:
     """The question of each seed. Raises Stop when the environment refuses the task, or cannot be reached.
 
@@ -80,7 +82,7 @@ def ask(
         return instance._ask(seed)
 
     texts = {}
-    server = bench.work.servers.environment(environment.name)
+    server = context.work.servers.environment(environment.name)
     try:
         with (
             announce.progress("questions", len(seeds)) as advance,
@@ -119,19 +121,19 @@ def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[d
             )
 
 
-@stage(gives=Questions, version=1, title="Questions of a rung")
+@stage(produces=Questions, version=1, title="Questions of a rung")
 def rung_questions(
-    bench: Bench, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
+    context: StageContext, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
 ) -> dict[str, Any]:
     """GRPO's questions under a rung's settings. Raises Stop as `questions` does, or when too few are left.
 
     Args:
         kept_out: Whose examined questions are not trained on, by any name.
     """
-    examined = {same_text(row["question"]) for each in kept_out.values() for row in _used(bench, each, "evaluate")}
+    examined = {same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, "evaluate")}
     rows = [
         {"purpose": "grpo", "seed": seed, "question": text, "used": same_text(text) not in examined}
-        for seed, text in sorted(ask(bench, environment, window.seeds(), "grpo.auto_difficulty").items())
+        for seed, text in sorted(ask(context, environment, window.seeds(), "grpo.auto_difficulty").items())
     ]
     left = sum(row["used"] for row in rows)
     if left < LEAST_FRESH * len(rows):
@@ -140,20 +142,20 @@ def rung_questions(
             f"evaluation or a guard rail asks. Its settings: {environment.settings}.",
             "Make it wider, leave it out, or ask for fewer evaluation questions (evaluate.questions).",
         )
-    write_questions(bench.out, rows)
+    write_questions(context.out, rows)
     return {"collect": 0, "grpo": left, "evaluate": 0, "dropped_from_grpo": len(rows) - left}
 
 
-@stage(gives=Questions, version=1, title="Questions of the probe")
-def probe_questions(bench: Bench, questions: Questions, examined: int) -> dict[str, Any]:
+@stage(produces=Questions, version=1, title="Questions of the probe")
+def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions that GRPO would train on, or as many as there are, to be played."""
     chosen: dict[str, dict[str, Any]] = {}
-    for row in _used(bench, questions, "grpo"):
+    for row in _used(context, questions, "grpo"):
         if len(chosen) < examined:
             chosen.setdefault(same_text(row["question"]), row | {"purpose": "evaluate"})
-    write_questions(bench.out, chosen.values())
+    write_questions(context.out, chosen.values())
     return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
 
 
-def _used(bench: Bench, questions: Questions, purpose: str) -> list[dict[str, Any]]:
-    return [row for row in read_questions(bench.fetch(questions), purpose) if row["used"]]
+def _used(context: StageContext, questions: Questions, purpose: str) -> list[dict[str, Any]]:
+    return [row for row in read_questions(context.fetch(questions), purpose) if row["used"]]

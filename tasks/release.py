@@ -13,21 +13,21 @@ from apprentice.tasks.analysis.comparison import comparison_rows, table
 from apprentice.tasks.analysis.judgements import as_markdown, read_decision, read_verdict, unclean
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.types import Decision, GrpoCheckpoint, Release, Verdict
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.reporting.markdown import markdown_table
 
 OF_THE_ARTIFACT = ("README.md", "artifact.json")
 
 
-@stage(gives=Release, version=1, title="Release")
-def release(bench: Bench, trained: GrpoCheckpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
+@stage(produces=Release, version=1, title="Release")
+def release(context: StageContext, trained: GrpoCheckpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
     """Links the checkpoint's files and writes the card's text."""
-    source = bench.fetch(trained)
+    source = context.fetch(trained)
     for file in source.iterdir():
         if file.name not in OF_THE_ARTIFACT:
-            _link(file, bench.out / file.name)
-    shutil.copyfile(bench.fetch(decision) / "decision.json", bench.out / "decision.json")
-    results = read_verdict(bench.fetch(judged))
+            _link(file, context.out / file.name)
+    shutil.copyfile(context.fetch(decision) / "decision.json", context.out / "decision.json")
+    results = read_verdict(context.fetch(judged))
     about = [
         "## Results",
         "",
@@ -39,12 +39,12 @@ def release(bench: Bench, trained: GrpoCheckpoint, judged: Verdict, decision: De
         _differences(results),
         "## The gate's verdict",
         "",
-        as_markdown(read_decision(bench.fetch(decision))),
+        as_markdown(read_decision(context.fetch(decision))),
         "## What GRPO's curves say",
         "",
         f"**{results['grpo']['diagnosis']}.** {results['grpo']['advice']}",
     ]
-    (bench.out / "about.md").write_text("\n".join(about))
+    (context.out / "about.md").write_text("\n".join(about))
     return {
         "parameters": trained.parameters,
         "stage": "champion",

@@ -12,35 +12,35 @@ from typing import Any
 
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
 from apprentice.tasks.engine.processes import on_processes
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import same_text
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.hardware import check_training, this_machine
-from apprentice.tasks.models.memory import told_when_full
+from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
-from apprentice.tasks.training.watcher import settle, watch
+from apprentice.tasks.training.watcher import select_weights, watch
 
 Episode = dict[str, Any]
 
 SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"}
 
 
-@stage(gives=SftCheckpoint, version=3, title="SFT", gpu=True)
-@told_when_full("sft")
+@stage(produces=SftCheckpoint, version=3, title="SFT", gpu=True)
+@explain_oom("sft")
 def sft(
-    bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+    context: StageContext, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """Trains for `spec.epochs` over the kept rollouts, or until it is right often enough."""
     check_training("sft", spec, this_machine())
-    return on_processes(spec, train_sft, bench, spec, student, kept, lengths, seed)
+    return on_processes(spec, train_sft, context, spec, student, kept, lengths, seed)
 
 
 def train_sft(
-    bench: Bench, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+    context: StageContext, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """The stage's body, in each of its processes."""
     from datasets import Dataset
@@ -48,15 +48,15 @@ def train_sft(
     from trl import SFTTrainer
 
     set_seed(seed)
-    folder = bench.fetch(student)
-    tokenizer = load_tokenizer(folder, bench.work.trusted)
-    with (bench.fetch(kept) / "kept.jsonl").open() as episodes:
-        played, apart = held_apart(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
+    folder = context.fetch(student)
+    tokenizer = load_tokenizer(folder, context.work.trusted)
+    with (context.fetch(kept) / "kept.jsonl").open() as episodes:
+        played, apart = train_eval_split(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
-    own = sft_arguments(bench, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
+    own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = SFTTrainer(
-        model=model_to_train(folder, spec, bench.work.trusted),
+        model=model_to_train(folder, spec, context.work.trusted),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         eval_dataset={label: Dataset.from_list(_rows(each)) for label, each in apart.items()} or None,
@@ -66,24 +66,24 @@ def train_sft(
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     watch(trainer, spec.signals)
-    train(bench, "SFT steps", trainer, math.ceil(spec.epochs * an_epoch))
-    settle(bench, trainer, spec.signals)
+    train(context, "SFT steps", trainer, math.ceil(spec.epochs * an_epoch))
+    select_weights(context, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
-    return finish(bench, trainer, SHOWN | of_each, Learned("sft", asked, before=folder), spec.lora)
+    return finish(context, trainer, SHOWN | of_each, Learned("sft", asked, before=folder), spec.lora)
 
 
-def sft_arguments(bench: Bench, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
+def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
     """What SFTConfig is told, but for the recipe's `args` and what is measured on examples held apart."""
     return {
-        **arguments(bench, spec, seed, "sft"),
+        **arguments(context, spec, seed, "sft"),
         "num_train_epochs": spec.epochs,
         "max_length": max_length,
         "assistant_only_loss": True,
     }
 
 
-def held_apart(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[Episode]]]:
+def train_eval_split(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[Episode]]]:
     """The episodes to train on, and of a mixture a twentieth of each environment's, by its label, on which loss and
     accuracy are measured after each epoch; of an environment alone none. What is held apart is trained on under no
     other seed."""

@@ -11,24 +11,24 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import from_model
-from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
+from apprentice.tasks.models.tokenizer import tokenizer_of
 from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
 
 
-@stage(gives=BaseStudent, version=4, title="Student")
+@stage(produces=BaseStudent, version=4, title="Student")
 def student(
-    bench: Bench, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
+    context: StageContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:
     """Publishes the model and a tokenizer that is prepared for training."""
     if spec.build is not None:
-        rows = read_questions(bench.fetch(questions), "collect")
-        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, bench.out)
+        rows = read_questions(context.fetch(questions), "collect")
+        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out)
     else:
-        parameters = from_model(spec, bench.out)
+        parameters = from_model(spec, context.out)
     return {"parameters": parameters, "stage": "base"}
 
 
@@ -59,6 +59,3 @@ def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], s
     )
     torch.manual_seed(seed)
     return save(Qwen3ForCausalLM(config), tokenizer, out)["parameters"]
-
-
-__all__ = ["build_tokenizer", "load_model", "load_tokenizer", "save", "student", "tokenizer_of"]

@@ -17,7 +17,7 @@ from apprentice.tasks.analysis.judgements import unclean
 from apprentice.tasks.analysis.signals import read_signals
 from apprentice.tasks.analysis.slices import side_by_side, slices, worst
 from apprentice.tasks.artifacts.types import Evaluation, GrpoCheckpoint, Rollouts, Verdict
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.signals import GrpoSignals
@@ -25,9 +25,9 @@ from apprentice.tasks.settings.stages import GateSpec
 from apprentice.tasks.training.trainer import read_log
 
 
-@stage(gives=Verdict, version=3, title="Comparison and diagnosis")
+@stage(produces=Verdict, version=3, title="Comparison and diagnosis")
 def verdict(
-    bench: Bench,
+    context: StageContext,
     gate: GateSpec,
     evaluations: dict[str, Evaluation],
     guards: dict[str, Evaluation],
@@ -42,14 +42,14 @@ def verdict(
         evaluations: base, sft, grpo, in this order.
         guards: By `<guard>.<model>`, the model before training and the one after, in this order.
     """
-    episodes = {name: read_episodes(bench.fetch(evaluation)) for name, evaluation in evaluations.items()}
-    guarded = {name: read_episodes(bench.fetch(evaluation)) for name, evaluation in guards.items()}
-    bought = bench.fetch(rollouts)
-    shared = contamination(episodes["grpo"], bench.fetch(trained), bought, gate.max_overlap)
+    episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
+    guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
+    bought = context.fetch(rollouts)
+    shared = contamination(episodes["grpo"], context.fetch(trained), bought, gate.max_overlap)
     episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
-    rules = GrpoSignals.model_validate(read_signals(bench.fetch(trained))["rules"])
-    reading = read_curves(read_log(bench.fetch(trained)), beta, rules)._asdict()
+    rules = GrpoSignals.model_validate(read_signals(context.fetch(trained))["rules"])
+    reading = read_curves(read_log(context.fetch(trained)), beta, rules)._asdict()
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
@@ -61,7 +61,7 @@ def verdict(
         "side_by_side": side_by_side(episodes),
         "teacher": calibration(bought, environment),
     }
-    (bench.out / "verdict.json").write_text(json.dumps(report, indent=2))
+    (context.out / "verdict.json").write_text(json.dumps(report, indent=2))
     announce.table("models", "Held-out evaluation", table(report["models"]))
     if broke:
         announce.warn(broke)

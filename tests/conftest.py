@@ -20,8 +20,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 
 TASKS = {
     "chain_sum": EnvironmentSpec(
@@ -57,18 +57,20 @@ def server() -> Iterator[EnvironmentServer]:
 
 
 @pytest.fixture
-def work(tmp_path: Path, server: EnvironmentServer) -> Work:
+def work(tmp_path: Path, server: EnvironmentServer) -> RunContext:
     """A run's work over an empty store and the session's server."""
-    return Work(LocalStore(tmp_path / "artifacts", project="toy"), StandingServers({"reasoning_gym": server}, None))
+    return RunContext(
+        LocalStore(tmp_path / "artifacts", project="toy"), StandingServers({"reasoning_gym": server}, None)
+    )
 
 
 @pytest.fixture
-def bench(work: Work, tmp_path: Path) -> Bench:
+def context(work: RunContext, tmp_path: Path) -> StageContext:
     """A running stage with empty folders."""
     out, scratch = tmp_path / "out", tmp_path / "scratch"
     out.mkdir()
     scratch.mkdir()
-    return Bench(work, "0" * 20, out, scratch)
+    return StageContext(work, "0" * 20, out, scratch)
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,10 @@ TAKES_SEED = True
 
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError where a part has no script, or two of them cannot be told apart."""
-    told_apart: dict[str, str] = {}
+    label_differences: dict[str, str] = {}
     for label, part in Settings.model_validate(settings).parts.items():
         policy_of(part.name).check(part.settings)
-        other = told_apart.setdefault(part.spec().make().instructions, label)
+        other = label_differences.setdefault(part.spec().make().instructions, label)
         if other != label:
             raise ValueError(
                 f"the scripted teacher cannot tell {label} from {other}, whose instructions are the same; "

@@ -19,7 +19,7 @@ FAILURES = 3
 """Connection failures in a row after which the circuit opens."""
 
 
-heard: "list[Callable[[Literal['began', 'ended'], EnvironmentServer], None]]" = []
+outage_listeners: "list[Callable[[Literal['began', 'ended'], EnvironmentServer], None]]" = []
 """Told of every outage that sessions of this process wait for."""
 
 
@@ -82,12 +82,12 @@ class Breaker:
             await self._until_back()
             await self.wait()
         else:
-            for hear in heard:  # whoever gave it up before did not see it come back
+            for hear in outage_listeners:  # whoever gave it up before did not see it come back
                 hear("ended", self._server)
 
     async def _until_back(self) -> None:
         away = time.monotonic()
-        for hear in heard:
+        for hear in outage_listeners:
             hear("began", self._server)
         self._say(f"{self._server.url} does not answer; waiting for it, for {self._server.patience:.0f} s at most.")
         try:
@@ -106,7 +106,7 @@ class Breaker:
         finally:
             count("waited_s", time.monotonic() - away)
             if not self.gave_up:
-                for hear in heard:
+                for hear in outage_listeners:
                     hear("ended", self._server)
             self._failures = 0
             self._closed.set()

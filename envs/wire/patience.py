@@ -6,7 +6,7 @@ import tenacity
 from tenacity.stop import stop_base
 
 
-class failing_for(stop_base):
+class stop_after_failing_for(stop_base):
     """Stops once it has failed for so many seconds, and at least `attempts` times."""
 
     def __init__(self, seconds: float, attempts: int = 1):

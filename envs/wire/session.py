@@ -15,7 +15,7 @@ import tenacity
 
 from apprentice.envs.wire.breaker import Breaker, SessionLost, why
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.patience import failing_for
+from apprentice.envs.wire.patience import stop_after_failing_for
 from apprentice.envs.wire.reply import BadReply, Reply, ServerError
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.waiting import wait_for
@@ -78,7 +78,7 @@ class Session:
         self._wait_for_place = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(AtCapacity),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
-            stop=failing_for(server.patience),
+            stop=stop_after_failing_for(server.patience),
             before_sleep=self._note_turned_away,
             reraise=True,
         )

@@ -18,11 +18,11 @@ from apprentice.flows.cli.common import (
     RECIPE,
     SET,
     STORE,
+    exit_with_message,
     prepared,
     quiet,
     ready,
     ready_for_flows,
-    told_in_words,
 )
 from apprentice.flows.cli.env import env_app
 
@@ -70,7 +70,7 @@ def run(
     Finished stages are found in the store by what made them and are not run again; an interrupted collection goes on
     from its last finished episode.
     """
-    with told_in_words():
+    with exit_with_message():
         if on is not None:
             quiet()
             from prefect.utilities.urls import url_for
@@ -118,7 +118,9 @@ def evaluate(
         str | None, typer.Option(help="Names the state of what answers at an endpoint; today's date.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
-    served_student: Annotated[bool, typer.Option(help="The endpoints serve students that were trained here.")] = False,
+    served_student: Annotated[
+        bool, typer.Option(help="The endpoints serve students that were trained current_location.")
+    ] = False,
     trust_code: Annotated[
         list[str] | None,
         typer.Option(help="A folder, or owner/name@commit of the Hub, whose Python code you have read and let run."),
@@ -127,7 +129,7 @@ def evaluate(
     set_: SET = None,
 ) -> None:
     """Examine models on a recipe's environment, and compare them."""
-    with told_in_words():
+    with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.compare import check_addresses
         from apprentice.tasks.reporting.errors import Stop
@@ -164,7 +166,7 @@ def status(
     json_: Annotated[bool, typer.Option("--json", help="One line for machines.")] = False,
 ) -> None:
     """Say what runs, waits or failed on Prefect's server, and why."""
-    with told_in_words():
+    with exit_with_message():
         quiet()
         from apprentice.tasks.reporting.errors import Stop
         from apprentice.tasks.reporting.shared_server import shared
@@ -197,7 +199,7 @@ def dashboard(
     set_: SET = None,
 ) -> None:
     """Show the curves of trainings as they grow, on 127.0.0.1, until Ctrl-C."""
-    with told_in_words():
+    with exit_with_message():
         ready()
         chosen = prepared(recipe, set_) if recipe else None
         from apprentice.flows.cli.dashboard import show_dashboard
@@ -211,7 +213,7 @@ def dashboard(
 @app.command()
 def publish(recipe: RECIPE, set_: SET = None) -> None:
     """Send to the Hub what was made while it was out of reach, the oldest first."""
-    with told_in_words():
+    with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.runtime.store import open_store
         from apprentice.tasks.artifacts.hub import HubStore
@@ -236,7 +238,7 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
 @app.command()
 def lineage(key: KEY, store: STORE = Path("artifacts"), hub: HUB = None, json_: JSON = False) -> None:
     """Show what an artifact was made from, back to every episode it learned from, the code, the recipe."""
-    with told_in_words():
+    with exit_with_message():
         quiet()
         from apprentice.flows.pages.lineage_tree import as_tree
         from apprentice.tasks.artifacts.lineage import lineage_of
@@ -257,7 +259,7 @@ def reproduce(
     deep: Annotated[bool, typer.Option(help="All that it was made from, too, the oldest first.")] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Where a server is: env.url=…, teacher.base_url=…."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Where a server is: server.url=…, teacher.base_url=…."),
     ] = None,
     yes: Annotated[
         bool, typer.Option(help="Do also what costs money, or runs code of a student's repository.")
@@ -265,7 +267,7 @@ def reproduce(
     json_: JSON = False,
 ) -> None:
     """Make an artifact again from its record, and say whether it is the same: exit code 0, or 3 when it is not."""
-    with told_in_words("Nothing was kept: it begins anew."):
+    with exit_with_message("Nothing was kept: it begins anew."):
         ready()
         from apprentice.flows.reproduce import reproduce as make_again
         from apprentice.flows.reproduce import told

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apprentice.flows.cli.common import RECIPE, SET, prepared, told_in_words
+from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared
 
 if TYPE_CHECKING:
     from apprentice.tasks.artifacts.champion import Champions
@@ -17,7 +17,7 @@ champion_app = typer.Typer(no_args_is_help=True, help="See, and take back, what 
 @champion_app.command()
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Say which model is the champion, and what the gate found."""
-    with told_in_words():
+    with exit_with_message():
         champion, store = champions_of(recipe, set_)
         current = champion.current()
         if current is None:
@@ -35,7 +35,7 @@ def show(recipe: RECIPE, set_: SET = None) -> None:
 @champion_app.command()
 def history(recipe: RECIPE, set_: SET = None) -> None:
     """List every change of champion, the first one first."""
-    with told_in_words():
+    with exit_with_message():
         champion, store = champions_of(recipe, set_)
         current = champion.current()
         rows = [
@@ -63,7 +63,7 @@ def rollback(
     set_: SET = None,
 ) -> None:
     """Make an earlier champion the champion again. What is taken back is not promoted again by itself."""
-    with told_in_words():
+    with exit_with_message():
         release = champions_of(recipe, set_)[0].roll_back(to)
         print(f"The champion is {release.repository}@{release.revision} again.")
 

@@ -102,7 +102,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def told_in_words(
+def exit_with_message(
     interrupted: str = "Run the same command again: it goes on from the last finished stage.",
 ) -> Iterator[None]:
     """Ends the command with a sentence instead of a traceback, which is shown only under `--debug`."""

@@ -28,10 +28,16 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
     keep_curves_in(store.absolute())
     import trackio
 
-    here = {"host": "127.0.0.1", "server_port": port, "share": False, "open_browser": browser, "block_thread": False}
+    current_location = {
+        "host": "127.0.0.1",
+        "server_port": port,
+        "share": False,
+        "open_browser": browser,
+        "block_thread": False,
+    }
     try:
         with redirect_stdout(StringIO()):  # it prints an address with a token that lets whoever has it write
-            server, url, *_ = trackio.show(project, **here)
+            server, url, *_ = trackio.show(project, **current_location)
     except OSError as error:
         raise Stop(f"The dashboard has no port to listen on: {error}", "Name another with --port.") from None
     shown = f"?project={project}" if project else ""

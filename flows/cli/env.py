@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from apprentice.flows.cli.common import JSON, SET, ready, told_in_words
+from apprentice.flows.cli.common import JSON, SET, exit_with_message, ready
 
 env_app = typer.Typer(no_args_is_help=True, help="See, serve, check and play the environments.")
 
@@ -23,7 +23,7 @@ SETTINGS = Annotated[
 @env_app.command(name="list")
 def list_(json_: JSON = False) -> None:
     """List the environments: tools, turns, rewards, extras, recipes."""
-    with told_in_words():
+    with exit_with_message():
         from apprentice.flows.cli.environments.catalogue import catalogue, rows
 
         _table(rows())
@@ -38,7 +38,7 @@ def serve(
     max_sessions: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 64,
 ) -> None:
     """Serve an environment on 127.0.0.1 until Ctrl-C."""
-    with told_in_words("Nothing is served."):
+    with exit_with_message("Nothing is served."):
         ready()
         from apprentice.flows.cli.environments.serve import serve_environment
 
@@ -54,7 +54,7 @@ def check(
     set_: SET = None,
 ) -> None:
     """Say whether a server will do for an environment or a recipe: exit code 0, or 1 with what to do about it."""
-    with told_in_words("Nothing was changed."):
+    with exit_with_message("Nothing was changed."):
         ready()
         from apprentice.flows.cli.environments.check import check as look
         from apprentice.flows.cli.environments.verdict import as_json, chosen_for, verdict
@@ -74,15 +74,17 @@ def play(
     name: NAME,
     seed: Annotated[int | None, typer.Option(min=0, help="Names the question; any one when left out.")] = None,
     set_: SETTINGS = None,
-    url: Annotated[str | None, typer.Option(help="A server that runs; left out, one is started here.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A server that runs; left out, one is started current_location.")
+    ] = None,
     recipe: FROM_RECIPE = None,
 ) -> None:
     """Play an episode yourself. Ctrl-D leaves it."""
-    with told_in_words("The episode was left."):
+    with exit_with_message("The episode was left."):
         ready()
-        from apprentice.flows.cli.environments.play import sit_down
+        from apprentice.flows.cli.environments.play import open_environment
 
-        with sit_down(name, set_, url, recipe) as environment:
+        with open_environment(name, set_, url, recipe) as environment:
             from apprentice.flows.cli.environments.play import any_seed
             from apprentice.flows.cli.environments.play import play as play_it
 

@@ -14,7 +14,7 @@ from apprentice.tasks.analysis.call_faults import faults_of_calls
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, percent, table
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.analysis.slices import spoken
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.markdown import code, fenced, markdown_table, points
 from apprentice.tasks.training.completions import as_table
 
@@ -167,7 +167,7 @@ def _failures(failures: list[dict[str, Any]]) -> list[str]:
         return []
     lines = ["## The worst failures\n\nFirst what an earlier model had right, then the lowest reward.\n"]
     for each in failures:
-        record = Examined.model_validate(each)
+        record = EvaluatedEpisode.model_validate(each)
         why = "".join(f"; {cause}" for cause in (", ".join(record.causes), record.broken) if cause)
         own = f"; the environment's own answer: {code(record.correct)}" if record.correct else ""
         lines.append(f"### Seed {record.seed}, reward {record.score:g}{why}\n")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 
-RENAMED = {"server": "env"}
+RENAMED = {"env": "server"}
 """What sections were called in recipes of before."""
 
 

@@ -51,7 +51,7 @@ class Recipe(BaseModel):
     """Of weights, order and sampling; it also moves the windows of training. That of the evaluation stays: what it asks
     is kept out of every training, so models of all seeds can be compared on questions that none has seen."""
     environment: EnvironmentSpec
-    env: EnvironmentServer = EnvironmentServer()
+    server: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     trackio: TrackioSpec = TrackioSpec()
     report_to: list[Reporter] = ["trackio"]
@@ -84,7 +84,7 @@ class Recipe(BaseModel):
         As it is when none is named, or that of a Space which it does not use.
         """
         space, at, revision = named.rpartition("@")
-        if not revision or (at and space != self.env.space):
+        if not revision or (at and space != self.server.space):
             return self
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
 
@@ -105,15 +105,21 @@ class Recipe(BaseModel):
     def for_record(self) -> dict[str, Any]:
         """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
         servers and store were."""
-        without: Any = {"env": True, "store": True, "trackio": True, "report_to": True, "guards": {"__all__": {"env"}}}
+        without: Any = {
+            "server": True,
+            "store": True,
+            "trackio": True,
+            "report_to": True,
+            "guards": {"__all__": {"server"}},
+        }
         whole = self.model_dump(mode="json", exclude=without)
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 
     def server_of(self, environment: str) -> EnvironmentServer:
         """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
         if environment == self.environment.name:
-            return self.env
-        return next(guard.env for guard in self.guards if guard.environment.name == environment)
+            return self.server
+        return next(guard.server for guard in self.guards if guard.environment.name == environment)
 
     def mixed_in(self, environment: str) -> list[str]:
         """The environments of which the mixtures of that name consist; none for one that is no mixture."""
@@ -158,8 +164,8 @@ class Recipe(BaseModel):
 
     def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
         """The recipe's environment and those of its guard rails, by the sections that say where they run."""
-        own = {"env": (self.environment, self.env)}
-        return own | {f"guards.{guard.name}.env": (guard.environment, guard.env) for guard in self.guards}
+        own = {"server": (self.environment, self.server)}
+        return own | {f"guards.{guard.name}.server": (guard.environment, guard.server) for guard in self.guards}
 
     @model_validator(mode="after")
     def _parts_are_of_a_mixture(self) -> "Recipe":
@@ -178,7 +184,7 @@ class Recipe(BaseModel):
         """Who plays in an environment plays on one server, whoever asks for it."""
         known: dict[str, tuple[str, tuple[str, str]]] = {}
         for where, (environment, server) in self._played_where().items():
-            if where != "env" and environment.name == self.environment.name and server.is_local:
+            if where != "server" and environment.name == self.environment.name and server.is_local:
                 continue  # a guard in the recipe's own environment is played where that is
             of_it = {environment.name: (where, server)} if not environment.mixed else {}
             for part in environment.mixed.values():

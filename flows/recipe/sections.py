@@ -44,7 +44,7 @@ class GuardSpec(Spec):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """What the report calls it: lower case, digits, dashes."""
     environment: EnvironmentSpec
-    env: EnvironmentServer = EnvironmentServer()
+    server: EnvironmentServer = EnvironmentServer()
     """Where it runs, for another environment than the recipe's own; left out, it is started here."""
     questions: int = Field(default=200, ge=1)
     """Distinct ones; 200 show a fall of about 10 points at 50%."""

@@ -23,20 +23,19 @@ from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import wait_until_there
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.place import AWAY, COUNTS, DEATHS, patiently, place_of, read_run
+from apprentice.flows.runtime.place import AWAY, COUNTS, MAX_CRASHES, place_of, read_run, retry_while_away
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
-from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.engine.work import Dispatched
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 POLL = 1.0
 """Seconds between two looks at a stage that runs elsewhere."""
-RISE = 5.0
+BACKOFF_S = 5.0
 """Seconds before the first time; twice as many before the next."""
-ROUNDS = 12
+MAX_OUTAGE_RETRIES = 12
 """Times that a stage is scheduled again which ended for want of something that answers when it is asked from here."""
-LATE = 60.0
+LATE_AFTER_S = 60.0
 """Seconds after which it is said that no worker takes a stage."""
 
 
@@ -51,7 +50,7 @@ class Pool:
         self._recipe = recipe
         self._deployment = deployment
 
-    def __call__(self, stage: Stage[..., Any], title: str, given: dict[str, Any], key: str) -> Dispatched:
+    def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched:
         """Returns when the stage is done. Raises Stop when only a person can mend what stopped it."""
         arguments = {name: value for name, value in given.items() if name != next(iter(given))}  # without the bench
         self._wait_for_environment(arguments)
@@ -64,16 +63,16 @@ class Pool:
                 break
             if run.state.type == StateType.CANCELLED:
                 raise Stop(f"{title} was cancelled.", "Retry this run when it is to go on.")
-            if run.state.name in AWAY.values() and rounds < ROUNDS:
+            if run.state.name in AWAY.values() and rounds < MAX_OUTAGE_RETRIES:
                 rounds += 1
                 announce.warn(f"{title} ended without what it needs, its work is kept: {run.state.message}")
                 self._wait_for_environment(arguments)
                 self._wait_for_hub()
-                time.sleep(min(RISE * 2 ** (rounds - 1), 60.0))  # it answers, and yet may be full, or fail again
-            elif run.state.type == StateType.CRASHED and deaths < DEATHS:
+                time.sleep(min(BACKOFF_S * 2 ** (rounds - 1), 60.0))  # it answers, and yet may be full, or fail again
+            elif run.state.type == StateType.CRASHED and deaths < MAX_CRASHES:
                 deaths += 1
-                announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {DEATHS}).")
-                time.sleep(min(RISE * 2 ** (deaths - 1), 60.0))  # a crash is reported twice
+                announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {MAX_CRASHES}).")
+                time.sleep(min(BACKOFF_S * 2 ** (deaths - 1), 60.0))  # a crash is reported twice
             else:
                 raise Stop(f"{title} failed on the pool: {run.state.message}", "See the log of its flow run.")
             count("retries")
@@ -86,7 +85,7 @@ class Pool:
         counts["device_s"] = run.total_run_time.total_seconds()
         return Dispatched(place_of(run), run.run_count, counts)
 
-    def _begun(self, stage: Stage[..., Any], title: str, arguments: dict[str, Any], key: str) -> FlowRun:
+    def _begun(self, stage: str, title: str, arguments: dict[str, Any], key: str) -> FlowRun:
         """The flow run that makes `key` for this parent: a retried parent joins the one that it began before.
 
         One that ended without success goes on; a cancelled one does not, nor one whose artifact was lost since: a
@@ -96,16 +95,16 @@ class Pool:
         assert context is not None
         assert context.flow_run is not None
         parent = context.flow_run
-        name = f"{stage.name}/{self._deployment}"
+        name = f"{stage}/{self._deployment}"
         parameters = {"recipe": self._recipe.as_parameters()} | {
             name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
             for name, value in arguments.items()
         }
-        joined = f"{parent.id}:{stage.name}:{key}"
+        joined = f"{parent.id}:{stage}:{key}"
         again = [f"{joined}:{attempt}" for attempt in range(2, parent.run_count + 1)]
-        run = self._created(name, title, parameters, stage.name, joined)
+        run = self._created(name, title, parameters, stage, joined)
         while again and run.state is not None and run.state.type in (StateType.CANCELLED, StateType.COMPLETED):
-            run = self._created(name, title, parameters, stage.name, again.pop(0))
+            run = self._created(name, title, parameters, stage, again.pop(0))
         if run.state is not None and run.state.is_final() and run.state.type in (StateType.FAILED, StateType.CRASHED):
             _schedule_again(run)
         announce.dispatched(title, self._deployment, str(run.id))
@@ -114,7 +113,7 @@ class Pool:
     def _created(self, name: str, title: str, parameters: dict[str, Any], tag: str, key: str) -> FlowRun:
         """The deployment's flow run of that idempotency key, made now or before. Raises Stop."""
         try:
-            run = patiently(
+            run = retry_while_away(
                 lambda: run_deployment(
                     name,
                     parameters=parameters,
@@ -163,8 +162,10 @@ def _ended(run: FlowRun) -> FlowRun:
         if run.state is not None and run.state.is_final():
             return run
         waiting = run.state is not None and run.state.is_scheduled()
-        if waiting and not told and time.monotonic() - scheduled > LATE:
-            announce.warn(f"No worker has taken {run.name} for {LATE:.0f} s: is one of {run.work_pool_name} running?")
+        if waiting and not told and time.monotonic() - scheduled > LATE_AFTER_S:
+            announce.warn(
+                f"No worker has taken {run.name} for {LATE_AFTER_S:.0f} s: is one of {run.work_pool_name} running?"
+            )
             told = True
         time.sleep(POLL)
 
@@ -177,4 +178,4 @@ def _schedule_again(run: FlowRun) -> None:
             state: State[Any] = Scheduled(message="Goes on from what it kept.")
             client.set_flow_run_state(run.id, state, force=True)
 
-    patiently(set_state)
+    retry_while_away(set_state)

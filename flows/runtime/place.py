@@ -14,33 +14,33 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.types._datetime import now
 
-from apprentice.tasks.engine.work import Place
+from apprentice.tasks.engine.work import WorkerLocation
 from apprentice.tasks.reporting.errors import Stop
 
-DEATHS = 5
+MAX_CRASHES = 5
 """Times that a run which died is scheduled again."""
 SERVER_AWAY = 900.0
 """Seconds that Prefect's server may be away."""
 
 
-def here() -> Place:
+def current_location() -> WorkerLocation:
     """The place of this flow run. Raises Stop where it died too often: what kills it does not pass by itself."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
-        return Place()
+        return WorkerLocation()
     run = read_run(context.flow_run.id)  # the worker labels a run after it was begun
     with get_client(sync_client=True) as client:
         states = client.read_flow_run_states(run.id)
     recent = now("UTC") - timedelta(days=1)
     died = sum(state.type == StateType.CRASHED and state.timestamp > recent for state in states)
-    if died > DEATHS:
+    if died > MAX_CRASHES:
         raise Stop(f"This run died {died} times within a day.", "See its log; retry it when the cause is mended.")
     return place_of(run)
 
 
-def place_of(run: FlowRun) -> Place:
+def place_of(run: FlowRun) -> WorkerLocation:
     """The work pool and the worker of a flow run; empty for one that a person started in a process of theirs."""
-    return Place(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
+    return WorkerLocation(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
 
 
 def read_run(run_id: UUID) -> FlowRun:
@@ -48,7 +48,7 @@ def read_run(run_id: UUID) -> FlowRun:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 
-    return patiently(read)
+    return retry_while_away(read)
 
 
 def _is_passing(error: BaseException) -> bool:
@@ -58,7 +58,7 @@ def _is_passing(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError)
 
 
-patiently = tenacity.Retrying(
+retry_while_away = tenacity.Retrying(
     retry=tenacity.retry_if_exception(_is_passing),
     wait=tenacity.wait_random_exponential(multiplier=0.5, max=10.0),
     stop=tenacity.stop_after_delay(SERVER_AWAY),

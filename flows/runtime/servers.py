@@ -53,10 +53,10 @@ class RunServers:
             if name not in self._local:
                 self._local[name] = self._start(name, server)
             server = server.at(self._local[name])
-        return self._hurried(server) if self._holds_device else server
+        return self.with_short_timeouts(server) if self._holds_device else server
 
     @staticmethod
-    def _hurried(server: EnvironmentServer) -> EnvironmentServer:
+    def with_short_timeouts(server: EnvironmentServer) -> EnvironmentServer:
         """Half of the grace is for noticing and waiting, also with a server that hangs; the rest is for saving."""
         noticed = min(server.message_timeout, server.grace / 4)
         return server.model_copy(update={"patience": server.grace / 4, "message_timeout": noticed})
@@ -69,8 +69,8 @@ class RunServers:
     def _start(self, name: str, server: EnvironmentServer) -> str:
         recipe = self._recipe
         grpo = recipe.grpo.sessions() * recipe.grpo.processes
-        sessions = 2 * max(recipe.env.sessions, recipe.evaluate.batch_size, grpo)
-        return self._started.enter_context(started(name, server, sessions, announce.say))
+        sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, grpo)
+        return self._started.enter_context(environment_server(name, server, sessions, announce.say))
 
     @cached_property
     def _scripted_teacher(self) -> str:
@@ -86,7 +86,9 @@ class RunServers:
 
 
 @contextmanager
-def started(name: str, server: EnvironmentServer, sessions: int, say: Callable[[str], None]) -> Iterator[str]:
+def environment_server(
+    name: str, server: EnvironmentServer, sessions: int, say: Callable[[str], None]
+) -> Iterator[str]:
     """The server's URL, with room for so many sessions. Raises Stop where it cannot be started here."""
     if server.image:
         say(f"Starting a container of `{server.image}` for {name}.")
@@ -96,7 +98,9 @@ def started(name: str, server: EnvironmentServer, sessions: int, say: Callable[[
     try:
         check_extra(name)
     except ExtraMissing as missing:
-        raise Stop(f"The environment cannot run here: {missing}", "Or say where it runs: env.url, env.image.") from None
+        raise Stop(
+            f"The environment cannot run here: {missing}", "Or say where it runs: server.url, server.image."
+        ) from None
     with local_server("apprentice.envs.serving.serve", name, "--max-sessions", str(sessions)) as url:
         yield url
 
@@ -114,5 +118,5 @@ def _contained(server: EnvironmentServer, sessions: int) -> Iterator[str]:
     except ContainerFailed as failed:
         raise Stop(
             f"The environment's container failed: {failed}.",
-            f"See what it says: docker run --rm --publish 8000:8000 {server.image}. Or do without: env.url, env.local.",
+            f"See what it says: docker run --rm --publish 8000:8000 {server.image}. Or do without: server.url, server.local.",
         ) from failed

@@ -18,6 +18,6 @@ def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = Tr
     spec = recipe.store
     if spec.hub is None:
         return LocalStore(spec.path, recipe.name, license=spec.license)
-    patience = recipe.env.grace / 4 if holds_device else spec.hub.patience
+    patience = recipe.server.grace / 4 if holds_device else spec.hub.patience
     hub = spec.hub
     return HubStore(spec.path, recipe.name, hub.namespace, hub.private, patience, hub_needed, license=spec.license)

@@ -7,7 +7,7 @@ the one that hands in what cannot be read; where every model's breaks it, nothin
 
 from collections.abc import Iterable
 
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.errors import Stop
 
 
@@ -22,7 +22,7 @@ def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:
         )
 
 
-def scored(episodes: dict[str, list[Examined]]) -> tuple[dict[str, list[Examined]], str]:
+def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[EvaluatedEpisode]], str]:
     """The episodes of each model without the questions that broke for all of them; and what there is to tell of it."""
     left_out = broken_for_all(episodes.values())
     kept = {
@@ -39,7 +39,7 @@ def scored(episodes: dict[str, list[Examined]]) -> tuple[dict[str, list[Examined
     )
 
 
-def broken_for_all(models: Iterable[list[Examined]]) -> set[int]:
+def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
     """Questions, by their first sample's place, of which every model broke every sample."""
     by_model = []
     for records in models:

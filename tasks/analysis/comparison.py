@@ -5,12 +5,12 @@ from typing import Any
 
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_difference, pass_at_k, rate_interval
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.markdown import points
 
 
 def compare_all(
-    episodes: dict[str, list[Examined]], guarded: dict[str, list[Examined]]
+    episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Neighbours on the held-out questions and the guard rails before and after; Holm's correction over all."""
     comparisons = []
@@ -33,14 +33,14 @@ def correct(comparisons: list[dict[str, Any]]) -> None:
         each["p_holm"] = p
 
 
-def compare(before: list[Examined], after: list[Examined], metric: str = "accuracy") -> dict[str, Any]:
+def compare(before: list[EvaluatedEpisode], after: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
     """The paired difference of a metric on the same questions. Raises ValueError when they are not the same."""
     if [record.question for record in before] != [record.question for record in after]:
         raise ValueError("the two models were not asked the same questions")
     return {"metric": metric} | paired_difference(per_question(before, metric), per_question(after, metric))
 
 
-def per_question(records: list[Examined], metric: str) -> list[float]:
+def per_question(records: list[EvaluatedEpisode], metric: str) -> list[float]:
     """One value a question: the mean of its samples."""
     values: dict[int, list[float]] = {}
     for record in records:
@@ -49,13 +49,13 @@ def per_question(records: list[Examined], metric: str) -> list[float]:
     return [sum(samples) / len(samples) for samples in values.values()]
 
 
-def rate(records: list[Examined], metric: str = "accuracy") -> dict[str, Any]:
+def rate(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
     """A rate with its interval, and the number of questions."""
     values = per_question(records, metric)
     return {"n": len(values), metric: sum(values) / len(values), "ci": rate_interval(values)}
 
 
-def with_intervals(records: list[Examined]) -> dict[str, Any]:
+def with_intervals(records: list[EvaluatedEpisode]) -> dict[str, Any]:
     """n, each rate with its 95% interval, and pass@k where questions were answered several times."""
     scores = per_question(records, "mean_score")
     found = {metric: rate(records, metric) for metric in ("format_compliance", "accuracy")}
@@ -68,7 +68,7 @@ def with_intervals(records: list[Examined]) -> dict[str, Any]:
     }
 
 
-def _passes(records: list[Examined]) -> dict[str, Any]:
+def _passes(records: list[EvaluatedEpisode]) -> dict[str, Any]:
     samples = 1 + max(record.sample for record in records)
     if samples == 1:
         return {}

@@ -12,22 +12,22 @@ from typing import Any
 
 from apprentice.tasks.episodes.learned import LEARNED, read_learned
 from apprentice.tasks.episodes.questions import same_text
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 
-def seen_by(checkpoint: Path, records: list[Examined]) -> set[str]:
+def seen_by(checkpoint: Path, records: list[EvaluatedEpisode]) -> set[str]:
     """The examined questions, as `same_text` spells them, that a checkpoint learned from."""
     return {same_text(row["question"]) for row in read_learned(checkpoint)} & {same_text(r.question) for r in records}
 
 
-def count_seen(checkpoint: Path, records: list[Examined]) -> int | None:
+def count_seen(checkpoint: Path, records: list[EvaluatedEpisode]) -> int | None:
     """How many of the examined questions a checkpoint learned from; None for a model that does not say."""
     if not (checkpoint / LEARNED).exists() and (checkpoint / "source.json").exists():
         return None
     return len(seen_by(checkpoint, records))
 
 
-def contamination(records: list[Examined], checkpoint: Path, rollouts: Path, limit: float) -> dict[str, Any]:
+def contamination(records: list[EvaluatedEpisode], checkpoint: Path, rollouts: Path, limit: float) -> dict[str, Any]:
     """What the examination shares with the training of one checkpoint.
 
     Args:

@@ -80,7 +80,7 @@ def judgement(found: Difficulty) -> str:
     )
 
 
-def told_apart(ladder: Sequence[dict[str, Any]]) -> list[str]:
+def label_differences(ladder: Sequence[dict[str, Any]]) -> list[str]:
     """Each rung's settings in words: what is not the same in all of them, or all of it where nothing differs."""
     leaves = [dict(_leaves(settings)) for settings in ladder]
     names = list(dict.fromkeys(name for each in leaves for name in each))

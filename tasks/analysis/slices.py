@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from apprentice.tasks.analysis.statistics import rate_interval
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 MOST_KINDS = 8
 """Kinds of one trait that get a row of their own; the rarest of more are put together."""
 FAILURES = 10
 SAMPLES = 4
 
-Episodes = dict[str, list[Examined]]
+Episodes = dict[str, list[EvaluatedEpisode]]
 
 
 def slices(episodes: Episodes) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_question(records: list[Examined]) -> dict[int, float]:
+def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
     """The share of a question's samples that are right, by its first sample's place."""
     samples: dict[int, list[bool]] = {}
     for record in records:
@@ -44,7 +44,7 @@ def _by_question(records: list[Examined]) -> dict[int, float]:
     return {place: sum(right) / len(right) for place, right in samples.items()}
 
 
-def _traits(records: list[Examined]) -> dict[str, dict[int, int | str]]:
+def _traits(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
     """For each trait with more than one kind, and not the same as another: the kind of every question. Turns are those
     of an episode, and no trait of a question that was answered several times."""
     several = any(record.sample for record in records)
@@ -73,7 +73,7 @@ def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:
     return named | ({"others": rest} if rest else {})
 
 
-def worst(episodes: Episodes) -> list[Examined]:
+def worst(episodes: Episodes) -> list[EvaluatedEpisode]:
     """The last model's ten worst failures: first what an earlier model had right, then the lowest reward, then no
     valid call."""
     *earlier, last = episodes.values()
@@ -101,7 +101,7 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
     return rows
 
 
-def spoken(record: Examined) -> str:
+def spoken(record: EvaluatedEpisode) -> str:
     """What the model said in an episode, calls as `tool(arguments)`, turns separated by arrows."""
     return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
 

@@ -66,7 +66,7 @@ class Champions:
             previous = change.revision
         return taken_back
 
-    def settle(self, release: Release, expecting: Release | None) -> bool:
+    def promote(self, release: Release, expecting: Release | None) -> bool:
         """Promotes a release that the gate let through and tags one that it did not; returns whether it is champion.
 
         Raises Stop when the champion is not the one that the release was compared with any more.

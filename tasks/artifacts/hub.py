@@ -101,7 +101,7 @@ class HubStore(LocalStore):
     def record(self, kind: type[Artifact], key: str, revision: str) -> ArtifactRecord:
         if self._has(kind, revision):
             return super().record(kind, key, revision)
-        for tag in (key, _other(key, revision)):
+        for tag in (key, _conflict_tag(key, revision)):
             published = self._or_without(lambda tag=tag: self._published(kind, tag), lambda: None)
             if published is not None and published.artifact.revision == revision:
                 return published.record
@@ -146,7 +146,7 @@ class HubStore(LocalStore):
     def fetch(self, artifact: Artifact) -> Path:
         """The artifact's files, from the folder, or from the Hub where they are missing or damaged. Raises Stop."""
         snapshot = self._snapshot(artifact)
-        with self._placing(snapshot):  # another process that wants the same waits, and finds it
+        with self._swap_in(snapshot):  # another process that wants the same waits, and finds it
             damaged = damage(snapshot, artifact.revision) if snapshot.is_dir() else []
             if damaged:
                 announce.warn(f"{snapshot} is damaged ({', '.join(damaged)}): fetched anew.")
@@ -183,7 +183,7 @@ class HubStore(LocalStore):
                 announce.warn(f"Not published: {stop}")
             else:
                 won = self._send(artifact)
-                other = _other(artifact.key, artifact.revision)
+                other = _conflict_tag(artifact.key, artifact.revision)
                 if won.revision != artifact.revision and self._published(waiting.kind, other) is None:
                     self._create_tag(waiting.kind, other, self._commit(artifact))
                 sent.append((artifact, won.revision == artifact.revision))
@@ -273,7 +273,7 @@ class HubStore(LocalStore):
 
     def _holding(self, artifact: Artifact) -> Published:
         """Where the Hub has an artifact. Raises Stop."""
-        for tag in (artifact.key, _other(artifact.key, artifact.revision)):
+        for tag in (artifact.key, _conflict_tag(artifact.key, artifact.revision)):
             published = self._published(type(artifact), tag)
             if published is not None and published.artifact.revision == artifact.revision:
                 return published
@@ -380,6 +380,6 @@ def _exactly(record: ArtifactRecord) -> list[str]:
     return [glob.escape(name) for name in (*record.files, RECORD)]
 
 
-def _other(key: str, revision: str) -> str:
+def _conflict_tag(key: str, revision: str) -> str:
     """The tag of an artifact whose key another machine's has."""
     return f"{key}-{revision[:12]}"

@@ -11,7 +11,7 @@ from typing import TypeVar
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.patience import failing_for
+from apprentice.envs.wire.patience import stop_after_failing_for
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of
@@ -46,11 +46,11 @@ def wait_until_hub_answers(patience: float) -> None:
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session, hf_raise_for_status
 
-    def knock() -> None:
+    def probe() -> None:
         hf_raise_for_status(get_session().get(f"{constants.ENDPOINT}/api/models?limit=1", follow_redirects=True))
 
     try:
-        _patiently(patience)(knock)
+        _patiently(patience)(probe)
     except Exception as error:
         if failure_of(error).boundary != "hub":
             raise
@@ -65,7 +65,7 @@ def _patiently(patience: float) -> tenacity.Retrying:
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),
         wait=_Interval(min(30.0, patience / 4)),
-        stop=failing_for(patience),  # from the first failure on: an upload may take long
+        stop=stop_after_failing_for(patience),  # from the first failure on: an upload may take long
         before_sleep=_tell,
         reraise=True,
     )

@@ -127,7 +127,7 @@ class LocalStore:
             yield
 
     @contextmanager
-    def alone(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[None]:
+    def exclusive(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[None]:
         """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go.
 
         Raises MadeElsewhere where `wait` is false and another one makes it.
@@ -196,7 +196,7 @@ class LocalStore:
             (staged / RECORD).write_text(text + "\n")
             artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
             snapshot = self._snapshot(artifact)
-            with self._placing(snapshot):
+            with self._swap_in(snapshot):
                 whole = snapshot.exists() and not damage(snapshot, artifact.revision)
                 if not whole or not read_record(snapshot).kind:  # older code's record, which is no proof
                     self._replace(snapshot, staged)  # else the same content was published before
@@ -216,7 +216,7 @@ class LocalStore:
         os.replace(by, snapshot)
 
     @contextmanager
-    def _placing(self, snapshot: Path) -> Iterator[None]:
+    def _swap_in(self, snapshot: Path) -> Iterator[None]:
         """One process at a time gives a snapshot its place."""
         locks = self.root / ".locks"
         locks.mkdir(parents=True, exist_ok=True)

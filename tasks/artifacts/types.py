@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from apprentice.tasks.episodes.record import Examined, Record
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 
 KEY_LENGTH = 20
 NAME = r"^\w[\w.-]*$"
@@ -129,7 +129,7 @@ class Evaluation(Artifact):
     """One model's results on the held-out questions."""
 
     suffix = "evaluation"
-    row = Examined
+    row = EvaluatedEpisode
     model: str
     protocol: Literal["parity", "tutorial"]
     n: Count

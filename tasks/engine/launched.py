@@ -16,8 +16,8 @@ from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.processes import Job, Outcome
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting import announce
 
 
@@ -30,13 +30,13 @@ def main(job_file: Path) -> int:
     first = os.environ["RANK"] == "0"
     announce.say_through(_to(parent) if first and parent is not None else lambda *_: None)
     reporting: Any = {"trackio": job.trackio, "report_to": job.report_to}
-    work = Work(LocalStore(job.root, job.project), job.servers, trusted=job.trusted, **reporting)
-    bench = Bench(work, job.key, job.out, job.scratch)
+    work = RunContext(LocalStore(job.root, job.project), job.servers, trusted=job.trusted, **reporting)
+    context = StageContext(work, job.key, job.out, job.scratch)
     returned: dict[str, Any] = {}
     error = None
     with counted() as counts:
         try:
-            returned = job.body(bench, *job.given)
+            returned = job.body(context, *job.given)
         except Exception as raised:
             error = raised
     if parent is not None:

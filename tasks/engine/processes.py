@@ -24,7 +24,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.types import Artifact
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.engine.work import StandingServers
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
@@ -64,35 +64,35 @@ class Outcome(NamedTuple):
 
 
 def on_processes(
-    spec: TrainerSpec, body: Callable[Concatenate[Bench, P], dict[str, Any]], bench: Bench, *given: Any
+    spec: TrainerSpec, body: Callable[Concatenate[StageContext, P], dict[str, Any]], context: StageContext, *given: Any
 ) -> dict[str, Any]:
     """`body(bench, *given)`, in this process or in `spec.processes` new ones.
 
     Raises what the body raises in any of them; Stop where they cannot be had here; ProcessDied.
     """
     if spec.processes == 1:
-        return body(bench, *given)  # type: ignore[call-arg]
-    config = _configured(spec, bench.scratch / "accelerate.yaml")
+        return body(context, *given)  # type: ignore[call-arg]
+    config = _configured(spec, context.scratch / "accelerate.yaml")
     with Listener(family="AF_UNIX", authkey=(secret := secrets.token_bytes(32))) as listener:
-        job = bench.scratch / "job.pickle"
+        job = context.scratch / "job.pickle"
         with open(os.open(job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            pickle.dump(_job(body, bench, given, str(listener.address), secret), file)
+            pickle.dump(_job(body, context, given, str(listener.address), secret), file)
         with _launched(config, spec, job) as process:
             outcomes = _heard(listener, process)
-    return _judged(outcomes, bench.scratch / "processes.log")
+    return _judged(outcomes, context.scratch / "processes.log")
 
 
-def _job(body: Callable[..., Any], bench: Bench, given: tuple[Any, ...], address: str, secret: bytes) -> Job:
+def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...], address: str, secret: bytes) -> Job:
     """With everything here that the processes need: artifacts in the folder, the environment's server running."""
-    work = bench.work
+    work = context.work
     for each in given:
         if isinstance(each, Artifact):
-            bench.fetch(each)
+            context.fetch(each)
     names = [each.name for each in given if isinstance(each, EnvironmentSpec)]
     servers = StandingServers({name: work.servers.environment(name) for name in names}, None)
-    folders = bench.out, bench.scratch, work.store.root
+    folders = context.out, context.scratch, work.store.root
     told = servers, work.trackio, work.report_to, work.trusted
-    return Job(body, given, bench.key, *folders, work.store.project, *told, address, secret)
+    return Job(body, given, context.key, *folders, work.store.project, *told, address, secret)
 
 
 def _configured(spec: TrainerSpec, default: Path) -> Path:
@@ -205,7 +205,7 @@ def _heard(listener: Listener, process: "subprocess.Popen[bytes]") -> list[Outco
 
     threading.Thread(target=accept, daemon=True).start()
     outcomes = []
-    with announce.hearing() as hear, ExitStack() as ended:
+    with announce.relaying() as step, ExitStack() as ended:
         ended.callback(listener.close)
         while process.poll() is None or not said.empty():
             try:
@@ -215,7 +215,7 @@ def _heard(listener: Listener, process: "subprocess.Popen[bytes]") -> list[Outco
             if isinstance(message, Outcome):
                 outcomes.append(message)
             else:
-                hear(*message)
+                step(*message)
     return outcomes
 
 

@@ -41,7 +41,7 @@ def stage_of(node: Node) -> Stage[..., Any]:
         stage = getattr(importlib.import_module(parts[1]), parts[2], None)
     except ModuleNotFoundError:
         stage = None
-    if not isinstance(stage, Stage) or stage.gives.__name__ != record.kind:
+    if not isinstance(stage, Stage) or stage.produces.__name__ != record.kind:
         raise Stop(f"This code has no stage {named} that makes {record.kind}.", _other_code(record))
     return stage
 

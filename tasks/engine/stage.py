@@ -27,7 +27,7 @@ from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
 from apprentice.tasks.cards.card import write_card
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
@@ -36,7 +36,7 @@ from apprentice.tasks.settings.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
 P = ParamSpec("P")
-Body = Callable[Concatenate["Bench", P], dict[str, Any]]
+Body = Callable[Concatenate["StageContext", P], dict[str, Any]]
 PACKAGES = ("torch", "transformers", "trl", "datasets", "openenv-core", "reasoning-gym", "openai", "prefect")
 
 
@@ -45,7 +45,7 @@ RETRIES = 3
 
 
 @dataclass(frozen=True)
-class Bench:
+class StageContext:
     """What one running stage has before it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Bench:
         scratch: A folder that outlives an interruption, named by the key, so that only the same work finds it.
     """
 
-    work: Work
+    work: RunContext
     key: str
     out: Path
     scratch: Path
@@ -65,11 +65,11 @@ class Bench:
 class Stage(Generic[P, A]):
     """A function whose result is an artifact. Call it with the run's `Work` and the body's own arguments."""
 
-    def __init__(self, body: Body[P], gives: type[A], version: int, title: str, gpu: bool):
+    def __init__(self, body: Body[P], produces: type[A], version: int, title: str, gpu: bool):
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body
-        self.gives = gives
+        self.produces = produces
         self.version = version
         self.title = title
         self.gpu = gpu
@@ -91,17 +91,17 @@ class Stage(Generic[P, A]):
         """A process finds a stage where it is defined; its body bears the same name and would be taken for it."""
         return _stage_at, (self.body.__module__, self.name)
 
-    def __call__(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A:
+    def __call__(self, work: RunContext, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
         title = self._titled(args, kwargs)
-        found, made = work.store.find(self.gives, key), None
+        found, made = work.store.find(self.produces, key), None
         with counted() as looked:
             if found is None:
                 work.look_ahead(self.name)
         started = time.perf_counter()
         if found is None and self.gpu and work.dispatch is not None:
             with counted() as counts:  # what was waited for on this side
-                place, attempts, there = work.dispatch(self, title, self._bound(args, kwargs), key)
+                place, attempts, there = work.dispatch(self.name, title, self._bound(args, kwargs), key)
             counts |= {name: counts.get(name, 0) + value for name, value in there.items()}
         else:
             place, attempts = work.place, 1
@@ -110,7 +110,7 @@ class Stage(Generic[P, A]):
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
         counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
-        artifact = found or made or work.store.find(self.gives, key)
+        artifact = found or made or work.store.find(self.produces, key)
         assert artifact is not None
         seconds = time.perf_counter() - started
         ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
@@ -120,9 +120,9 @@ class Stage(Generic[P, A]):
 
     def titled(self, title: str) -> "Stage[P, A]":
         """The same stage under another title, where a run has it do two things that a person tells apart."""
-        return Stage(self.body, self.gives, self.version, title, self.gpu)
+        return Stage(self.body, self.produces, self.version, title, self.gpu)
 
-    def map(self, work: Work, given: list[tuple[Any, ...]]) -> list[A]:
+    def map(self, work: RunContext, given: list[tuple[Any, ...]]) -> list[A]:
         """The stage for every tuple of arguments, as tasks on the flow's task runner; results in order.
 
         Whatever `work` holds must be picklable where the runner is not made of threads. Raises the first exception,
@@ -131,15 +131,15 @@ class Stage(Generic[P, A]):
         futures = []
         for args in given:
             key = self.key(args, {})
-            run = self._run(work, key, (args, {}), work.store.find(self.gives, key))
+            run = self._run(work, key, (args, {}), work.store.find(self.produces, key))
             futures.append(run.submit(work, key, (args, {})))
         wait(futures)
         return [future.result() for future in futures]
 
-    def _run(self, work: Work, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
+    def _run(self, work: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
         """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
         made, made_from = announce.assets(
-            work.store.address(self.gives, key),
+            work.store.address(self.produces, key),
             [work.store.address(type(each), each.key) for each in self.inputs(*given).values()],
         )
         return self._task.with_options(
@@ -152,11 +152,11 @@ class Stage(Generic[P, A]):
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return make_key(self.name, self.version, *self.made_from(args, kwargs))
 
-    def find(self, work: Work, *args: P.args, **kwargs: P.kwargs) -> A | None:
+    def find(self, work: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
         """The artifact, where it was made before."""
-        return work.store.find(self.gives, self.key(args, kwargs))
+        return work.store.find(self.produces, self.key(args, kwargs))
 
-    def scratch(self, work: Work, key: str) -> Path:
+    def scratch(self, work: RunContext, key: str) -> Path:
         """What an interrupted stage has kept."""
         return work.store.root / ".scratch" / f"{self.name}-{key}"
 
@@ -191,15 +191,15 @@ class Stage(Generic[P, A]):
         """The title with the arguments that it names, such as "Evaluation of {checkpoint.stage}"."""
         return self.title.format(**self._bound(args, kwargs))
 
-    def _perform(self, work: Work, key: str, given: tuple[Any, Any]) -> A:
+    def _perform(self, work: RunContext, key: str, given: tuple[Any, Any]) -> A:
         args, kwargs = given
         with (
             of_stage(self.name, key),
-            work.store.alone(f"{self.name}-{key}", announce.warn, wait=not work.holds_device),
+            work.store.exclusive(f"{self.name}-{key}", announce.warn, wait=not work.holds_device),
         ):
-            return work.store.find(self.gives, key) or self._make(work, key, args, kwargs)
+            return work.store.find(self.produces, key) or self._make(work, key, args, kwargs)
 
-    def _make(self, work: Work, key: str, args: Any, kwargs: Any) -> A:
+    def _make(self, work: RunContext, key: str, args: Any, kwargs: Any) -> A:
         settings, inputs = self.made_from(args, kwargs)
         made_by = {
             "stage": self.name,
@@ -222,20 +222,20 @@ class Stage(Generic[P, A]):
         with work.store.staging() as out:
             scratch.mkdir(parents=True, exist_ok=True)
             body: Callable[..., dict[str, Any]] = self.body
-            counts = body(Bench(work, key, out, scratch), *args, **kwargs)
-            write_card(out, self.gives, key, work.store, counts, made_by, provenance)
-            artifact = work.store.publish(self.gives, key, out, counts, made_by, provenance)
-        announce.materialized(work.store.address(self.gives, key), artifact.model_dump(mode="json"))
+            counts = body(StageContext(work, key, out, scratch), *args, **kwargs)
+            write_card(out, self.produces, key, work.store, counts, made_by, provenance)
+            artifact = work.store.publish(self.produces, key, out, counts, made_by, provenance)
+        announce.materialized(work.store.address(self.produces, key), artifact.model_dump(mode="json"))
         shutil.rmtree(scratch)
         return artifact
 
 
-def stage(gives: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:
+def stage(produces: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:
     """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before.
 
     `gpu`: it wants a GPU, and runs on a work pool that has one where there is such a pool.
     """
-    return lambda body: Stage(body, gives, version, title, gpu)
+    return lambda body: Stage(body, produces, version, title, gpu)
 
 
 def _artifacts_in(name: str, value: Any) -> dict[str, Artifact]:

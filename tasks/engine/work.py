@@ -11,20 +11,20 @@ from apprentice.tasks.reporting.log import keep_in
 from apprentice.tasks.settings.stages import Reporter, StudentSpec, TrackioSpec
 
 
-class Place(NamedTuple):
+class WorkerLocation(NamedTuple):
     """Where a stage ran: a work pool and one of its workers; empty for the process that a person started."""
 
     pool: str = ""
     worker: str = ""
 
 
-HERE = Place()
+THIS_PROCESS = WorkerLocation()
 
 
 class Dispatched(NamedTuple):
     """What a stage that ran elsewhere tells of it."""
 
-    place: Place
+    place: WorkerLocation
     attempts: int
     counts: dict[str, float]
 
@@ -32,7 +32,7 @@ class Dispatched(NamedTuple):
 class Dispatch(Protocol):
     """Runs a stage where its device is; returns once the artifact is in the store."""
 
-    def __call__(self, stage: "Stage[..., Any]", title: str, given: dict[str, Any], key: str) -> Dispatched: ...
+    def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched: ...
 
 
 class Servers(Protocol):
@@ -60,7 +60,7 @@ class StandingServers(NamedTuple):
         return self.teacher_url
 
 
-class Work:
+class RunContext:
     """What all stages of one run share: the store, the servers, the log of what ran.
 
     Args:
@@ -80,7 +80,7 @@ class Work:
         self,
         store: LocalStore,
         servers: Servers,
-        place: Place = HERE,
+        place: WorkerLocation = THIS_PROCESS,
         dispatch: Dispatch | None = None,
         holds_device: bool = False,
         recipe: dict[str, Any] | None = None,
@@ -97,7 +97,7 @@ class Work:
         self.trackio = trackio or TrackioSpec()
         self.report_to = report_to
         self.trusted = tuple(trusted)
-        self.preflight: Callable[[Work, str], None] | None = None
+        self.preflight: Callable[[RunContext, str], None] | None = None
         self.log: list[StageRun] = []
         keep_in(store.root, store.project)
         keep_curves_in(store.root)

@@ -68,7 +68,7 @@ class Episode:
         """Format compliance: the model called tools, and every call was one that the schema accepts."""
         return self._turns > 0 and not self.causes
 
-    def hear(self, message: Message) -> None:
+    def step(self, message: Message) -> None:
         """Takes the model's next message and executes its calls. Raises SessionLost."""
         message = self._taken(message)
         self.causes += problems(message, self.tools)

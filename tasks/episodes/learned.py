@@ -17,7 +17,7 @@ def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], befor
             file.write(json.dumps({"stage": stage, "seed": seed, "question": question}, ensure_ascii=False) + "\n")
 
 
-class Asked:
+class TrainedQuestions:
     """The questions that a training asked so far, by seed, kept in a file: one that is resumed still knows them."""
 
     def __init__(self, path: Path):

@@ -59,7 +59,7 @@ class Record(BaseModel):
         return self.model_dump_json().encode() + b"\n"
 
 
-class Examined(BaseModel):
+class EvaluatedEpisode(BaseModel):
     """One episode of an examination."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -119,7 +119,7 @@ def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     return call | {"function": call["function"] | {"arguments": text}}
 
 
-def read_episodes(folder: Path) -> list[Examined]:
+def read_episodes(folder: Path) -> list[EvaluatedEpisode]:
     """An evaluation's episodes, in the order of the questions."""
     with (folder / "episodes.jsonl").open() as file:
-        return [Examined.model_validate_json(line) for line in file]
+        return [EvaluatedEpisode.model_validate_json(line) for line in file]

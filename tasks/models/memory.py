@@ -25,7 +25,7 @@ SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
 """Generation's share of the memory where it is left out: TRL's defaults."""
 
 
-def told_when_full(section: str) -> Callable[[Body], Body]:
+def explain_oom(section: str) -> Callable[[Body], Body]:
     """For a body `body(bench, spec, …)` whose settings stand in `section` of a recipe."""
 
     def around(body: Body) -> Body:
@@ -45,7 +45,7 @@ def told_when_full(section: str) -> Callable[[Body], Body]:
     return around
 
 
-class Way(NamedTuple):
+class Remedy(NamedTuple):
     """Settings of a section by their paths, with what they are to be, and what that does."""
 
     change: dict[str, Any]
@@ -56,7 +56,7 @@ class Way(NamedTuple):
         return f"{' and '.join(settings)} ({self.why})"
 
 
-def ways_out(section: str, spec: Spec, gpus: int, liger: bool = False) -> list[str]:
+def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) -> list[str]:
     """The settings of `section` that can still be changed; that which changes least of what is learned comes first.
 
     Args:
@@ -69,12 +69,12 @@ def ways_out(section: str, spec: Spec, gpus: int, liger: bool = False) -> list[s
     grpo = spec if isinstance(spec, GrpoSpec) else None
     ways = [*(_of_generation(grpo) if grpo else [])]
     if gpus and liger and not spec.liger:
-        ways.append(Way({"liger": True}, "fused kernels: the same training"))
+        ways.append(Remedy({"liger": True}, "fused kernels: the same training"))
     ways += [*_same_training(spec), *_adapters(spec, gpus), *(_smaller_steps(grpo) if grpo else [])]
     return [way.named(section) for way in ways if _is_taken(spec, way)]
 
 
-def _is_taken(spec: Spec, way: Way) -> bool:
+def _is_taken(spec: Spec, way: Remedy) -> bool:
     """Whether the recipe with the change is one that its own checks let through."""
     changed = spec.model_dump()
     for path, value in way.change.items():
@@ -91,42 +91,42 @@ def _is_taken(spec: Spec, way: Way) -> bool:
     return True
 
 
-def _of_generation(spec: GrpoSpec) -> Iterator[Way]:
+def _of_generation(spec: GrpoSpec) -> Iterator[Remedy]:
     """Where it has a share of the trained model's device."""
     engine = spec.generation
     colocated = engine.engine == "vllm" and engine.mode == "colocate"
     if colocated or engine.engine == "continuous_batching":
         share = engine.gpu_memory_utilization or SHARES[engine.engine]
         less = round(share / 2, 2)
-        yield Way({"generation.gpu_memory_utilization": less}, f"generation's share, now {share:g}")
+        yield Remedy({"generation.gpu_memory_utilization": less}, f"generation's share, now {share:g}")
     if colocated and not engine.enable_sleep_mode:
-        yield Way({"generation.enable_sleep_mode": True}, "vLLM makes room for the optimizer's step")
+        yield Remedy({"generation.enable_sleep_mode": True}, "vLLM makes room for the optimizer's step")
 
 
-def _same_training(spec: TrainerSpec) -> Iterator[Way]:
+def _same_training(spec: TrainerSpec) -> Iterator[Remedy]:
     whole = spec.batch_size * spec.gradient_accumulation
     sizes = (size for size in range(spec.batch_size - 1, 0, -1) if spec.batch_size % size == 0)
     parts = (
-        Way({"batch_size": size, "gradient_accumulation": whole // size}, "the same step, in smaller parts")
+        Remedy({"batch_size": size, "gradient_accumulation": whole // size}, "the same step, in smaller parts")
         for size in sizes
     )
     if first := next((way for way in parts if _is_taken(spec, way)), None):
         yield first
     if not spec.gradient_checkpointing:
-        yield Way({"gradient_checkpointing": True}, "a third more time")
+        yield Remedy({"gradient_checkpointing": True}, "a third more time")
     if not spec.bf16:
-        yield Way({"bf16": True}, "activations of half the size")
+        yield Remedy({"bf16": True}, "activations of half the size")
 
 
-def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Way]:
+def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Remedy]:
     """QLoRA needs a GPU."""
     if spec.lora is None:
-        yield Way({"lora": {}}, "gradients and optimizer of adapters only; raise learning_rate tenfold")
+        yield Remedy({"lora": {}}, "gradients and optimizer of adapters only; raise learning_rate tenfold")
     if gpus and (spec.lora is None or not spec.lora.quantized):
-        yield Way({"lora.quantized": True}, "frozen weights in 4 bits")
+        yield Remedy({"lora.quantized": True}, "frozen weights in 4 bits")
 
 
-def _smaller_steps(spec: GrpoSpec) -> list[Way]:
+def _smaller_steps(spec: GrpoSpec) -> list[Remedy]:
     ways = _halved("max_completion_length", spec.max_completion_length, "longer completions are cut")
     if spec.gradient_accumulation % 2 == 0:
         fewer = "fewer rollouts a step, which are all generated at once"
@@ -134,15 +134,15 @@ def _smaller_steps(spec: GrpoSpec) -> list[Way]:
     return ways
 
 
-def _halved(setting: str, value: int, why: str) -> list[Way]:
-    return [Way({setting: value // 2}, why)] if value > 1 else []
+def _halved(setting: str, value: int, why: str) -> list[Remedy]:
+    return [Remedy({setting: value // 2}, why)] if value > 1 else []
 
 
 def _do(section: str, spec: Spec) -> str:
     import torch
     from trl.import_utils import is_liger_kernel_available
 
-    ways = ways_out(section, spec, torch.cuda.device_count(), is_liger_kernel_available())
+    ways = memory_remedies(section, spec, torch.cuda.device_count(), is_liger_kernel_available())
     ways.append("a smaller student, or a device with more memory")
     return "Change one of these and run again, in this order:\n" + "\n".join(
         f"  {place}. {way}" for place, way in enumerate(ways, start=1)

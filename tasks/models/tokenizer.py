@@ -38,12 +38,12 @@ def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
     )
     tokenizer.chat_template = qwen3_chat_template
     prepare_tokenizer(tokenizer)
-    stretches: Any = [AddedToken(text, normalized=False) for text in _fixed_stretches(tokenizer, asked)]
+    stretches: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, asked)]
     tokenizer.add_tokens(stretches)
     return tokenizer
 
 
-def _fixed_stretches(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]]) -> list[str]:
+def template_spans(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]]) -> list[str]:
     """What stands in every episode: read off a rendered prompt, the tools, the questions' common beginning and end."""
     stretches = ["<|im_start|>assistant\n", CLOSING["content"], ", "]
     stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]

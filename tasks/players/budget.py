@@ -58,13 +58,13 @@ class Budget:
             await self._settled.wait()
         charged = most
 
-        def settle(usd: float) -> None:
+        def charge(usd: float) -> None:
             nonlocal charged
             charged = usd
 
         try:
             self._move(reserved=most, out=1)
-            yield settle
+            yield charge
         finally:
             try:
                 self._move(reserved=-most, out=-1, spent=charged)

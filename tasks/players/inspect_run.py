@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.inspect_task import RATES, RECORD, require_inspect
 from apprentice.tasks.reporting.errors import Stop
 
@@ -74,12 +74,14 @@ def run_inspect(
     return {"model": model, "n": log.results.completed_samples} | rates | {"log": Path(log.location)}
 
 
-def records_of(log: Path) -> list[Examined]:
+def records_of(log: Path) -> list[EvaluatedEpisode]:
     """The episodes that a log keeps, as our own evaluation records them, in the order of the questions."""
     from inspect_ai.log import read_eval_log
 
     samples = read_eval_log(str(log)).samples or []
-    return sorted((Examined.model_validate(sample.store[RECORD]) for sample in samples), key=lambda each: each.place)
+    return sorted(
+        (EvaluatedEpisode.model_validate(sample.store[RECORD]) for sample in samples), key=lambda each: each.place
+    )
 
 
 def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> "Model":

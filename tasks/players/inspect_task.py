@@ -19,9 +19,9 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.waiting import start
 from apprentice.tasks.episodes.episode import Message, prompt
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.players.lender import Lender, Seat
+from apprentice.tasks.players.lender import EnvironmentQueue, EpisodeSlot
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.errors import Stop
 
@@ -76,7 +76,9 @@ def episodes_task(
     ]
     return Task(
         dataset=dataset,
-        solver=_solver(Lender(pool, len(rows) * samples), [_tool_info(tool["function"]) for tool in tools], samples),
+        solver=_solver(
+            EnvironmentQueue(pool, len(rows) * samples), [_tool_info(tool["function"]) for tool in tools], samples
+        ),
         scorer=_scorer(),
         config=GenerateConfig(
             max_tokens=max_new_tokens,
@@ -101,7 +103,7 @@ async def _there(coroutine: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(start(coroutine))
 
 
-def _solver(lender: Lender, tools: "list[ToolInfo]", samples: int) -> "Solver":
+def _solver(lender: EnvironmentQueue, tools: "list[ToolInfo]", samples: int) -> "Solver":
     from inspect_ai.model import get_model
     from inspect_ai.solver import Generate, TaskState, solver
 
@@ -109,7 +111,7 @@ def _solver(lender: Lender, tools: "list[ToolInfo]", samples: int) -> "Solver":
     def play() -> "Solver":
         async def solve(state: TaskState, generate: Generate) -> TaskState:
             asked, sample = state.metadata, state.epoch - 1
-            seat = Seat(lender)
+            seat = EpisodeSlot(lender)
             try:
                 episode = await _there(seat.begin(asked["seed"]))
                 if episode.question != asked["question"]:
@@ -121,7 +123,7 @@ def _solver(lender: Lender, tools: "list[ToolInfo]", samples: int) -> "Solver":
                         raise RuntimeError(f"the model gave no answer: {state.output.error}")
                     state.messages.append(state.output.message)
                     known = len(episode.messages) + 1
-                    await _there(seat.do(episode.hear, _as_ours(state.output.message)))
+                    await _there(seat.do(episode.step, _as_ours(state.output.message)))
                     state.messages.extend(_as_inspects(episode.messages[known:]))
                 play = Play(asked["place"] * samples + sample, asked["seed"], asked["question"], sample)
                 record = await _there(seat.do(as_record, episode, play))
@@ -145,7 +147,7 @@ def _scorer() -> "Scorer":
         async def score(state: TaskState, target: Target) -> Score:
             if RECORD not in state.store:  # one of Inspect's limits cut it short, such as --token-limit
                 raise RuntimeError("the episode did not come to its end, so it has no score")
-            record = Examined.model_validate(state.store.get(RECORD))
+            record = EvaluatedEpisode.model_validate(state.store.get(RECORD))
             values = (float(record.valid), float(record.is_right), record.score)
             return Score(value=dict(zip(RATES, values, strict=True)), explanation="; ".join(record.causes) or None)
 

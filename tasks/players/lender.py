@@ -18,14 +18,14 @@ from apprentice.tasks.episodes.episode import Episode
 T = TypeVar("T")
 
 
-class Lent(NamedTuple):
+class Checkout(NamedTuple):
     """An environment and the session that it plays over."""
 
     environment: ToolEnvironment
     session: Session
 
 
-class Lender:
+class EnvironmentQueue:
     """Lends the environments of a pool. Lives on the loop of `waiting`.
 
     Sessions are opened as they are needed, and fewer are lent when the server grants fewer.
@@ -38,12 +38,12 @@ class Lender:
     def __init__(self, pool: EnvironmentPool, episodes: int):
         self._pool = pool
         self._ahead = episodes
-        self._free: asyncio.LifoQueue[Lent] = asyncio.LifoQueue()  # the open ones lie on top
+        self._free: asyncio.LifoQueue[Checkout] = asyncio.LifoQueue()  # the open ones lie on top
         for each in zip(pool.environments, pool.sessions, strict=True):
-            self._free.put_nowait(Lent(*each))
+            self._free.put_nowait(Checkout(*each))
         self._all = len(pool.sessions)
 
-    async def take(self) -> Lent:
+    async def take(self) -> Checkout:
         """One with an open session. Raises SessionLost."""
         while True:
             lent = await self._free.get()
@@ -59,7 +59,7 @@ class Lender:
                 self._ahead -= 1
                 return lent
 
-    async def give_back(self, lent: Lent) -> None:
+    async def give_back(self, lent: Checkout) -> None:
         self._free.put_nowait(lent)
         if self._ahead <= 0 or any(session.turned_away for session in self._pool.sessions):
             idle = [self._free.get_nowait() for _ in range(self._free.qsize())]
@@ -77,13 +77,13 @@ class Lender:
         await session.shut()
 
 
-class Seat:
+class EpisodeSlot:
     """One episode's hold on an environment. Its coroutines run on the loop of `waiting`, one after another, also where
     the borrower cancelled one and asks for the next: a session takes one caller at a time."""
 
-    def __init__(self, lender: Lender):
+    def __init__(self, lender: EnvironmentQueue):
         self._lender = lender
-        self._lent: Lent | None = None
+        self._lent: Checkout | None = None
         self._busy = asyncio.Lock()
 
     async def begin(self, seed: int) -> Episode:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol
 from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Examined, with_texts
+from apprentice.tasks.episodes.record import EvaluatedEpisode, with_texts
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import Stop
 
-Keep = Callable[[Examined], None]
+Keep = Callable[[EvaluatedEpisode], None]
 
 
 class Play(NamedTuple):
@@ -61,7 +61,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
         replies = speaker.reply(episodes)
-        pool.together(lambda n: episodes[n].hear(replies[n]), len(episodes))  # noqa: B023
+        pool.together(lambda n: episodes[n].step(replies[n]), len(episodes))  # noqa: B023
         for slot, (play, episode) in list(running.items()):
             if episode.done:
                 keep(as_record(episode, play))
@@ -71,12 +71,12 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
 def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
     """Plays all, each episode for itself, as many at once as the pool has sessions. Raises SessionLost, Stop."""
 
-    def play_one(environment: ToolEnvironment, play: Play) -> Examined:
+    def play_one(environment: ToolEnvironment, play: Play) -> EvaluatedEpisode:
         episode = protocol.begin(environment, play.seed)
         check_question(play, episode)
         while not episode.done:
             episode.environment._wait_for_server()  # a turn that cannot be played is not bought
-            episode.hear(speaker.reply([episode])[0])
+            episode.step(speaker.reply([episode])[0])
         return as_record(episode, play)
 
     for _, record in pool.map(play_one, plays):
@@ -94,11 +94,11 @@ def check_question(play: Play, episode: Episode) -> None:
         )
 
 
-def as_record(episode: Episode, play: Play) -> Examined:
+def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
     """What an ended episode leaves."""
     assert episode.reward is not None or episode.broken
     environment = episode.environment
-    return Examined(
+    return EvaluatedEpisode(
         place=play.place,
         seed=play.seed,
         sample=play.sample,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import parse, prompt_ids
 from apprentice.tasks.reporting.errors import Stop
 
@@ -43,7 +43,7 @@ class Parity:
         """The message that the model's token ids are."""
         return parse(tokenizer, ids, prefix, episode.tools)
 
-    def accuracy(self, records: list[Examined]) -> float:
+    def accuracy(self, records: list[EvaluatedEpisode]) -> float:
         return sum(record.is_right for record in records) / len(records)
 
 
@@ -67,7 +67,7 @@ class Tutorial(Parity):
     def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Episode) -> Message:
         return {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}
 
-    def accuracy(self, records: list[Examined]) -> float:
+    def accuracy(self, records: list[EvaluatedEpisode]) -> float:
         """The mean score, which the tutorial calls accuracy."""
         return sum(record.score for record in records) / len(records)
 
@@ -85,7 +85,7 @@ class TutorialEpisode(Episode):
             )
         self.tools = []
 
-    def hear(self, message: Message) -> None:
+    def step(self, message: Message) -> None:
         """Takes the model's text. Raises SessionLost."""
         message = self._taken(message)
         digits = re.search(r'"answer"\s*:\s*"?(\d+)"?', message["content"])

@@ -11,7 +11,7 @@ from typing import Any
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.patience import failing_for
+from apprentice.envs.wire.patience import stop_after_failing_for
 
 LEAST_ATTEMPTS = 3
 """Times that a request is sent before it is given up: one that waits long for its turn is not given up at once."""
@@ -48,7 +48,7 @@ def retrying(patience: float) -> tenacity.AsyncRetrying:
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(may_pass),
         wait=wait,
-        stop=failing_for(patience, attempts=LEAST_ATTEMPTS),
+        stop=stop_after_failing_for(patience, attempts=LEAST_ATTEMPTS),
         before_sleep=lambda _: count("retries"),
         reraise=True,
     )

@@ -158,19 +158,19 @@ class Teacher:
             await self._requests.take()
         if self._tokens:
             await self._tokens.take(sent / 4 + self._spec.max_tokens)
-        async with self._budget.reserved(self._budget.cost(sent, self._spec.max_tokens)) as settle:
+        async with self._budget.reserved(self._budget.cost(sent, self._spec.max_tokens)) as charge:
             spent.attempts += 1
             try:
                 raw = await self._post(body)
             except (openai.APIStatusError, Redirected):
-                settle(0.0)
+                charge(0.0)
                 raise
             except Unanswered as error:
                 if not error.was_sent:
-                    settle(0.0)
+                    charge(0.0)
                 raise
             answer = Completion.read(raw)
-            settle(self._book(answer, body, sent, spent))
+            charge(self._book(answer, body, sent, spent))
             if not answer.choices and body.get("tool_choice") != "required":  # an examination must not take it for one
                 raise Unanswered("an answer without a choice")
         self._answered, self._answered_once = monotonic(), True

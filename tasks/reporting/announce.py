@@ -32,7 +32,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from apprentice.envs.wire.breaker import heard
+from apprentice.envs.wire.breaker import outage_listeners
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.reporting.shared_server import shared
@@ -75,12 +75,12 @@ def _said_there(function: Callable[P, None]) -> Callable[P, None]:
 
 
 @contextmanager
-def hearing() -> Iterator[Teller]:
+def relaying() -> Iterator[Teller]:
     """Yields what says here what another process told; a bar that it did not end is ended with the block."""
     with ExitStack() as bars:
         advance: Callable[[int], None] | None = None
 
-        def hear(name: str, *told: Any) -> None:
+        def step(name: str, *told: Any) -> None:
             nonlocal advance
             if name == "progress":
                 advance = bars.enter_context(progress(*told))
@@ -91,7 +91,7 @@ def hearing() -> Iterator[Teller]:
             else:
                 globals()[name](*told)
 
-        yield hear
+        yield step
 
 
 def _in_prefect() -> bool:
@@ -293,7 +293,7 @@ def _outage(what: str, server: EnvironmentServer) -> None:
     event(f"outage.{what}", f"environment.{server.url}", {"space": server.space})
 
 
-heard.append(_outage)
+outage_listeners.append(_outage)
 
 
 class StageRun(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.wire.address import without_secrets
-from apprentice.tasks.settings.spec import HOW, Spec
+from apprentice.tasks.settings.spec import OPERATIONAL, Spec
 
 
 class LoraSpec(Spec):
@@ -41,23 +41,25 @@ class GenerationSpec(Spec):
     engine: Literal["plain", "continuous_batching", "vllm"] = "plain"
     """`plain`: transformers' generate, which pads a batch and ends with its longest completion. `continuous_batching`:
     transformers' own, for completions of very different lengths. `vllm`: the fastest, for its share of the memory."""
-    mode: Literal["colocate", "server"] = Field(default="colocate", json_schema_extra=HOW)
+    mode: Literal["colocate", "server"] = Field(default="colocate", json_schema_extra=OPERATIONAL)
     """vLLM in the training's own process and on its GPU, or as a server with GPUs of its own."""
-    gpu_memory_utilization: float | None = Field(default=None, gt=0.0, lt=1.0, json_schema_extra=HOW)
+    gpu_memory_utilization: float | None = Field(default=None, gt=0.0, lt=1.0, json_schema_extra=OPERATIONAL)
     """Share of the GPU's memory for generation: of all of it for `colocate`, 0.3 when left out; of what the model
     leaves for `continuous_batching`, 0.5 when left out. A server has a setting of its own."""
-    max_model_length: int | None = Field(default=None, ge=1, json_schema_extra=HOW)
+    max_model_length: int | None = Field(default=None, ge=1, json_schema_extra=OPERATIONAL)
     """vLLM's longest sequence, prompt and completion: less than the model's own saves memory. `colocate` only."""
-    tensor_parallel_size: int = Field(default=1, ge=1, json_schema_extra=HOW)
+    tensor_parallel_size: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """GPUs over which vLLM spreads the model; it divides the number of processes. `colocate` only."""
-    enable_sleep_mode: bool = Field(default=False, json_schema_extra=HOW)
+    enable_sleep_mode: bool = Field(default=False, json_schema_extra=OPERATIONAL)
     """vLLM leaves the GPU's memory to the optimizer's step, and is woken after it, which takes time. `colocate` only.
     """
-    server_base_url: str = Field(default="http://127.0.0.1:8000", pattern=r"^https?://\S+$", json_schema_extra=HOW)
+    server_base_url: str = Field(
+        default="http://127.0.0.1:8000", pattern=r"^https?://\S+$", json_schema_extra=OPERATIONAL
+    )
     """Where the vLLM server is."""
-    server_timeout: float = Field(default=30.0, gt=0, json_schema_extra=HOW)
+    server_timeout: float = Field(default=30.0, gt=0, json_schema_extra=OPERATIONAL)
     """Seconds that it may take to answer before GRPO stops; nothing is loaded before it does."""
-    group_port: int = Field(default=51216, ge=1, le=65535, json_schema_extra=HOW)
+    group_port: int = Field(default=51216, ge=1, le=65535, json_schema_extra=OPERATIONAL)
     """The port over which a server is sent the weights; another one where it is taken."""
 
     @field_validator("server_base_url")

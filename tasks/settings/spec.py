@@ -18,11 +18,11 @@ class Spec(BaseModel):
 
     def in_key(self) -> dict[str, Any]:
         """What enters a key: all fields but the operational ones and those that only choose."""
-        return self._without(HOW, CHOOSES)
+        return self._without(OPERATIONAL, SEARCH_SPACE)
 
     def in_record(self) -> dict[str, Any]:
         """What is written down of how a run was meant: all fields but the operational ones."""
-        return self._without(HOW)
+        return self._without(OPERATIONAL)
 
     def _without(self, *marks: dict[str, Any]) -> dict[str, Any]:
         """Of sections within it, too."""
@@ -37,9 +37,9 @@ class Spec(BaseModel):
         return whole | {name: value._without(*marks) for name, value in sections.items()}
 
 
-HOW: dict[str, Any] = {"operational": True}
+OPERATIONAL: dict[str, Any] = {"operational": True}
 """Marks a field that says how fast, how patiently or how dear, and never what: changing it makes nothing anew."""
-CHOOSES: dict[str, Any] = {"chooses": True}
+SEARCH_SPACE: dict[str, Any] = {"chooses": True}
 """Marks a field from which a run chooses: what was chosen enters the key by itself, what was not does not."""
 WHEN_GIVEN: dict[str, Any] = {"when_given": True}
 """Marks a field that enters the key only where it differs from its default: a later one leaves older keys as they are.

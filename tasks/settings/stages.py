@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.wire.address import without_secrets
-from apprentice.tasks.settings.spec import HOW, Spec
+from apprentice.tasks.settings.spec import OPERATIONAL, Spec
 from apprentice.tasks.settings.who_played import who_played
 
 
@@ -156,21 +156,21 @@ class TeacherSpec(Spec):
     """Left out of the request for models that refuse it."""
     serves_student: bool = False
     """A student of ours behind vLLM or the like: it is sent the tools and the template arguments of its training."""
-    key_block: str | None = Field(default=None, json_schema_extra=HOW)
+    key_block: str | None = Field(default=None, json_schema_extra=OPERATIONAL)
     """Name of the Prefect Secret block that holds the key; left out, the environment variable `key_variable` does."""
-    key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=HOW)
+    key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=OPERATIONAL)
     """The environment variable that holds the key; the key itself never stands in a recipe."""
-    timeout: float = Field(default=60.0, gt=0, json_schema_extra=HOW)
+    timeout: float = Field(default=60.0, gt=0, json_schema_extra=OPERATIONAL)
     """Seconds for one request."""
-    patience: float = Field(default=120.0, gt=0, json_schema_extra=HOW)
+    patience: float = Field(default=120.0, gt=0, json_schema_extra=OPERATIONAL)
     """Seconds over which a request that fails is sent again; then collection stops, to be resumed."""
-    prices: Prices | None = Field(default=None, json_schema_extra=HOW)
+    prices: Prices | None = Field(default=None, json_schema_extra=OPERATIONAL)
     """Left out, costs are not counted."""
-    budget_usd: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    budget_usd: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
     """Hard cap on what one collection costs, resumed ones included; needs `prices`."""
-    requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
     """The endpoint's limit; concurrent runs share it where a Prefect server is in use."""
-    tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=HOW)
+    tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
     """Prompt and answer together, the answer counted as `max_tokens`, as endpoints count when they admit a request."""
 
     @field_validator("base_url")
@@ -212,7 +212,7 @@ class CollectSpec(Spec):
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of episodes that may be lost to infrastructure, and share on which the environment may break; above it the
     stage stops, to be resumed."""
-    shards: int = Field(default=1, ge=1, json_schema_extra=HOW)
+    shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges that are collected as tasks of their own, on the flow's task runner; the dataset is the same."""
 
 
@@ -236,9 +236,9 @@ class EvaluateSpec(Spec):
     """Of sampled decoding."""
     max_new_tokens: int = Field(default=64, ge=1)
     """Tokens a turn may take."""
-    batch_size: int = Field(default=64, ge=1, json_schema_extra=HOW)
+    batch_size: int = Field(default=64, ge=1, json_schema_extra=OPERATIONAL)
     """Episodes generated together, and as many sessions."""
-    max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=HOW)
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
     """Share of episodes on which the environment may break, twice each; above it the stage stops, to be resumed."""
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""

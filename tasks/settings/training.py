@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
 from apprentice.tasks.settings.signals import GrpoSignals, HeldOut, Signals
-from apprentice.tasks.settings.spec import CHOOSES, HOW, WHEN_GIVEN, Spec
+from apprentice.tasks.settings.spec import OPERATIONAL, SEARCH_SPACE, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.trl_arguments import check_arguments
 
 Positive = Annotated[int, Field(ge=1)]
@@ -42,7 +42,7 @@ class TrainerSpec(Spec):
     processes: int = Field(default=1, ge=1)
     """Devices that train together, each a process under accelerate: a step takes batch_size × gradient_accumulation ×
     processes sequences."""
-    accelerate_config: Path | None = Field(default=None, json_schema_extra=HOW)
+    accelerate_config: Path | None = Field(default=None, json_schema_extra=OPERATIONAL)
     """How several processes share the work: a file as `accelerate config` writes, or of deployments/accelerate/; left
     out, each has the whole model, on this machine."""
     learning_rate: LearningRate
@@ -53,17 +53,17 @@ class TrainerSpec(Spec):
     """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
     adam_beta2: float = Field(default=0.999, gt=0.0, lt=1.0)
     """Memory of the squared gradients: 0.95 forgets twenty times as fast, for short trainings."""
-    gradient_checkpointing: bool = Field(default=False, json_schema_extra=HOW)
+    gradient_checkpointing: bool = Field(default=False, json_schema_extra=OPERATIONAL)
     """Less memory for about a third more time."""
     bf16: bool = False
     """bf16 compute over fp32 master weights; needs a GPU that has it."""
     lora: LoraSpec | None = None
     """Train low-rank adapters in place of all weights; left out, all weights are trained."""
-    liger: bool = Field(default=False, json_schema_extra=HOW)
+    liger: bool = Field(default=False, json_schema_extra=OPERATIONAL)
     """Liger's Triton kernels in the layers: less memory, faster steps; needs a GPU and `apprentice[liger]`."""
     logging_steps: int = Field(default=1, ge=1)
     """Steps between two points of the curves."""
-    checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=HOW)
+    checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=OPERATIONAL)
     """Steps after which the stage keeps all that it needs to go on from there: what a killed one loses at most."""
     args: dict[str, Any] = Field(default={}, json_schema_extra=WHEN_GIVEN)
     """Further arguments of TRL's SFTConfig or GRPOConfig, by the names of its documentation, such as
@@ -141,7 +141,7 @@ class GrpoSpec(TrainerSpec):
     reward_weights: dict[str, Annotated[float, Field(ge=-1000.0, le=1000.0)]] = Field(default={})
     """Weights of an environment's reward streams, such as {greens: 0.5}; left-out ones keep the environment's own."""
     rollouts: Literal["environment_factory", "rollout_func"] = Field(
-        default="environment_factory", json_schema_extra=HOW
+        default="environment_factory", json_schema_extra=OPERATIONAL
     )
     """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
     generation: GenerationSpec = GenerationSpec()
@@ -153,10 +153,10 @@ class GrpoSpec(TrainerSpec):
     """What to stop at, or to warn of, while it trains; the report reads the curves by the same rules."""
     held_out: HeldOut = HeldOut()
     """Questions that decide which step's weights are published."""
-    said_every: int = Field(default=10, ge=1)
+    log_completions_every: int = Field(default=10, ge=1)
     """Logs after which one group is kept as it was said (completions.jsonl), to be read by a person; of the first log
     and of the last one it is kept, too."""
-    auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=CHOOSES)
+    auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=SEARCH_SPACE)
     """A ladder: settings of the environment, each whole as in environment.settings, the easiest first. GRPO trains on
     those under which the SFT model is right nearest to half of the time. Costs a probe, and the questions, of each."""
 

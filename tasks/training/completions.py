@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.markdown import code, markdown_table
@@ -19,7 +19,7 @@ from apprentice.tasks.training.rollouts import Rollouts
 COMPLETIONS = "completions.jsonl"
 
 
-class Said:
+class CompletionLog:
     """The rows so far, in a file that outlives an interruption."""
 
     def __init__(self, path: Path):
@@ -38,15 +38,15 @@ class Said:
         """Puts the rows beside the weights, and shows them in Prefect."""
         shutil.copyfile(self._path, out / COMPLETIONS)
         announce.rows(
-            "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_said(out)]
+            "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_completions(out)]
         )
 
 
-def keep_said(bench: Bench, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) -> Said:
+def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) -> CompletionLog:
     """Has the trainer keep the first group of its first log, of every `said_every`-th, and of the last."""
     from transformers import TrainerCallback
 
-    said = Said(bench.scratch / COMPLETIONS)
+    said = CompletionLog(context.scratch / COMPLETIONS)
 
     class Keeper(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
@@ -55,7 +55,7 @@ def keep_said(bench: Bench, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) ->
 
         def on_log(self, args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
             log, odd = divmod(state.global_step, args.logging_steps)
-            due = control.should_training_stop or (not odd and (log == 1 or log % spec.said_every == 0))
+            due = control.should_training_stop or (not odd and (log == 1 or log % spec.log_completions_every == 0))
             if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
                 return
             rows = [_row(state.global_step, each) for each in rollouts.first_group(spec.num_generations)]
@@ -67,7 +67,7 @@ def keep_said(bench: Bench, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) ->
     return said
 
 
-def read_said(checkpoint: Path) -> list[dict[str, Any]]:
+def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
     """The rows that a checkpoint keeps; none for one that was trained before there were any."""
     path = checkpoint / COMPLETIONS
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []

@@ -71,7 +71,7 @@ def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type
     return GRPOTrainer, {"rollout_func": rollout}
 
 
-WAYS: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[str, Any]]]] = {
+ROLLOUT_MODES: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[str, Any]]]] = {
     "environment_factory": by_factory,
     "rollout_func": by_rollout_func,
 }

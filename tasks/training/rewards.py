@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rollouts import Rollouts
@@ -77,7 +77,9 @@ class EnvironmentReward:
         asked: Told the questions that are trained on.
     """
 
-    def __init__(self, spec: GrpoSpec, asked: Asked, rollouts: Rollouts, streams: Sequence[Stream] = (Stream(),)):
+    def __init__(
+        self, spec: GrpoSpec, asked: TrainedQuestions, rollouts: Rollouts, streams: Sequence[Stream] = (Stream(),)
+    ):
         self._first, *self._rest = streams
         self.__name__ = self._first.called
         self._spec = spec
@@ -88,7 +90,7 @@ class EnvironmentReward:
         self.broke = 0
 
     def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
-        self._rollouts.settle()
+        self._rollouts.wait()
         environments = self._rollouts.environments
         lost = [environment for environment in environments if environment.reward is None]
         trained_on = not any(row.get("held_out", ()))

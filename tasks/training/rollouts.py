@@ -52,7 +52,7 @@ class Rollouts:
 
     def begin(self, rows: Sequence[dict[str, Any]]) -> None:
         """Begins an episode for every row, and returns at once."""
-        self.settle()
+        self.wait()
         assert len(rows) <= len(self._pool.environments)
         seated = zip(self._pool.environments, rows)  # noqa: B905 (a pool may have more than a step takes)
         self.environments = [environment._part(row["seed"]) for environment, row in seated]
@@ -64,11 +64,11 @@ class Rollouts:
         ]
         self._running = [*self._begun]
 
-    def hear(self, said: dict[int, Message]) -> None:
+    def step(self, said: dict[int, Message]) -> None:
         """Passes on what the model said, by the rollout's place, and returns at once."""
-        self._running += [start(self._hear(place, message)) for place, message in said.items()]
+        self._running += [start(self._step(place, message)) for place, message in said.items()]
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Returns when the environment has answered everything. Raises Stop where it asks something else than it did.
 
         A rollout that infrastructure lost has the reward None, and the reason in its environment.
@@ -118,7 +118,7 @@ class Rollouts:
         except SessionLost:  # the environment says so: its reward is None
             return None
 
-    async def _hear(self, place: int, message: Message) -> None:
+    async def _step(self, place: int, message: Message) -> None:
         episode = await asyncio.wrap_future(self._begun[place])
         if episode is None:
             return
@@ -129,6 +129,6 @@ class Rollouts:
                 "Use the server's former version, or a store of its own for the new one (--set store.path=…).",
             )
         try:
-            await spawn(episode.hear, message)
+            await spawn(episode.step, message)
         except SessionLost:  # as above
             return

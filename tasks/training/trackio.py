@@ -14,13 +14,13 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TrackioSpec
 
 if TYPE_CHECKING:
-    from apprentice.tasks.engine.work import Work
+    from apprentice.tasks.engine.work import RunContext
 
 PATIENCE = 20.0
 """Seconds that the Hub may take to answer, at a run's beginning."""
 
 
-def trackio_arguments(work: "Work") -> dict[str, Any]:
+def trackio_arguments(work: "RunContext") -> dict[str, Any]:
     """What TrainingArguments say of Trackio."""
     return {
         "project": work.store.project,

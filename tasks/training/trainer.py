@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.analysis.signals import ADVICE
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.learned import write_learned
 from apprentice.tasks.models.adapters import merged
 from apprentice.tasks.models.checkpoints import save
@@ -40,12 +40,12 @@ class Learned(NamedTuple):
     before: Path
 
 
-def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
+def arguments(context: StageContext, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
     """The arguments that SFTConfig and GRPOConfig have in common."""
     import torch
 
     return {
-        "output_dir": str(bench.scratch),
+        "output_dir": str(context.scratch),
         "per_device_train_batch_size": spec.batch_size,
         "gradient_accumulation_steps": spec.gradient_accumulation,
         "learning_rate": spec.learning_rate,
@@ -64,9 +64,9 @@ def arguments(bench: Bench, spec: TrainerSpec, seed: int, name: str) -> dict[str
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
         "disable_tqdm": True,
-        "report_to": report_to(bench.work.report_to, bench.work.store.project),
-        **trackio_arguments(bench.work),
-        "run_name": f"{name} {bench.work.store.project} seed {seed} {bench.key[:8]}",
+        "report_to": report_to(context.work.report_to, context.work.store.project),
+        **trackio_arguments(context.work),
+        "run_name": f"{name} {context.work.store.project} seed {seed} {context.key[:8]}",
     }
 
 
@@ -78,13 +78,13 @@ def on_one_gpu(config: Any) -> Any:
     return config
 
 
-def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
+def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     """Trains to the end, from the newest whole checkpoint in the scratch folder where there is one.
 
     A lost environment leaves the last finished step as a checkpoint, if that was logged; a killed process that of its
     last interval. Raises SessionLost.
     """
-    begun = newest_checkpoint(bench.scratch)
+    begun = newest_checkpoint(context.scratch)
     done = step_of(begun)
     if begun:
         announce.warn(f"{title.split()[0]} goes on after step {done}.")
@@ -103,7 +103,7 @@ def train(bench: Bench, title: str, trainer: Any, steps: int) -> None:
             step = trainer.state.global_step
             logged = step % trainer.args.logging_steps == 0  # in between, the log's next mean would lack some steps
             asked = not trainer.control.should_evaluate  # lost while it evaluated: a checkpoint would skip that
-            new = step > step_of(newest_checkpoint(bench.scratch))
+            new = step > step_of(newest_checkpoint(context.scratch))
             trainer.accelerator.wait_for_everyone()  # all have looked before one writes
             if asked and logged and new:
                 randomness.restore()
@@ -177,7 +177,7 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
 
 
 def finish(
-    bench: Bench, trainer: Any, shown: dict[str, str], learned: Learned, lora: LoraSpec | None
+    context: StageContext, trainer: Any, shown: dict[str, str], learned: Learned, lora: LoraSpec | None
 ) -> dict[str, Any]:
     """Leaves weights, tokenizer, log and what was learned from, in the first process; returns what is counted.
 
@@ -188,13 +188,13 @@ def finish(
     if not trainer.is_world_process_zero():
         return {}
     _check_numbers(weights or {})
-    keep_log(bench, trainer, shown)
-    write_learned(bench.out, learned.stage, learned.asked, before=learned.before)
+    keep_log(context, trainer, shown)
+    write_learned(context.out, learned.stage, learned.asked, before=learned.before)
     if lora is None:
-        counts = save(trainer.model, trainer.processing_class, bench.out, weights, learned.before)
+        counts = save(trainer.model, trainer.processing_class, context.out, weights, learned.before)
     else:
-        whole = merged(trainer.model, learned.before, lora, weights, bench.work.trusted)
-        counts = save(whole, trainer.processing_class, bench.out, begun=learned.before)
+        whole = merged(trainer.model, learned.before, lora, weights, context.work.trusted)
+        counts = save(whole, trainer.processing_class, context.out, begun=learned.before)
     return counts | {"stage": learned.stage}
 
 
@@ -205,7 +205,7 @@ def _check_numbers(weights: dict[str, Any]) -> None:
         raise Stop(f"The trained weights are no numbers ({broken[0]} and others).", ADVICE["nan"])
 
 
-def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
+def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> None:
     """Writes log.json and curves.png beside the weights: nothing that tells of the machine, so that the same training
     leaves the same artifact."""
     log = [
@@ -213,9 +213,9 @@ def keep_log(bench: Bench, trainer: Any, shown: dict[str, str]) -> None:
         for entry in (_by_dataset(entry, trainer.eval_dataset) for entry in trainer.state.log_history)
         if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
     ]
-    (bench.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
-    picture = curves(log, shown, bench.out / "curves.png")
-    announce.picture(f"{bench.scratch.name.split('-')[0]}-curves", picture, "Training curves")
+    (context.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
+    picture = curves(log, shown, context.out / "curves.png")
+    announce.picture(f"{context.scratch.name.split('-')[0]}-curves", picture, "Training curves")
 
 
 def _by_dataset(entry: dict[str, Any], evaluated: Any) -> dict[str, Any]:

@@ -51,10 +51,10 @@ def play_turns(
     for turn in range(1, max_turns + 1):
         calls += sum(len(message.get("tool_calls") or []) for message in said.values())
         wrong += sum(len(problems(message, tools[n])) for n, message in said.items() if message.get("tool_calls"))
-        rollouts.hear(said)
+        rollouts.step(said)
         if turn == max_turns:
             break  # every episode is over; what the environment says to that is not needed before the rewards
-        rollouts.settle()
+        rollouts.wait()
         heard = {n: replies for n in said if (replies := rollouts.replies(n))}
         suffixes = {n: trainer._get_tool_suffix_ids(replies) for n, replies in heard.items()}
         going_on = [n for n, suffix in suffixes.items() if _fits(trainer, prompt_ids[n], written[n] + suffix)]

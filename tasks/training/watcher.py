@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.signals import (
     steps_of,
     write_signals,
 )
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import Signals
@@ -81,14 +81,14 @@ def _stop(args: Any, control: Any, spoilt: bool) -> None:
     control.should_save = not spoilt
 
 
-def settle(bench: Bench, trainer: Any, rules: Signals) -> None:
+def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
     """Leaves the trainer with the weights to publish, and writes signals.json.
 
     Those of the best held-out reward; else those of the last step; where that one was no number, those of the newest
     checkpoint from which a step was made that was one. Raises Stop where there is none.
     """
     state = trainer.state
-    published = _load_good_weights(bench, trainer, rules)
+    published = _load_good_weights(context, trainer, rules)
     about = {
         "trained_steps": state.global_step,
         "published_step": published,
@@ -96,19 +96,19 @@ def settle(bench: Bench, trainer: Any, rules: Signals) -> None:
     }
     if trainer.is_world_process_zero():
         seen = list(signals_in(state.log_history, rules).values())
-        write_signals(bench.out, rules, seen, about)
+        write_signals(context.out, rules, seen, about)
         for line in as_lines(about | {"signals": []}):
             announce.warn(line)
 
 
-def _load_good_weights(bench: Bench, trainer: Any, rules: Signals) -> int:
+def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> int:
     """Returns the step whose weights the trainer has now."""
     last, best = trainer.state.global_step, trainer.state.best_global_step
     broken = _broke_at(trainer.state.log_history)
     trusted = broken is None or (rules.nan == "warn" and broken == last)  # one step, which was left out
     if trusted and best in (None, last) and _all_finite(trainer, _weights(trainer)):
         return last
-    for checkpoint in whole_checkpoints(bench.scratch):
+    for checkpoint in whole_checkpoints(context.scratch):
         step = step_of(checkpoint)
         if step == best if best else broken is None or step < broken - 1:
             trainer._load_from_checkpoint(str(checkpoint))

@@ -39,7 +39,7 @@ def run(name: str, recipe: str, folder: str, server_url: str, teacher_url: str) 
     from tests.bench.scripts.given import Given
 
     chosen = load_recipe(Path(recipe), [])
-    server = chosen.env.at(server_url)
+    server = chosen.server.at(server_url)
     assert isinstance(server, EnvironmentServer)
     importlib.import_module(f"tests.bench.scripts.{name}").main(Given(chosen, Path(folder), server, teacher_url))
 

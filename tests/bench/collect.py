@@ -47,8 +47,8 @@ def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = Fa
     """Seconds that the stage's body takes for `episodes`, from opening its sessions to the finished file."""
     from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.collect import collect_shard
-    from apprentice.tasks.engine.stage import Bench
-    from apprentice.tasks.engine.work import StandingServers, Work
+    from apprentice.tasks.engine.stage import StageContext
+    from apprentice.tasks.engine.work import RunContext, StandingServers
     from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 
     if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
@@ -57,7 +57,7 @@ def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = Fa
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
-    bench = Bench(Work(LocalStore(folder / "store", "bench"), servers), "0" * 20, out, scratch)
+    bench = StageContext(RunContext(LocalStore(folder / "store", "bench"), servers), "0" * 20, out, scratch)
     window = Window(start=0, size=episodes)
     began = time.perf_counter()
     counts = collect_shard.body(bench, CollectSpec(), TeacherSpec(model="bench"), TASK, window)
@@ -182,8 +182,8 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
     from apprentice.tasks.collect import COUNTED
-    from apprentice.tasks.engine.stage import Bench
-    from apprentice.tasks.engine.work import StandingServers, Work
+    from apprentice.tasks.engine.stage import StageContext
+    from apprentice.tasks.engine.work import RunContext, StandingServers
     from apprentice.tasks.episodes.episode import Episode
     from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.filter import filter_rollouts
@@ -194,12 +194,12 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"
     out.mkdir()
-    bench = Bench(Work(store, StandingServers({}, None)), "0" * 20, out, folder)
+    bench = StageContext(RunContext(store, StandingServers({}, None)), "0" * 20, out, folder)
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:
         episode = Episode(TASK.make(Session(EnvironmentServer(url=url))), 1)
         function = {"name": "answer", "arguments": json.dumps({"answer": "1"})}
         call = {"id": "call", "type": "function", "function": function}
-        episode.hear({"role": "assistant", "content": "", "tool_calls": [call]})
+        episode.step({"role": "assistant", "content": "", "tool_calls": [call]})
 
     def published(kind: Any, name: str, **counts: Any) -> Any:
         with store.staging() as staged:

@@ -35,7 +35,7 @@ from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import Play, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS, TUTORIAL_TOKENS
@@ -138,7 +138,7 @@ class Ours:
 
     def play(self, seeds: range) -> Round:
         self._counter.tokens = 0
-        records: list[Examined] = []
+        records: list[EvaluatedEpisode] = []
         plays = [Play(place, seed, question(seed), 0) for place, seed in enumerate(seeds)]
         arrived = time.perf_counter()
         with EnvironmentPool(TASK, self._server, min(self._batch, len(plays))) as pool:

@@ -30,7 +30,7 @@ def played(pool: EnvironmentPool, seeds: Iterable[int]) -> list[Episode]:
         episode = Episode(environment, seed)
         name, arguments = policy.call(TASK.settings, episode.messages, 0.0)
         call = {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        episode.hear({"role": "assistant", "content": "", "tool_calls": [call]})
+        episode.step({"role": "assistant", "content": "", "tool_calls": [call]})
         return episode
 
     return [episode for _, episode in sorted(pool.map(play, seeds), key=lambda pair: pair[0])]

@@ -26,15 +26,15 @@ from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.settings.stages import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trainer import arguments, train
@@ -48,17 +48,17 @@ WARM_UP = 2
 
 
 @contextmanager
-def stage_at(folder: Path, sessions: int) -> Iterator[Bench]:
+def stage_at(folder: Path, sessions: int) -> Iterator[StageContext]:
     """A running stage with an environment server of its own."""
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(sessions)) as url:
         server = EnvironmentServer(url=url, sessions=sessions)
-        work = Work(LocalStore(folder / "artifacts", project="bench"), StandingServers({TASK.name: server}, None))
+        work = RunContext(LocalStore(folder / "artifacts", project="bench"), StandingServers({TASK.name: server}, None))
         for name in ("out", "scratch"):
             (folder / name).mkdir()
-        yield Bench(work, "0" * 20, folder / "out", folder / "scratch")
+        yield StageContext(work, "0" * 20, folder / "out", folder / "scratch")
 
 
-def sft(bench: Bench, size: Size, chosen: Variant) -> dict[str, Any]:
+def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     """The SFT stage's training; its figures."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -90,7 +90,7 @@ def sft(bench: Bench, size: Size, chosen: Variant) -> dict[str, Any]:
     return _figures(ticks, tokens, work) | {"row_tokens": lengths["p50"]}
 
 
-def grpo(bench: Bench, size: Size, chosen: Variant) -> dict[str, Any]:
+def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     """The GRPO stage's training; its figures."""
     from datasets import Dataset
 
@@ -99,10 +99,10 @@ def grpo(bench: Bench, size: Size, chosen: Variant) -> dict[str, Any]:
     with EnvironmentPool(TASK, server) as pool:
         episodes = played(pool, range(spec.max_steps * together // spec.num_generations))
     tokenizer = tokenizer_of(rows_of(episodes), [episode.question for episode in episodes], size.shape)
-    asked = Asked(bench.scratch / "asked.jsonl")
+    asked = TrainedQuestions(bench.scratch / "asked.jsonl")
     with EnvironmentPool(TASK, server, together) as pool, Rollouts(pool) as rollouts:
         pool.open_all()
-        trainer_class, way = WAYS[spec.rollouts](TASK.make(), rollouts)
+        trainer_class, way = ROLLOUT_MODES[spec.rollouts](TASK.make(), rollouts)
         rows = [row_of(spec.rollouts, TASK.make(), episode.seed, episode.question) for episode in episodes]
         trainer = _fixed(trainer_class, tokenizer, chosen.how)(
             model=model_of(size.shape, tokenizer, chosen.how.attention),
@@ -176,7 +176,7 @@ def _generating(args: Any, how: How) -> Any:
     return args
 
 
-def _timed(bench: Bench, trainer: Any, title: str) -> list[float]:
+def _timed(bench: StageContext, trainer: Any, title: str) -> list[float]:
     """When training began, and when each of its steps was done."""
     ticking = clock()
     trainer.add_callback(ticking)

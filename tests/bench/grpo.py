@@ -25,11 +25,11 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
 
@@ -182,8 +182,8 @@ def trained(ours: bool, model: Any, tokenizer: Any, questions: dict[int, str], u
                 ran.rewards.extend(each or 0.0 for each in given)
                 return given
 
-        noting = Noting(GrpoSpec(), Asked(folder / "asked.jsonl"), rollouts)
-        trainer_class, way = WAYS[WAY](TASK.make(), rollouts)
+        noting = Noting(GrpoSpec(), TrainedQuestions(folder / "asked.jsonl"), rollouts)
+        trainer_class, way = ROLLOUT_MODES[WAY](TASK.make(), rollouts)
         how = {**way, "reward_funcs": noting}
         run(trainer_class, how, model, tokenizer, chosen, folder, ran, lambda: rollouts.waited_s)
     return ran

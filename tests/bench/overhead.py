@@ -115,7 +115,7 @@ def paths() -> str:
 def sessions(recipe: Recipe) -> int:
     """Places that the flow's own server has."""
     rollouts = recipe.grpo.batch_size * recipe.grpo.gradient_accumulation
-    return max(recipe.env.sessions, recipe.evaluate.batch_size, rollouts)
+    return max(recipe.server.sessions, recipe.evaluate.batch_size, rollouts)
 
 
 def teacher_arguments(recipe: Recipe) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.collect import COUNTED, collect_shard
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
@@ -95,7 +95,7 @@ class Stages:
         scratch.mkdir()
         server = EnvironmentServer(url=self._server, sessions=SESSIONS, shared=False)
         servers = StandingServers({"reasoning_gym": server}, teacher and f"{teacher}/v1")
-        bench = Bench(Work(self.store, servers), "0" * 20, out, scratch)
+        bench = StageContext(RunContext(self.store, servers), "0" * 20, out, scratch)
         began = time.perf_counter()
         counts = body(bench, *given)
         return time.perf_counter() - began, counts, out

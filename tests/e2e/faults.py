@@ -36,7 +36,7 @@ RECIPE = [  # GRPO has something to learn, and every stage takes long enough to 
     *("student.build.hidden_size=64", "student.build.intermediate_size=128", "guards=[]"),
     *("windows.collect.size=100", "sft.epochs=25", "sft.checkpoint_steps=5"),
     *("grpo.batch_size=16", "grpo.max_steps=12", "grpo.checkpoint_steps=2"),
-    *("windows.evaluate.size=100", "evaluate.questions=80", "evaluate.batch_size=4", f"env.grace={GRACE}"),
+    *("windows.evaluate.size=100", "evaluate.questions=80", "evaluate.batch_size=4", f"server.grace={GRACE}"),
     "probe.questions=0",  # a fault of the evaluation would meet it instead
 ]
 
@@ -294,7 +294,7 @@ def hub_down_for_60_s_at_publish_of_grpo(disturbed: Disturbed) -> None:
     say(f"  published once: {tags[0]}")
 
 
-@fault("grpo", "env.patience=20", again="GRPO")
+@fault("grpo", "server.patience=20", again="GRPO")
 def environment_away_beyond_patience_then_retried(disturbed: Disturbed) -> None:
     """The run fails, in words; retried as a person does it in the interface, it repeats nothing that had finished."""
     disturbed.reaches(MIDDLE["grpo"])
@@ -353,7 +353,7 @@ def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, who
 
 
 def begin(cluster: Cluster, environment: RestartableServer, store: Path, settings: list[str]) -> UUID:
-    where = [f"env.url={environment.url}", "env.patience=600", f"store.path={store}"]
+    where = [f"server.url={environment.url}", "server.patience=600", f"store.path={store}"]
     recipe = load_recipe(ROOT / "deployments" / "recipes" / "toy.yaml", [*RECIPE, *where, *settings])
     return start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "runs": str(store / "runs"), "gpu": "a100"})
 

@@ -103,7 +103,7 @@ def two_publish_one_key_at_once(case: Case) -> bool:
         asked = case.content()
         for place, machine in enumerate(two):
             machine.tell("publish", **asked | {"content": [*asked["content"], place if times % 2 else 0]})
-        one, other = [machine.hear() for machine in two]
+        one, other = [machine.step() for machine in two]
         assert [each["revision"] for each in one] == [each["revision"] for each in other], (one, other)
         for first, second in zip(one, other, strict=True):
             won = [each for each in (first, second) if case.elsewhere("toy", each)]
@@ -226,7 +226,7 @@ def hub_killed_in_mid_upload(case: Case) -> bool:
     case.hub.kill()
     assert len(case.hub.requests("PUT /lfs/.* 200")) == 1, "the upload was over already"
     case.hub.start()
-    return case.elsewhere("toy", *case.machine().hear())
+    return case.elsewhere("toy", *case.machine().step())
 
 
 def size(path: Path) -> int:

@@ -71,7 +71,7 @@ class Machine:
         self.process.stdin.write(json.dumps({"do": do, **given}) + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> Any:
+    def step(self) -> Any:
         assert self.process is not None
         assert self.process.stdout is not None
         guard = threading.Timer(LIMIT, self.process.kill)
@@ -87,7 +87,7 @@ class Machine:
 
     def ask(self, do: str, **given: Any) -> Any:
         self.tell(do, **given)
-        return self.hear()
+        return self.step()
 
     def end(self) -> None:
         """Switches the machine off: SIGKILL for whatever runs; its disk stays."""

@@ -47,7 +47,7 @@ class OtherMachines:
         self._recipe, self._pool = recipe, deployment
 
     def __call__(self, stage: Any, title: str, given: dict[str, Any], key: str) -> Any:
-        from apprentice.tasks.engine.work import Dispatched, Place
+        from apprentice.tasks.engine.work import Dispatched, WorkerLocation
 
         folder = Path.cwd() / f"gpu-{next(self.numbers)}"
         folder.mkdir()
@@ -57,7 +57,7 @@ class OtherMachines:
         own = {"HF_HOME": str(folder / "hf"), "PREFECT_HOME": str(folder / "prefect")}
         command = [sys.executable, "-m", "tests.e2e.machine", "gpu"]
         subprocess.run(command, cwd=folder, env=os.environ | own, input=json.dumps(asked), text=True, check=True)
-        return Dispatched(Place(self._pool, folder.name), 1, {})
+        return Dispatched(WorkerLocation(self._pool, folder.name), 1, {})
 
 
 def cpu(arguments: list[str]) -> None:

@@ -106,7 +106,7 @@ def save_block(cluster: Cluster, address: str) -> bool:
 def check_people_are_told(cluster: Cluster, told: list[str]) -> None:
     """A failure is told, an outage that goes on is told before that, and so is a promotion."""
     # all that comes before is there: the environment is missed when GRPO is dispatched
-    nowhere = [f"env.url=http://127.0.0.1:{free_port()}", "env.patience=45", "grpo.max_steps=5"]
+    nowhere = [f"server.url=http://127.0.0.1:{free_port()}", "server.patience=45", "grpo.max_steps=5"]
     toy = ROOT / "deployments" / "recipes" / "toy.yaml"
     recipe = load_recipe(toy, [*nowhere, f"store.path={cluster.store}"])
     failed = ended(cluster, start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "gpu": "a100"}))

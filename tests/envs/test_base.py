@@ -39,7 +39,7 @@ def playing(session: Session) -> Any:
 def test_a_game_that_breaks_in_a_step_scores_nobody():
     episode = Episode(playing(Answering(BadReply("[Errno 28] No space left on device (code: EXECUTION_ERROR)"))), 1)
     call = {"type": "function", "function": {"name": "echo", "arguments": {"message": "ab"}}}
-    episode.hear({"role": "assistant", "content": "", "tool_calls": [call]})
+    episode.step({"role": "assistant", "content": "", "tool_calls": [call]})
     assert (episode.reward, episode.done) == (None, True)
     assert "No space left" in episode.broken
 

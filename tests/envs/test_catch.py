@@ -41,7 +41,7 @@ def play(game: Any, seed: int, error_rate: float = 0.0) -> Episode:
     episode = Episode(game, seed)
     while not episode.done:
         name, arguments = policy.call({}, episode.messages, error_rate)
-        episode.hear(called(name, arguments))
+        episode.step(called(name, arguments))
     return episode
 
 
@@ -212,10 +212,10 @@ def test_a_direction_that_is_none_is_off_the_schema_that_models_see():
 
 
 def test_many_sessions_at_once_play_as_one_alone(there: EnvironmentServer, game: Any):
-    alone = {seed: play(game, seed, 0.3).messages for seed in range(64)}
+    exclusive = {seed: play(game, seed, 0.3).messages for seed in range(64)}
     with EnvironmentPool(CATCH, there) as pool:
         together = dict(pool.map(lambda each, seed: play(each, seed, 0.3).messages, range(64)))
-    assert together == alone
+    assert together == exclusive
 
 
 def test_the_wire_is_that_of_the_published_openspiel_environment(there: EnvironmentServer):

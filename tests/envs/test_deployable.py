@@ -126,7 +126,7 @@ def play(task: EnvironmentSpec, url: str, seed: int) -> Episode:
     episode = Episode(task.make(session), seed)
     while not episode.done:
         tool, arguments = policy_of(task.name).call(task.settings, episode.messages, 0.0)
-        episode.hear({"role": "assistant", "tool_calls": [{"function": {"name": tool, "arguments": arguments}}]})
+        episode.step({"role": "assistant", "tool_calls": [{"function": {"name": tool, "arguments": arguments}}]})
     session.close()
     return episode
 

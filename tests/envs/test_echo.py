@@ -34,7 +34,7 @@ def said(message: object) -> dict[str, object]:
 
 def played(session: Session, seed: int, message: object) -> Episode:
     episode = Episode(TASK.make(session), seed)
-    episode.hear(said(episode.question if message is ... else message))
+    episode.step(said(episode.question if message is ... else message))
     return episode
 
 
@@ -61,7 +61,7 @@ def test_whatever_a_model_says_ends_the_episode_and_not_the_session(session: Ses
 
 def test_a_call_after_the_end_is_refused_in_words(session: Session):
     episode = played(session, 3, ...)
-    episode.hear(said("again"))
+    episode.step(said("again"))
     assert "over" in episode.messages[-1]["content"]
     assert episode.reward == 1.0
 
@@ -95,6 +95,6 @@ def test_the_scripted_policy_is_wrong_on_the_share_that_it_is_told(session: Sess
     for seed in range(200):
         episode = Episode(TASK.make(session), seed)
         _, arguments = policy.call({}, episode.messages, error_rate)
-        episode.hear(said(arguments["message"]))
+        episode.step(said(arguments["message"]))
         right += episode.reward == 1.0
     assert right == 200 if error_rate == 0.0 else 140 <= right <= 180

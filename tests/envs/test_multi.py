@@ -47,9 +47,9 @@ def test_whose_a_seed_is_does_not_hang_on_the_order_in_which_the_parts_are_writt
 
 
 def test_a_question_is_the_one_that_its_environment_asks_alone_under_that_seed(both: EnvironmentServer):
-    alone = EnvironmentSpec(name="reasoning_gym", settings=SPELLING)
+    exclusive = EnvironmentSpec(name="reasoning_gym", settings=SPELLING)
     seeds = [seed for seed in range(40) if MIXED.make()._part(seed).label == "spell"]
-    with EnvironmentPool(MIXED, both) as pool, EnvironmentPool(alone, both.parts["reasoning_gym"], 1) as other:
+    with EnvironmentPool(MIXED, both) as pool, EnvironmentPool(exclusive, both.parts["reasoning_gym"], 1) as other:
         for seed in seeds:
             assert pool.environments[0].reset(seed=seed) == other.environments[0].reset(seed=seed)
 

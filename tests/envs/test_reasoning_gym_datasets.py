@@ -85,7 +85,7 @@ def test_every_dataset_plays_and_its_own_answer_earns_everything(session: Sessio
 def test_no_answer_costs_the_session_where_the_dataset_cannot_read_it(session: Session, name: str):
     for answer in [*ODD, 7, -3.5, None, True, [1, "a"], {"a": [None]}]:
         episode = Episode(spec(name).make(session), seed=7)
-        episode.hear(call(answer))
+        episode.step(call(answer))
         assert episode.messages[-1]["content"] == "OK.", answer
         assert episode.done
         assert episode.reward is not None

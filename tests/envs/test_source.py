@@ -72,8 +72,8 @@ def test_the_code_is_filled_in_and_other_code_is_refused(chain_sum: EnvironmentS
 
 def test_a_mixture_has_the_code_of_its_parts(monkeypatch: pytest.MonkeyPatch):
     mixed = {"parts": {"a": {"name": "echo"}, "b": {"name": "catch"}}}
-    alone = {"parts": {"a": {"name": "echo"}}}
-    before = {str(each): EnvironmentSpec(name="multi", settings=each).code for each in (mixed, alone)}
+    exclusive = {"parts": {"a": {"name": "echo"}}}
+    before = {str(each): EnvironmentSpec(name="multi", settings=each).code for each in (mixed, exclusive)}
     monkeypatch.setattr(environment_class("catch"), "_code_under", classmethod(lambda cls, settings: "changed"))
     assert EnvironmentSpec(name="multi", settings=mixed).code != before[str(mixed)]
-    assert EnvironmentSpec(name="multi", settings=alone).code == before[str(alone)]
+    assert EnvironmentSpec(name="multi", settings=exclusive).code == before[str(exclusive)]

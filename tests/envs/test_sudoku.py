@@ -42,7 +42,7 @@ def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_ra
     episode = Episode(spec.make(Session(server)), seed)
     while not episode.done:
         name, arguments = policy.call(spec.settings, episode.messages, error_rate)
-        episode.hear(said(name, arguments))
+        episode.step(said(name, arguments))
     episode.environment._close()
     return episode
 
@@ -234,7 +234,7 @@ def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
     moves = [{"row": r + 1, "column": c + 1, "digit": solved[r][c]} for r, c in rest] + [wrong] * 3
     for move in moves:
         assert not episode.done
-        episode.hear(said("place", move))
+        episode.step(said("place", move))
     episode.environment._close()
     assert episode.done
     assert episode.environment.done

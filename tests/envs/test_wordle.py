@@ -65,7 +65,7 @@ def scripted(environment: Any, seed: int, error_rate: float = 0.0) -> Episode:
     episode = Episode(environment, seed)
     while not episode.done:
         _, arguments = policy.call(environment.settings.model_dump(), episode.messages, error_rate)
-        episode.hear(said(arguments["word"]))
+        episode.step(said(arguments["word"]))
     return episode
 
 
@@ -150,7 +150,7 @@ def test_a_guess_after_the_end_is_refused_and_changes_nothing(game: Any):
 def test_several_guesses_in_one_message_are_played_one_by_one(game: Any):
     episode = Episode(game, 1)
     calls = [call for word in ("slate", "crave", "cigar") for call in said(word)["tool_calls"]]
-    episode.hear({"role": "assistant", "content": None, "tool_calls": calls})
+    episode.step({"role": "assistant", "content": None, "tool_calls": calls})
     replies = [message["content"] for message in episode.messages if message["role"] == "tool"]
     assert replies[1] == "OK."
     assert "over" in replies[2]
@@ -232,13 +232,13 @@ def test_a_puzzle_is_drawn_beside_the_global_random_state():
 
 
 def test_many_sessions_at_once_do_not_disturb_one_another(wordle: EnvironmentServer):
-    alone = {seed: words.puzzle("wordle", 10, seed).secret for seed in range(96)}
+    exclusive = {seed: words.puzzle("wordle", 10, seed).secret for seed in range(96)}
 
     def play(environment: Any, seed: int) -> tuple[float | None, str]:
         return scripted(environment, seed).reward, environment.correct
 
     with EnvironmentPool(AMONG_TEN, wordle) as pool:
-        assert dict(pool.map(play, list(alone))) == {seed: (1.0, secret) for seed, secret in alone.items()}
+        assert dict(pool.map(play, list(exclusive))) == {seed: (1.0, secret) for seed, secret in exclusive.items()}
 
 
 # --- word lists -----------------------------------------------------------------------------------------------------

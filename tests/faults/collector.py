@@ -12,8 +12,8 @@ from pathlib import Path
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 from tests.conftest import TASKS
@@ -25,13 +25,13 @@ def main() -> None:
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     store = LocalStore(folder / "store", "faults")
-    work = Work(
+    work = RunContext(
         store, StandingServers({"reasoning_gym": EnvironmentServer(**given["server"])}, f"{given['teacher_url']}/v1")
     )
     try:
         with store.staging() as out:
             collect_shard.body(
-                Bench(work, "0" * 20, out, scratch),
+                StageContext(work, "0" * 20, out, scratch),
                 CollectSpec(),
                 TeacherSpec(model="faulty", **given["teacher"]),
                 TASKS["chain_sum"],

@@ -30,9 +30,9 @@ COMMAND = Path(sys.executable).parent / "apprentice"
     ids=lambda value: value,
 )
 def test_a_run_ends_clearly_where_a_message_is_answered_with(kind: str, spoils: str, tmp_path: Path):
-    settings = {"env.patience": 5, "env.message_timeout": 10, "store.path": tmp_path / "store"}
+    settings = {"server.patience": 5, "server.message_timeout": 10, "store.path": tmp_path / "store"}
     with odd_wire(kind, spoils) as url:
-        given = [f"--set={name}={value}" for name, value in ({"env.url": url} | settings).items()]
+        given = [f"--set={name}={value}" for name, value in ({"server.url": url} | settings).items()]
         ended = subprocess.run(
             [COMMAND, "run", ROOT / "deployments" / "recipes" / "echo-laptop.yaml", *given],
             cwd=tmp_path,

@@ -36,8 +36,8 @@ def test_a_run_s_page_leads_to_its_curves_and_to_the_hub():
     found = links(
         "trackio.url=http://127.0.0.1:7860",
         "store.hub.namespace=team",
-        "env.space=owner/words",
-        "env.url=https://owner-words.hf.space",
+        "server.space=owner/words",
+        "server.url=https://owner-words.hf.space",
     )
     assert found["trackio"].endswith("(http://127.0.0.1:7860/?project=toy)")
     assert found["hub"].endswith("/team)")

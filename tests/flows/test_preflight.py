@@ -18,7 +18,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.announce import StageRun
@@ -54,10 +54,10 @@ def recipe(endpoint: Endpoint, *overrides: str, environment: str = "{name: echo}
     return load_recipe(TOY, [f"environment={environment}", "guards=[]", teacher, *overrides])
 
 
-def look(chosen: Recipe, folder: Path, before: tuple[str, ...] = (), stage: str = "questions") -> Work:
+def look(chosen: Recipe, folder: Path, before: tuple[str, ...] = (), stage: str = "questions") -> RunContext:
     """The preflight of a run that has found `before` in its store, and not `stage`."""
     with RunServers(chosen) as servers:
-        work = Work(LocalStore(folder / "artifacts", project="toy"), servers)
+        work = RunContext(LocalStore(folder / "artifacts", project="toy"), servers)
         work.log += [StageRun(name, "cached", 0.0, "") for name in before]
         Preflight(chosen, trains_here=True)(work, stage)
         return work
@@ -86,20 +86,20 @@ def test_a_server_that_will_not_do_stops_the_run_before_the_teacher_is_asked(
     kind: str, says: str, endpoint: Endpoint, tmp_path: Path
 ):
     with local_server("tests.odd_server", kind) as url:
-        assert says in stopped(recipe(endpoint, f"env.url={url}", "env.patience=1"), tmp_path)
+        assert says in stopped(recipe(endpoint, f"server.url={url}", "server.patience=1"), tmp_path)
     assert endpoint.requests == []
 
 
 def test_a_sudoku_that_ignores_seeds_is_found_out(endpoint: Endpoint, tmp_path: Path):
     given = yaml.safe_load((RECIPES / "sudoku-laptop.yaml").read_text())["environment"]
     with local_server("tests.odd_server", "sudoku") as url:
-        chosen = recipe(endpoint, f"env.url={url}", environment=json.dumps(given))
+        chosen = recipe(endpoint, f"server.url={url}", environment=json.dumps(given))
         assert "the same seed asked two different questions" in stopped(chosen, tmp_path)
     assert endpoint.requests == []
 
 
 def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path, server: Any):
-    said = stopped(recipe(endpoint, f"env.url={server.url}"), tmp_path)
+    said = stopped(recipe(endpoint, f"server.url={server.url}"), tmp_path)
     assert "will not do for echo" in said
     assert "--environment reasoning_gym" in said
     assert endpoint.requests == []
@@ -107,7 +107,7 @@ def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path
 
 def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(endpoint: Endpoint, tmp_path: Path):
     with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "3") as url:
-        at = f"env.url={url}"
+        at = f"server.url={url}"
         said = stopped(recipe(endpoint, at), tmp_path)
         assert "it grants 3; GRPO needs 8, an evaluation uses 20, collection uses 64" in said
         assert "lower grpo.batch_size" in said
@@ -126,7 +126,7 @@ def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpo
 def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_account(
     endpoint: Endpoint, echo: str, tmp_path: Path
 ):
-    priced = f"env.url={echo}", "teacher.prices={prompt: 1.0, completion: 2.0}"
+    priced = f"server.url={echo}", "teacher.prices={prompt: 1.0, completion: 2.0}"
     chosen = recipe(endpoint, *priced, "teacher.budget_usd=1")
     work = look(chosen, tmp_path)
     assert len(endpoint.requests) == 1
@@ -150,7 +150,7 @@ def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_accou
 )
 def test_a_teacher_that_will_not_do_stops_the_run(turn: Any, says: str, endpoint: Endpoint, echo: str, tmp_path: Path):
     endpoint.turns = [turn]
-    said = stopped(recipe(endpoint, f"env.url={echo}"), tmp_path)
+    said = stopped(recipe(endpoint, f"server.url={echo}"), tmp_path)
     assert says in said
     assert KEY not in said
 
@@ -159,17 +159,17 @@ def test_a_missing_key_is_told_before_a_server_is_asked(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert "OPENAI_API_KEY is not set" in stopped(recipe(endpoint, "env.url=http://127.0.0.1:9"), tmp_path)
+    assert "OPENAI_API_KEY is not set" in stopped(recipe(endpoint, "server.url=http://127.0.0.1:9"), tmp_path)
 
 
 def test_what_both_trainings_lack_is_told_before_a_server_is_asked(endpoint: Endpoint, tmp_path: Path):
-    away = "env.url=http://127.0.0.1:9"
+    away = "server.url=http://127.0.0.1:9"
     assert "needs an NVIDIA GPU" in stopped(recipe(endpoint, away, "sft.lora.quantized=true"), tmp_path)
     assert "needs vLLM" in stopped(recipe(endpoint, away, "grpo.generation.engine=vllm"), tmp_path)
 
 
 def test_nothing_is_looked_at_where_only_judging_is_left(endpoint: Endpoint, tmp_path: Path):
-    chosen = recipe(endpoint, "env.url=http://127.0.0.1:9")
+    chosen = recipe(endpoint, "server.url=http://127.0.0.1:9")
     for stage in ("verdict", "gate", "release"):
         look(chosen, tmp_path, before=("sft", "grpo", "evaluate"), stage=stage)
     assert endpoint.requests == []
@@ -198,7 +198,9 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
 
 
 def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoint, echo: str, tmp_path: Path):
-    assert "reads 8 at most" in stopped(recipe(endpoint, f"env.url={echo}", "student.build.max_positions=8"), tmp_path)
+    assert "reads 8 at most" in stopped(
+        recipe(endpoint, f"server.url={echo}", "student.build.max_positions=8"), tmp_path
+    )
     assert endpoint.requests == []
 
 
@@ -213,7 +215,7 @@ def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpo
             "environment": "{name: echo}",
             "guards": "[]",
             "teacher": f"{{base_url: '{endpoint.url}', model: toy}}",
-            "env.url": url,
+            "server.url": url,
         }
         ended = subprocess.run(
             [

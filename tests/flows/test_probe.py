@@ -25,7 +25,7 @@ from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.learned import read_learned
 from apprentice.tasks.episodes.questions import read_questions, same_text
@@ -62,7 +62,7 @@ class Climbed(NamedTuple):
     """What a flow left that has probed a ladder, twice, and trained on what it chose."""
 
     recipe: Recipe
-    work: Work
+    work: RunContext
     asked: Questions
     warm: SftCheckpoint
     probed: Probed
@@ -82,13 +82,13 @@ def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer,
     @flow
     def climb() -> Climbed:
         with RunServers(recipe) as servers:
-            work = Work(store, servers, recipe=recipe.for_record())
+            work = RunContext(store, servers, recipe=recipe.for_record())
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             base = student(work, recipe.student, recipe.environment, asked, 0)
             warm = who_says_true(work, recipe, base)
             probed = probe(work, recipe, ladder(work, recipe, asked), warm)
             trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, 0)
-            again = Work(store, servers, recipe=recipe.for_record())
+            again = RunContext(store, servers, recipe=recipe.for_record())
             assert probe(again, recipe, ladder(again, recipe, asked), warm) == probed
         return Climbed(recipe, work, asked, warm, probed, trained, again.log)
 
@@ -96,10 +96,10 @@ def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer,
 
 
 def with_ladder(server: EnvironmentServer, rungs: list[dict[str, Any]], *more: str) -> Recipe:
-    return load_recipe(TOY, [*RECIPE, f"env.url={server.url}", f"grpo.auto_difficulty={json.dumps(rungs)}", *more])
+    return load_recipe(TOY, [*RECIPE, f"server.url={server.url}", f"grpo.auto_difficulty={json.dumps(rungs)}", *more])
 
 
-def who_says_true(work: Work, recipe: Recipe, base: BaseStudent) -> SftCheckpoint:
+def who_says_true(work: RunContext, recipe: Recipe, base: BaseStudent) -> SftCheckpoint:
     """The student after a short training on episodes whose answer is True."""
     import torch
 
@@ -187,7 +187,7 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
     @flow
     def climb() -> None:
         with RunServers(recipe) as servers:
-            work = Work(LocalStore(tmp_path, "toy"), servers, recipe=recipe.for_record())
+            work = RunContext(LocalStore(tmp_path, "toy"), servers, recipe=recipe.for_record())
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             [rung] = ladder(work, recipe, asked)
             examined = guard_questions(work, recipe)["again"]
@@ -224,7 +224,7 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
 
 def test_what_a_probe_made_can_be_made_again(climbed: Climbed, server: EnvironmentServer):
     for artifact in (climbed.probed.questions, climbed.probed.asked[1], climbed.probed.played[1]):
-        [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"env.url={server.url}"])
+        [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"server.url={server.url}"])
         assert (outcome.same, outcome.differences) == (True, []), outcome
 
 
@@ -252,7 +252,7 @@ def test_a_rung_that_is_the_recipes_own_task_is_not_asked_for_twice(climbed: Cli
     @flow
     def climb() -> None:
         with RunServers(recipe) as servers:
-            work = Work(climbed.work.store, servers, recipe=recipe.for_record())
+            work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
             [rung] = ladder(work, recipe, climbed.asked)
             assert (rung.environment, rung.questions) == (recipe.environment, climbed.asked)
             assert not [run for run in work.log if run.name == "rung_questions"]
@@ -267,7 +267,7 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
     def look() -> None:
         for recipe in (with_probe, without):
             with RunServers(recipe) as servers:
-                work = Work(climbed.work.store, servers, recipe=recipe.for_record())
+                work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
                 probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
                 assert (probed.environment, probed.questions) == (recipe.environment, climbed.asked)
                 report = probed.as_json()

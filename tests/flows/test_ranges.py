@@ -90,7 +90,7 @@ def test_a_field_without_a_range_is_found():
         *("sft.batch_size=0", "sft.warmup_steps=-1", "sft.adam_beta2=1", "sft.scheduler=cosin"),
         *("evaluate.batch_size=0", "evaluate.max_new_tokens=0", "evaluate.temperature=-1"),
         *("student.build.heads=3", "student.build.layers=0", "lengths.margin=-1", "lengths.multiple_of=0"),
-        *("teacher.max_tokens=0", "teacher.temperature=-1", "env.patience=.inf"),
+        *("teacher.max_tokens=0", "teacher.temperature=-1", "server.patience=.inf"),
     ],
 )
 def test_a_number_outside_of_its_range_is_named_when_the_recipe_is_read(override: str):

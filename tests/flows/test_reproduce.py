@@ -16,7 +16,7 @@ from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, KeptRollouts, Questions, Rollouts, RolloutShard
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.questions import questions
 from apprentice.tasks.release import weights_of
@@ -73,19 +73,19 @@ class Made(NamedTuple):
 def first(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer, prefect_server: None) -> Made:
     """Questions, a collection, its filter and a student, by the stages themselves."""
     root = tmp_path_factory.mktemp("made")
-    recipe = load_recipe(TOY, [*SMALL, f"env.url={server.url}"])
+    recipe = load_recipe(TOY, [*SMALL, f"server.url={server.url}"])
     store = LocalStore(root, "toy")
 
     @flow
     def begin() -> Made:
         with RunServers(recipe) as servers:
-            work = Work(store, servers, recipe=recipe.for_record())
+            work = RunContext(store, servers, recipe=recipe.for_record())
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             window = recipe.seed_windows().collect
             rollouts = collect(work, recipe.collect, recipe.teacher, recipe.environment, window)
             kept = filter_rollouts(work, rollouts, asked)
             base = student(work, recipe.student, recipe.environment, asked, 0)
-        return Made(root, [f"env.url={server.url}"], asked, rollouts, kept, base)
+        return Made(root, [f"server.url={server.url}"], asked, rollouts, kept, base)
 
     return begin()
 
@@ -219,7 +219,7 @@ def test_what_is_set_may_say_where_servers_are_and_nothing_else(made: Made):
     with pytest.raises(Stop, match="would make something else"):
         made.again(made.kept.key, overrides=["grpo.max_steps=9"])
     with pytest.raises(Stop, match="did you mean url"):
-        made.again(made.kept.key, overrides=["env.urls=http://127.0.0.1:9"])
+        made.again(made.kept.key, overrides=["server.urls=http://127.0.0.1:9"])
 
 
 def test_what_was_made_from_something_that_is_gone_is_told_before_anything_runs(made: Made):

@@ -52,7 +52,7 @@ ADDRESSES = [
 TOY = str(Path(__file__).parent.parent.parent / "deployments" / "recipes" / "toy.yaml")
 
 
-@pytest.mark.parametrize("field", ["env.url", "teacher.base_url", "trackio.url", "grpo.generation.server_base_url"])
+@pytest.mark.parametrize("field", ["server.url", "teacher.base_url", "trackio.url", "grpo.generation.server_base_url"])
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_with_a_secret_is_refused_when_the_recipe_is_read_and_not_repeated(field: str, address: str):
     overrides = ["teacher.scripted_error_rate=null"] if field.startswith("teacher") else []
@@ -80,7 +80,7 @@ def test_an_address_with_a_secret_on_the_command_line_is_refused_and_not_repeate
 
 def test_a_secret_in_an_address_is_nowhere_in_what_the_command_leaves(tmp_path: Path):
     done = subprocess.run(
-        command(f"env.url={ADDRESSES[0].format(SECRET)}"),
+        command(f"server.url={ADDRESSES[0].format(SECRET)}"),
         cwd=tmp_path,
         env=environment(tmp_path) | {"PREFECT_LOGGING_LEVEL": "DEBUG"},
         capture_output=True,

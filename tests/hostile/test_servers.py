@@ -15,11 +15,11 @@ from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.answer_limits import MOST_BYTES
 from apprentice.tasks.episodes.episode import Episode, Message, problems
-from apprentice.tasks.episodes.record import Examined, Record
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.evaluate import examination
 from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
@@ -74,19 +74,21 @@ PASSING = ("an error marked TIMEOUT", "an exception", "no score", "a page of HTM
 
 
 @pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "ATTEMPTS", 3)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Any:
+def context(tmp_path: Path) -> Any:
     """A running stage over the server at a URL."""
 
-    def over(url: str, teacher: str | None = None) -> Bench:
-        work = Work(LocalStore(tmp_path / "artifacts", project="toy"), StandingServers({"echo": at(url)}, teacher))
+    def over(url: str, teacher: str | None = None) -> StageContext:
+        work = RunContext(
+            LocalStore(tmp_path / "artifacts", project="toy"), StandingServers({"echo": at(url)}, teacher)
+        )
         for name in ("out", "scratch"):
             (tmp_path / name).mkdir(exist_ok=True)
-        return Bench(work, "0" * 20, tmp_path / "out", tmp_path / "scratch")
+        return StageContext(work, "0" * 20, tmp_path / "out", tmp_path / "scratch")
 
     return over
 
@@ -116,7 +118,7 @@ def test_a_step_that_is_answered_with(kind: str):
     with odd_wire(kind, "step") as url:
         for episode in opened(url):
             try:
-                episode.hear(says(episode))
+                episode.step(says(episode))
             except SessionLost:
                 assert kind == "timeout", "what comes and goes is an outage, what is always so is not"
             else:
@@ -130,7 +132,7 @@ def test_a_step_that_is_answered_with(kind: str):
 def test_a_step_that_is_answered_once_with(what: str):
     with odd_wire(STEPS[what], "step", times=1) as url:
         for episode in opened(url):
-            episode.hear(says(episode))
+            episode.step(says(episode))
             assert (episode.reward, episode.broken, told(episode)) == (1.0, "", ["OK."])
 
 
@@ -140,27 +142,27 @@ def test_a_step_that_is_answered_once_with(what: str):
 def test_a_score_that_is_right_but_for_rounding_is_taken(kind: str, reward: float):
     with odd_wire(kind, "step") as url:
         for episode in opened(url):
-            episode.hear(says(episode))
+            episode.step(says(episode))
             assert episode.reward == reward
 
 
 @pytest.mark.parametrize("kind", QUESTIONS.values(), ids=QUESTIONS.keys())
-def test_a_reset_that_is_answered_with(kind: str, bench: Any):
+def test_a_reset_that_is_answered_with(kind: str, context: Any):
     with odd_wire(kind, "reset") as url, pytest.raises(Stop, match="gave no question") as stop:
-        ask(bench(url), ECHO, [1, 2, 3])
+        ask(context(url), ECHO, [1, 2, 3])
     assert_clear(stop.value)
 
 
 @pytest.mark.parametrize("kind", ["html", "a list", "timeout"])
-def test_a_session_whose_state_is_answered_with(kind: str, bench: Any):
+def test_a_session_whose_state_is_answered_with(kind: str, context: Any):
     with odd_wire(kind, "state") as url, pytest.raises(Stop, match="gave no question") as stop:
-        ask(bench(url), ECHO, [1])
+        ask(context(url), ECHO, [1])
     assert_clear(stop.value)
 
 
-def test_a_question_that_is_spoilt_once_is_asked_again(bench: Any):
+def test_a_question_that_is_spoilt_once_is_asked_again(context: Any):
     with odd_wire("null text", "reset", times=1) as url:
-        texts = ask(bench(url), ECHO, [1, 2, 3])
+        texts = ask(context(url), ECHO, [1, 2, 3])
     assert sorted(texts) == [1, 2, 3]
 
 
@@ -181,7 +183,7 @@ def plays(url: str, number: int) -> list[Play]:
 @pytest.mark.parametrize("play", [play_batched, play_alone])
 def test_an_examination_records_what_broke_and_gives_it_no_reward(play: Any):
     with odd_wire("no reward", "step", times=2) as url, EnvironmentPool(ECHO, at(url), 1) as pool:
-        records: list[Examined] = []
+        records: list[EvaluatedEpisode] = []
         play(pool, plays(url, 3), Saying(), PROTOCOLS["parity"], records.append)
     assert sorted((record.reward is None, bool(record.broken)) for record in records) == [
         (False, False),
@@ -191,9 +193,9 @@ def test_an_examination_records_what_broke_and_gives_it_no_reward(play: Any):
     assert sum(record.is_right for record in records) == 2
 
 
-def test_an_examination_in_which_everything_breaks_stops_and_says_why(bench: Any):
+def test_an_examination_in_which_everything_breaks_stops_and_says_why(context: Any):
     with odd_wire("7.0", "step") as url:
-        examined = bench(url)
+        examined = context(url)
         asked = plays(url, 4)
         rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in asked)
         counts = {"collect": 0, "grpo": 0, "evaluate": 4, "dropped_from_grpo": 0}
@@ -207,11 +209,11 @@ def test_an_examination_in_which_everything_breaks_stops_and_says_why(bench: Any
     assert_clear(stop.value)
 
 
-def collected(bench: Any, kind: str, times: int, size: int, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+def collected(context: Any, kind: str, times: int, size: int, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     endpoint = Endpoint(*[[call(name="echo", arguments='{"message": "a"}')]] * (3 * size))
     with odd_wire(kind, "step", times) as url:
-        stage = bench(url, endpoint.url)
+        stage = context(url, endpoint.url)
         collect_shard.body(
             stage, CollectSpec(max_failed=0.5), TeacherSpec(model="toy"), ECHO, Window(start=0, size=size)
         )
@@ -219,8 +221,8 @@ def collected(bench: Any, kind: str, times: int, size: int, monkeypatch: pytest.
     return [Record.model_validate_json(line) for line in lines]
 
 
-def test_a_collection_records_what_broke_as_the_question_s_own_failure(bench: Any, monkeypatch: pytest.MonkeyPatch):
-    records = collected(bench, "a word for reward", 4, 4, monkeypatch)
+def test_a_collection_records_what_broke_as_the_question_s_own_failure(context: Any, monkeypatch: pytest.MonkeyPatch):
+    records = collected(context, "a word for reward", 4, 4, monkeypatch)
     failed = [record for record in records if record.failed_at]
     assert {record.failed_at for record in failed} == {"question"}
     assert 1 <= len(failed) <= 2, "two sessions share the four bad replies"
@@ -228,9 +230,9 @@ def test_a_collection_records_what_broke_as_the_question_s_own_failure(bench: An
     assert all(record.reward is not None for record in records if not record.failed_at)
 
 
-def test_a_collection_in_which_everything_breaks_stops_and_says_why(bench: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_collection_in_which_everything_breaks_stops_and_says_why(context: Any, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Stop, match=r"broke on \d of 4 episodes.*no finite number") as stop:
-        collected(bench, "NaN", -1, 4, monkeypatch)
+        collected(context, "NaN", -1, 4, monkeypatch)
     assert_clear(stop.value)
 
 
@@ -240,7 +242,7 @@ def test_a_rollout_of_grpo_scores_none(kind: str):
         rows = [each._asdict() for each in plays(url, 2)]
         with EnvironmentPool(ECHO, at(url), 2) as pool, Rollouts(pool) as rollouts:
             rollouts.begin(rows)
-            rollouts.hear({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
+            rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
             rollouts.settle()
             assert [environment.reward for environment in rollouts.environments] == [None, None]
             assert rollouts.broken() == (0 if kind == "timeout" else 2)
@@ -270,7 +272,7 @@ def test_an_answer_beyond_the_limits_is_a_failed_answer(arguments: Any):
     with odd_wire("html", "step") as url:
         for episode in opened(url):
             assert len(problems(message, episode.tools)) == 1, "a teacher is asked again"
-            episode.hear(message)
+            episode.step(message)
             assert (episode.done, episode.valid, episode.reward, episode.broken) == (True, False, 0.0, "")
             assert len(str(episode.messages)) < MOST_BYTES, "what is journaled is its beginning"
 
@@ -280,5 +282,5 @@ def test_text_with_many_brackets_in_a_string_is_an_answer():
     message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     with odd_wire("rounded", "step") as url:
         for episode in opened(url):
-            episode.hear(message)
+            episode.step(message)
             assert (episode.valid, episode.reward) == (True, 1.0)

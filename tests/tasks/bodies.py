@@ -12,20 +12,20 @@ from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.processes import on_processes
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.training.entry_points import WAYS, by_factory
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, by_factory
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.tasks.training.test_entry_points import says
 
 SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)
 
 
-def puppets(bench: Bench, *given: Any) -> dict[str, Any]:
+def puppets(context: StageContext, *given: Any) -> dict[str, Any]:
     """GRPO's body with a model that says of each question one right thing and three others, wherever it stands."""
 
     def way(instance: Any, rollouts: Any) -> tuple[type, dict[str, Any]]:
@@ -39,14 +39,14 @@ def puppets(bench: Bench, *given: Any) -> dict[str, Any]:
 
         return Puppet, how
 
-    WAYS["environment_factory"] = way
+    ROLLOUT_MODES["environment_factory"] = way
     try:
-        return train_grpo(bench, *given)
+        return train_grpo(context, *given)
     finally:
-        WAYS["environment_factory"] = by_factory
+        ROLLOUT_MODES["environment_factory"] = by_factory
 
 
-def second_loses_its_server(bench: Bench, *given: Any) -> dict[str, Any]:
+def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any]:
     """As `puppets`; at the third step the environment's server is given up, in the second process only, once."""
     from transformers import Trainer
 
@@ -61,7 +61,7 @@ def second_loses_its_server(bench: Bench, *given: Any) -> dict[str, Any]:
 
         @property
         def gave_up(self) -> str | None:
-            once = bench.scratch / "given-up"
+            once = context.scratch / "given-up"
             if rank() == 0 or self.begun < 3 or once.exists():
                 return super().gave_up
             once.touch()
@@ -74,14 +74,14 @@ def second_loses_its_server(bench: Bench, *given: Any) -> dict[str, Any]:
     save = Trainer._save_optimizer_and_scheduler
     Trainer._save_optimizer_and_scheduler = slowly
     grpo.Rollouts = Losing
-    return puppets(bench, *given)
+    return puppets(context, *given)
 
 
 def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def talkative(bench: Bench) -> dict[str, Any]:
+def talkative(context: StageContext) -> dict[str, Any]:
     with announce.progress("steps", 3) as advance:
         for _ in range(3):
             advance(1)
@@ -90,14 +90,14 @@ def talkative(bench: Bench) -> dict[str, Any]:
     return {"rank": rank()}
 
 
-def second_stops(bench: Bench) -> dict[str, Any]:
+def second_stops(context: StageContext) -> dict[str, Any]:
     if rank() == 1:
         raise Stop("The second one is in trouble.", "Help it.") from SessionLost("away")
     time.sleep(600)  # as one that waits for the other in a collective
     return {}
 
 
-def second_is_killed(bench: Bench) -> dict[str, Any]:
+def second_is_killed(context: StageContext) -> dict[str, Any]:
     """While the first one waits for it, and then finds the connection broken."""
     from accelerate import PartialState
     from accelerate.utils import gather_object
@@ -110,13 +110,13 @@ def second_is_killed(bench: Bench) -> dict[str, Any]:
     return {}
 
 
-def sleeping(bench: Bench) -> dict[str, Any]:
-    (bench.scratch / f"pid-{rank()}").write_text(str(os.getpid()))
+def sleeping(context: StageContext) -> dict[str, Any]:
+    (context.scratch / f"pid-{rank()}").write_text(str(os.getpid()))
     time.sleep(600)
     return {}
 
 
-def together(bench: Bench) -> dict[str, Any]:
+def together(context: StageContext) -> dict[str, Any]:
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
@@ -128,5 +128,5 @@ if __name__ == "__main__":  # a stage's process, to be killed
     from tests.tasks import bodies
 
     folder = Path(sys.argv[1])
-    work = Work(LocalStore(folder / "artifacts", "toy"), StandingServers({}, None))
-    on_processes(SPEC, bodies.sleeping, Bench(work, "0" * 20, folder / "out", folder / "scratch"))
+    work = RunContext(LocalStore(folder / "artifacts", "toy"), StandingServers({}, None))
+    on_processes(SPEC, bodies.sleeping, StageContext(work, "0" * 20, folder / "out", folder / "scratch"))

@@ -5,14 +5,14 @@ from typing import Any, TypeVar
 
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS
 
 A = TypeVar("A", bound=Artifact)
 
 
-def episode(place: int, reward: float | None, **given: Any) -> Examined:
+def episode(place: int, reward: float | None, **given: Any) -> EvaluatedEpisode:
     """The episode of question `place`; right when the reward is 1.0."""
     call = {"type": "function", "function": {"name": "answer", "arguments": '{"answer": "7"}'}}
     messages = [
@@ -23,14 +23,14 @@ def episode(place: int, reward: float | None, **given: Any) -> Examined:
     ]
     about = {"sample": 0, "turns": 1, "valid": True, "causes": [], "correct": "7", "traits": "{}", "seed": 5000 + place}
     about |= {"question": f"Question {place}?", "messages": messages}
-    return Examined(**(about | {"place": place, "reward": reward} | given))
+    return EvaluatedEpisode(**(about | {"place": place, "reward": reward} | given))
 
 
-def episodes(rewards: list[float], **given: Any) -> list[Examined]:
+def episodes(rewards: list[float], **given: Any) -> list[EvaluatedEpisode]:
     return [episode(place, reward, **given) for place, reward in enumerate(rewards)]
 
 
-def evaluation(store: LocalStore, key: str, records: list[Examined], model: str = "grpo") -> Evaluation:
+def evaluation(store: LocalStore, key: str, records: list[EvaluatedEpisode], model: str = "grpo") -> Evaluation:
     lines = b"".join(record.line() for record in records).decode()
     counts = {"model": model, "protocol": "parity", "cost_usd": 0.0} | rates(records, PROTOCOLS["parity"])
     return published(store, Evaluation, key, {"episodes.jsonl": lines}, counts)

@@ -27,8 +27,8 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.cards.card import write_card
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.release import release
@@ -72,7 +72,7 @@ class Family:
     ):
         self.store, self.folder = store, folder
         self.environment = environment
-        self.work = Work(store, StandingServers({}, None))
+        self.work = RunContext(store, StandingServers({}, None))
         self.task = environment.model_dump(mode="json")
         self.rung = (rung or environment).model_dump(mode="json")
         self.questions = self._questions()
@@ -166,7 +166,9 @@ class Family:
     def _base(self, began: StudentSpec) -> BaseStudent:
         model = self.folder / "model"
         model.mkdir()
-        counts = student.body(Bench(self.work, "k", model, self.folder), BUILT, self.environment, self.questions, 0)
+        counts = student.body(
+            StageContext(self.work, "k", model, self.folder), BUILT, self.environment, self.questions, 0
+        )
         files = model
         if began is not BUILT:  # the weights stay where they are
             files = self.folder / "reference"
@@ -205,7 +207,7 @@ class Family:
     def _release(self) -> Release:
         out = self.folder / "release"
         out.mkdir()
-        counts = release.body(Bench(self.work, "k", out, self.folder), self.grpo, self.verdict, self.decision)
+        counts = release.body(StageContext(self.work, "k", out, self.folder), self.grpo, self.verdict, self.decision)
         inputs = {"trained": self.grpo, "judged": self.verdict, "decision": self.decision}
         return self.make(Release, "release", out, counts, {}, inputs)
 

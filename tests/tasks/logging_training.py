@@ -10,8 +10,8 @@ from pathlib import Path
 import huggingface_hub.constants  # before the tests' own settings, which are offline
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.stages import TrackioSpec
 from apprentice.tasks.settings.training import SftSpec
@@ -23,12 +23,12 @@ from tests.tasks.test_one_prompt import tiny_model
 def main(folder: Path, space: str | None = None) -> None:
     assert not (space and huggingface_hub.constants.HF_HUB_OFFLINE)
     store = LocalStore(folder / "artifacts", project="toy")
-    work = Work(store, StandingServers({}, None), trackio=TrackioSpec(space_id=space))
+    work = RunContext(store, StandingServers({}, None), trackio=TrackioSpec(space_id=space))
     from datasets import Dataset
     from trl import GRPOTrainer, SFTConfig, SFTTrainer
 
     assert GRPOTrainer  # imports Trackio, as it does where GRPO is the only stage that is left
-    bench = Bench(work, "0" * 20, folder / "out", folder / "scratch")
+    context = StageContext(work, "0" * 20, folder / "out", folder / "scratch")
     tokenizer = build_tokenizer(TASKS["chain_sum"], ["1 + 1 =", "2 + 2 ="])
     rows = [{"messages": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(8)]
     spec = SftSpec(batch_size=4, gradient_accumulation=1, logging_steps=2, checkpoint_steps=2)
@@ -36,9 +36,9 @@ def main(folder: Path, space: str | None = None) -> None:
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
-        args=SFTConfig(**arguments(bench, spec, 0, "sft"), num_train_epochs=2, max_length=64),
+        args=SFTConfig(**arguments(context, spec, 0, "sft"), num_train_epochs=2, max_length=64),
     )
-    train(bench, "SFT steps", trainer, 4)
+    train(context, "SFT steps", trainer, 4)
     print(trainer.state.global_step)
 
 

@@ -14,8 +14,8 @@ from apprentice.envs.wire.session import Session
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.collect import collect, collect_shard, play_one
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.journal import check_begun_with
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.models.tokenizer import build_tokenizer
@@ -183,17 +183,19 @@ WINDOW = Window(start=0, size=40)
 
 
 @pytest.fixture
-def scripted_bench(bench: Bench, scripted: str, server: EnvironmentServer) -> Bench:
-    bench.work.servers = StandingServers({"reasoning_gym": server}, scripted)
-    return bench
+def scripted_bench(context: StageContext, scripted: str, server: EnvironmentServer) -> StageContext:
+    context.work.servers = StandingServers({"reasoning_gym": server}, scripted)
+    return context
 
 
-def collected(bench: Bench, chain_sum: EnvironmentSpec, window: Window = WINDOW) -> tuple[dict[str, Any], bytes]:
-    counts = collect_shard.body(bench, CollectSpec(), SCRIPTED, chain_sum, window)
-    return counts, (bench.out / "rollouts.jsonl").read_bytes()
+def collected(
+    context: StageContext, chain_sum: EnvironmentSpec, window: Window = WINDOW
+) -> tuple[dict[str, Any], bytes]:
+    counts = collect_shard.body(context, CollectSpec(), SCRIPTED, chain_sum, window)
+    return counts, (context.out / "rollouts.jsonl").read_bytes()
 
 
-def test_two_collections_give_the_same_bytes(scripted_bench: Bench, chain_sum: EnvironmentSpec):
+def test_two_collections_give_the_same_bytes(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     _, first = collected(scripted_bench, chain_sum)
     (scripted_bench.scratch / "episodes.jsonl").unlink()
     assert collected(scripted_bench, chain_sum)[1] == first
@@ -209,7 +211,7 @@ def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(scr
     assert journal.read_bytes().splitlines(keepends=True)[:10] == lines[:10]
 
 
-def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: Bench, chain_sum: EnvironmentSpec):
+def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     import fcntl
 
     with (scripted_bench.scratch / "episodes.jsonl").open("a+b") as held:
@@ -218,7 +220,7 @@ def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: Bench, c
             collected(scripted_bench, chain_sum)
 
 
-def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(scripted_bench: Bench, chain_sum):
+def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(scripted_bench: StageContext, chain_sum):
     collected(scripted_bench, chain_sum)
     with pytest.raises(Stop, match=r"teacher\.temperature: 1\.0 → 0\.5"):
         collect_shard.body(
@@ -226,7 +228,7 @@ def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(sc
         )
 
 
-def test_a_budget_that_is_used_up_ends_cleanly_and_a_larger_one_goes_on(scripted_bench: Bench, chain_sum):
+def test_a_budget_that_is_used_up_ends_cleanly_and_a_larger_one_goes_on(scripted_bench: StageContext, chain_sum):
     prices = {"prompt": 1.0, "completion": 1.0}
 
     def collect_for(budget: float) -> dict[str, Any]:
@@ -248,7 +250,7 @@ def test_a_budget_that_is_used_up_ends_cleanly_and_a_larger_one_goes_on(scripted
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 
-def in_shards(work: Work, shards: int, task: EnvironmentSpec, runner: Any = None) -> Rollouts:
+def in_shards(work: RunContext, shards: int, task: EnvironmentSpec, runner: Any = None) -> Rollouts:
     from prefect import flow
 
     @flow(task_runner=runner)
@@ -258,15 +260,17 @@ def in_shards(work: Work, shards: int, task: EnvironmentSpec, runner: Any = None
     return one()
 
 
-def rollouts(work: Work, artifact: Rollouts) -> bytes:
+def rollouts(work: RunContext, artifact: Rollouts) -> bytes:
     return (work.store.fetch(artifact) / "rollouts.jsonl").read_bytes()
 
 
-def of_project(work: Work, project: str) -> Work:
-    return Work(LocalStore(work.store.root, project), work.servers)
+def of_project(work: RunContext, project: str) -> RunContext:
+    return RunContext(LocalStore(work.store.root, project), work.servers)
 
 
-def test_shards_on_threads_or_processes_make_the_dataset_of_one(scripted_bench: Bench, chain_sum, prefect_server):
+def test_shards_on_threads_or_processes_make_the_dataset_of_one(
+    scripted_bench: StageContext, chain_sum, prefect_server
+):
     from prefect.task_runners import ProcessPoolTaskRunner
 
     work = scripted_bench.work
@@ -278,7 +282,7 @@ def test_shards_on_threads_or_processes_make_the_dataset_of_one(scripted_bench: 
     assert whole.key == threads.key == processes.key
 
 
-def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: Bench, chain_sum, prefect_server):
+def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: StageContext, chain_sum, prefect_server):
     work = scripted_bench.work
     made = in_shards(work, 4, chain_sum)
     refs = work.store.root / "datasets" / "local"
@@ -292,7 +296,7 @@ def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: Bench, cha
     assert before == {ref: ref.stat().st_mtime_ns for ref in shards[1:]}
 
 
-def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: Bench, chain_sum):
+def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: StageContext, chain_sum):
     check_begun_with(scripted_bench.scratch / "settings.json", {"shards": 1})
     with pytest.raises(Stop, match="shards: 1 → 2"):
         collect.body(scripted_bench, CollectSpec(shards=2), SCRIPTED, chain_sum, WINDOW)
@@ -302,7 +306,7 @@ def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: Bench, 
 
 
 def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
-    scripted_bench: Bench, chain_sum, prefect_server, caplog, capfd
+    scripted_bench: StageContext, chain_sum, prefect_server, caplog, capfd
 ):
     scripted_bench.work.servers = StandingServers(
         {"reasoning_gym": EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)},
@@ -319,7 +323,7 @@ def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
 
 
 def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
-    scripted_bench: Bench, chain_sum, prefect_server, tmp_path
+    scripted_bench: StageContext, chain_sum, prefect_server, tmp_path
 ):
     """The ids that TRL's SFTTrainer makes of the published lines are those of the conversation itself."""
     from datasets import load_dataset
@@ -347,7 +351,7 @@ def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
         assert row["input_ids"] == expected
 
 
-def test_the_card_explains_every_column(scripted_bench: Bench, chain_sum, prefect_server):
+def test_the_card_explains_every_column(scripted_bench: StageContext, chain_sum, prefect_server):
     made = in_shards(scripted_bench.work, 1, chain_sum)
     card = (scripted_bench.work.store.fetch(made) / "README.md").read_text()
     columns = json.loads(rollouts(scripted_bench.work, made).splitlines()[0])

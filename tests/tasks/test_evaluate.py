@@ -13,7 +13,7 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
@@ -56,8 +56,8 @@ def played(
     say: Any,
     protocol: str = "parity",
     play: Any = play_batched,
-) -> list[Examined]:
-    records: list[Examined] = []
+) -> list[EvaluatedEpisode]:
+    records: list[EvaluatedEpisode] = []
     with EnvironmentPool(task, server, 25) as pool:
         plays = [Play(place, seed, question(task, seed), 0) for place, seed in enumerate(seeds)]
         play(pool, plays, Scripted(say), PROTOCOLS[protocol], records.append)
@@ -120,7 +120,7 @@ def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_
 ):
     said: list[str] = []
     scripted = Scripted(perfect(chain_sum))
-    records: list[Examined] = []
+    records: list[EvaluatedEpisode] = []
     plays = [Play(place, seed, question(chain_sum, seed), 0) for place, seed in enumerate(range(40))]
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=5.0)
@@ -143,7 +143,7 @@ def test_a_session_that_becomes_free_while_an_evaluation_plays_is_used(chain_sum
             other.reset(seed=1)
         with EnvironmentPool(chain_sum, server, 4) as pool:
 
-            def keep(record: Examined) -> None:
+            def keep(record: EvaluatedEpisode) -> None:
                 if len(scripted.batches) == 3:
                     for other in others:
                         other._close()

@@ -7,8 +7,8 @@ import pytest
 
 from apprentice.tasks.analysis.judgements import as_markdown, read_decision
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.gate import gate
 from apprentice.tasks.settings.stages import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
@@ -30,16 +30,16 @@ EVERY_WAY = ["accuracy better", "interval above zero", AGREES]
 class Case:
     """A challenger and a champion in a real store; a test says what each got right."""
 
-    def __init__(self, bench: Bench):
-        self.bench = bench
-        self.store = bench.work.store
+    def __init__(self, context: StageContext):
+        self.context = context
+        self.store = context.work.store
 
     def decide(
         self,
-        challenger: list[Examined],
-        champion: list[Examined],
+        challenger: list[EvaluatedEpisode],
+        champion: list[EvaluatedEpisode],
         spec: GateSpec | None = None,
-        guards: dict[str, tuple[list[Examined], list[Examined]]] | None = None,
+        guards: dict[str, tuple[list[EvaluatedEpisode], list[EvaluatedEpisode]]] | None = None,
         allowed: float = 0.05,
         learned_by: dict[str, str] | None = None,
         shared: dict[str, Any] = CLEAN,
@@ -64,10 +64,10 @@ class Case:
             guarded[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), ours)
         allowances = dict.fromkeys(guards or {}, allowed)
         self.counts = gate.body(
-            self.bench, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back
+            self.context, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back
         )
         Decision(repository="a/b", revision="c", key="d", **self.counts)
-        return read_decision(self.bench.out)
+        return read_decision(self.context.out)
 
     def checkpoint(self, kind: Any, stage: str, rows: str) -> Any:
         counts = {"parameters": 1, "stage": stage}
@@ -75,8 +75,8 @@ class Case:
 
 
 @pytest.fixture
-def case(bench: Bench) -> Case:
-    return Case(bench)
+def case(context: StageContext) -> Case:
+    return Case(context)
 
 
 def refused(decision: dict[str, Any]) -> list[str]:
@@ -115,7 +115,7 @@ def test_a_handful_of_changes_is_not_enough_however_sure_the_bootstrap_is(case: 
 
 
 def test_samples_of_one_question_are_one_question(case: Case):
-    def sampled(rewards: list[float]) -> list[Examined]:
+    def sampled(rewards: list[float]) -> list[EvaluatedEpisode]:
         return [episode(n, reward, sample=n % 4, question=f"Q {n // 4}?") for n, reward in enumerate(rewards)]
 
     decision = case.decide(sampled([1.0] * 80), sampled([0.0] * 80))

@@ -12,14 +12,14 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import Episode
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.conftest import TASKS
@@ -49,7 +49,7 @@ def reward_of(tmp_path: Path, played: Played) -> Callable[..., Callable[..., lis
     """What GRPO is told, by its settings and by what the episodes gave."""
 
     def make(**settings: Any) -> Callable[..., list[float | None]]:
-        reward = EnvironmentReward(GrpoSpec(**settings), Asked(tmp_path / "asked.jsonl"), played)
+        reward = EnvironmentReward(GrpoSpec(**settings), TrainedQuestions(tmp_path / "asked.jsonl"), played)
 
         def give(*rewards: float | None, **row: Any) -> list[float | None]:
             played.with_rewards(*rewards)
@@ -85,7 +85,7 @@ def test_too_many_lost_rollouts_stop_the_stage_with_the_reason(reward_of):
         reward(None)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum, server, tmp_path):
     """In a real GRPOTrainer over the real server: two questions, four generations each."""
     from datasets import Dataset
@@ -107,12 +107,12 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
     questions = {seed: Episode(chain_sum.make(Session(server)), seed).question for seed in (11, 12)}
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
     with EnvironmentPool(chain_sum, server, size=8) as pool, Noting(pool) as rollouts:
-        trainer_class, how = WAYS[way](instance, rollouts)
+        trainer_class, how = ROLLOUT_MODES[way](instance, rollouts)
         trainer = trainer_class(
             model=tiny_model(tokenizer),
             processing_class=tokenizer,
             train_dataset=Dataset.from_list([row_of(way, instance, *named) for named in questions.items()]),
-            reward_funcs=EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), rollouts),
+            reward_funcs=EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), rollouts),
             args=GRPOConfig(
                 str(tmp_path),
                 report_to="none",
@@ -138,9 +138,9 @@ def test_the_questions_that_were_trained_on_are_noted_by_seed_for_a_training_tha
     reward_of()(1.0, 0.0, None, seed=[7, 7, 9], question=["2 + 2?", "2 + 2?", "3 + 3?"])
     noted = tmp_path / "asked.jsonl"
     noted.write_text(noted.read_text() + '[11, "4 +')  # killed while it wrote
-    assert dict(Asked(noted).items()) == {7: "2 + 2?", 9: "3 + 3?"}
+    assert dict(TrainedQuestions(noted).items()) == {7: "2 + 2?", 9: "3 + 3?"}
     reward_of()(1.0, seed=[11], question=["4 + 4?"])
-    assert list(Asked(noted).items()) == [(7, "2 + 2?"), (9, "3 + 3?"), (11, "4 + 4?")]
+    assert list(TrainedQuestions(noted).items()) == [(7, "2 + 2?"), (9, "3 + 3?"), (11, "4 + 4?")]
 
 
 def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_of):
@@ -150,10 +150,10 @@ def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_
         reward(None, *[1.0] * 7)
 
 
-def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, bench: Bench):
+def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, context: StageContext):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=1.0)
-        bench = replace(bench, work=Work(bench.work.store, StandingServers({"reasoning_gym": few}, None)))
+        context = replace(context, work=RunContext(context.work.store, StandingServers({"reasoning_gym": few}, None)))
         nothing: Any = None
         with pytest.raises(Stop, match=r"A GRPO step plays 8 rollouts at once .* grants 3 sessions"):
-            grpo.body(bench, GrpoSpec(batch_size=2, gradient_accumulation=4), nothing, chain_sum, nothing, 0)
+            grpo.body(context, GrpoSpec(batch_size=2, gradient_accumulation=4), nothing, chain_sum, nothing, 0)

@@ -32,7 +32,7 @@ def played(task: EnvironmentSpec, server: EnvironmentServer) -> list[Episode]:
     for seed in SEEDS:
         episode = Episode(task.make(Session(server)), seed)
         name, arguments = policy.call(task.settings, episode.messages, 0.0)
-        episode.hear(said(name, arguments))
+        episode.step(said(name, arguments))
         episode.environment._close()
         episodes.append(episode)
     return episodes

@@ -44,14 +44,14 @@ class Case:
     def _episode(self, pool: EnvironmentPool, seed: int) -> Episode:
         episode, policy = Episode(pool.environments[0], seed), policy_of(self.task.name)
         while not episode.done:
-            episode.hear(said(*policy.call(self.task.settings, episode.messages, 0.0)))
+            episode.step(said(*policy.call(self.task.settings, episode.messages, 0.0)))
         assert episode.reward == 1.0, f"seed {seed}"
         return episode
 
 
 @pytest.fixture(scope="module", params=list(CATALOGUE))
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    recipe = load_recipe(recipe_of(request.param), ["env.sessions=4", "evaluate.batch_size=4"])
+    recipe = load_recipe(recipe_of(request.param), ["server.sessions=4", "evaluate.batch_size=4"])
     with RunServers(recipe) as servers:
         yield Case(recipe.environment, servers.environment(request.param))
 

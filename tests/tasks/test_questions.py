@@ -7,7 +7,7 @@ import reasoning_gym
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
@@ -59,31 +59,31 @@ def test_windows_are_accepted_exactly_when_no_seed_is_in_two(trial: int):
     assert accepted == disjoint, f"trial {trial}: {three}"
 
 
-def test_no_training_question_is_used_that_the_evaluation_asks(bench: Bench):
-    counts = questions.body(bench, SMALL, windows(200, 200), 40)
-    examined = [row["question"] for row in read_questions(bench.out, "evaluate") if row["used"]]
-    trained = {row["question"] for row in read_questions(bench.out, "grpo") if row["used"]}
+def test_no_training_question_is_used_that_the_evaluation_asks(context: StageContext):
+    counts = questions.body(context, SMALL, windows(200, 200), 40)
+    examined = [row["question"] for row in read_questions(context.out, "evaluate") if row["used"]]
+    trained = {row["question"] for row in read_questions(context.out, "grpo") if row["used"]}
     assert len(examined) == len(set(examined)) == counts["evaluate"] == 40
     assert not trained & set(examined)
     assert counts["dropped_from_grpo"] == 200 - counts["grpo"] > 0
 
 
-def test_too_few_distinct_questions_for_the_evaluation_are_refused(bench: Bench):
+def test_too_few_distinct_questions_for_the_evaluation_are_refused(context: StageContext):
     tiny = EnvironmentSpec(
         name="reasoning_gym", settings={"dataset": "coin_flip", "config": {"min_trials": 1, "max_trials": 1}}
     )
     with pytest.raises(Stop, match="problem space is too small"):
-        questions.body(bench, tiny, windows(), 60)
+        questions.body(context, tiny, windows(), 60)
 
 
-def test_a_space_that_the_evaluation_uses_up_is_refused(bench: Bench):
+def test_a_space_that_the_evaluation_uses_up_is_refused(context: StageContext):
     with pytest.raises(Stop, match="of the 60 seeds for collect ask what the evaluation asks"):
-        questions.body(bench, SMALL, windows(60, 3000), 180)
+        questions.body(context, SMALL, windows(60, 3000), 180)
 
 
-def test_a_configuration_that_the_environment_refuses_is_a_clear_stop(bench: Bench):
+def test_a_configuration_that_the_environment_refuses_is_a_clear_stop(context: StageContext):
     wrong = EnvironmentSpec(
         name="reasoning_gym", settings={"dataset": "chain_sum", "config": {"min_terms": 4, "max_terms": 2}}
     )
     with pytest.raises(Stop, match="max_terms must be >= min_terms"):
-        questions.body(bench, wrong, windows(), 10)
+        questions.body(context, wrong, windows(), 10)

@@ -9,7 +9,7 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.rendering import prompt_ids
@@ -30,29 +30,29 @@ def asked(task: EnvironmentSpec, seeds: range) -> list[str]:
     return [datasets.entry(task.settings["dataset"], task.settings["config"], seed)[1]["question"] for seed in seeds]
 
 
-def published(bench: Bench, key: str, rows: list[tuple[str, str, bool]]) -> Questions:
+def published(context: StageContext, key: str, rows: list[tuple[str, str, bool]]) -> Questions:
     """Questions of these purposes and texts; used or not."""
     lines = [
         json.dumps({"purpose": purpose, "seed": seed, "question": text, "used": used})
         for seed, (purpose, text, used) in enumerate(rows)
     ]
-    with bench.work.store.staging() as folder:
+    with context.work.store.staging() as folder:
         (folder / "questions.jsonl").write_text("\n".join([*lines, ""]))
         counts = dict(collect=0, grpo=0, evaluate=len(rows), dropped_from_grpo=0)
-        return bench.work.store.publish(Questions, key, folder, counts, {"stage": "questions"})
+        return context.work.store.publish(Questions, key, folder, counts, {"stage": "questions"})
 
 
 def used(rows: list[dict[str, Any]]) -> list[str]:
     return [row["question"] for row in rows if row["used"]]
 
 
-def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(bench: Bench):
+def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(context: StageContext):
     """By its text: under other settings, another seed, in another case."""
     own = asked(words(3, 4), WINDOW.seeds())
-    held_out = published(bench, "k1", [("evaluate", own[0].upper(), True), ("evaluate", own[1], False)])
-    guard = published(bench, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
-    counts = rung_questions.body(bench, words(3, 4), WINDOW, {"held_out": held_out, "guard": guard})
-    rows = read_questions(bench.out, "grpo")
+    held_out = published(context, "k1", [("evaluate", own[0].upper(), True), ("evaluate", own[1], False)])
+    guard = published(context, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
+    counts = rung_questions.body(context, words(3, 4), WINDOW, {"held_out": held_out, "guard": guard})
+    rows = read_questions(context.out, "grpo")
     kept_out = {same_text(text) for text in (own[0], own[2])}
     assert [row["seed"] for row in rows] == list(WINDOW.seeds())
     assert [row["used"] for row in rows] == [same_text(text) not in kept_out for text in own]
@@ -60,24 +60,24 @@ def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(bench: Bench):
     assert counts["dropped_from_grpo"] == 60 - counts["grpo"] >= 2
 
 
-def test_a_rung_of_which_the_examinations_ask_most_is_refused(bench: Bench):
+def test_a_rung_of_which_the_examinations_ask_most_is_refused(context: StageContext):
     own = asked(words(3, 3), WINDOW.seeds())
-    held_out = published(bench, "k1", [("evaluate", text, True) for text in own[:40]])
+    held_out = published(context, "k1", [("evaluate", text, True) for text in own[:40]])
     with pytest.raises(Stop, match=r"A rung of grpo\.auto_difficulty is too small(?s:.)*'max_word_len': 3"):
-        rung_questions.body(bench, words(3, 3), WINDOW, {"held_out": held_out})
+        rung_questions.body(context, words(3, 3), WINDOW, {"held_out": held_out})
 
 
-def test_settings_that_the_environment_refuses_are_named_as_the_ladders(bench: Bench):
+def test_settings_that_the_environment_refuses_are_named_as_the_ladders(context: StageContext):
     with pytest.raises(Stop, match=r"refused the task(?s:.)*Correct grpo\.auto_difficulty"):
-        rung_questions.body(bench, words(5, 3), WINDOW, {"held_out": published(bench, "k1", [])})
+        rung_questions.body(context, words(5, 3), WINDOW, {"held_out": published(context, "k1", [])})
 
 
-def test_a_probe_plays_the_first_questions_that_grpo_would_train_on_each_once(bench: Bench):
+def test_a_probe_plays_the_first_questions_that_grpo_would_train_on_each_once(context: StageContext):
     rows = [("evaluate", "no", True), ("grpo", "no", False), ("grpo", "a", True), ("grpo", "A ", True)]
     rows += [("collect", "no", True), ("grpo", "b", True), ("grpo", "c", True)]
-    counts = probe_questions.body(bench, published(bench, "k1", rows), 2)
-    assert used(read_questions(bench.out, "evaluate")) == ["a", "b"]
-    assert not read_questions(bench.out, "grpo")
+    counts = probe_questions.body(context, published(context, "k1", rows), 2)
+    assert used(read_questions(context.out, "evaluate")) == ["a", "b"]
+    assert not read_questions(context.out, "grpo")
     assert counts["evaluate"] == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.engine.work import StandingServers
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import read_episodes
@@ -95,10 +95,10 @@ def shake(checkpoint: Path) -> None:
 class Case:
     """An untrained student in a store, and six questions."""
 
-    def __init__(self, bench: Bench, task: EnvironmentSpec):
-        self.bench = bench
+    def __init__(self, context: StageContext, task: EnvironmentSpec):
+        self.context = context
         self.task = task
-        self.store = bench.work.store
+        self.store = context.work.store
         instance = task.make()
         texts = ["What is the result of 4 + 7?", "What is the result of 12 - 9?"]
         with self.store.staging() as folder:
@@ -117,28 +117,28 @@ class Case:
 
     def at(self, url: str, server: EnvironmentServer, **given: Any) -> dict[str, Any]:
         """What the evaluation of an endpoint counts."""
-        self.bench.work.servers = StandingServers({"reasoning_gym": server}, url)
+        self.context.work.servers = StandingServers({"reasoning_gym": server}, url)
         endpoint = TeacherSpec(**({"base_url": url, "model": "toy", "patience": 1.0} | given))
-        return evaluate_endpoint.body(self.bench, SPEC, endpoint, self.task, self.questions, "today")
+        return evaluate_endpoint.body(self.context, SPEC, endpoint, self.task, self.questions, "today")
 
 
 @pytest.fixture
-def case(bench: Bench, chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch) -> Case:
+def case(context: StageContext, chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch) -> Case:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
-    return Case(bench, chain_sum)
+    return Case(context, chain_sum)
 
 
 def test_a_served_student_is_sent_the_prompt_of_training_and_says_what_it_says_here(
     case: Case, server: EnvironmentServer
 ):
-    bench = case.bench
-    here = evaluate.body(bench, SPEC, case.student, case.task, case.questions, 0)
-    locally = [record.messages for record in read_episodes(bench.out)]
-    (bench.scratch / "episodes.jsonl").unlink()
-    (bench.scratch / "settings.json").unlink()
+    context = case.context
+    here = evaluate.body(context, SPEC, case.student, case.task, case.questions, 0)
+    locally = [record.messages for record in read_episodes(context.out)]
+    (context.scratch / "episodes.jsonl").unlink()
+    (context.scratch / "settings.json").unlink()
     served = ServedStudent(case.store.fetch(case.student))
     there = case.at(served.url, server, serves_student=True)
-    assert [record.messages for record in read_episodes(bench.out)] == locally
+    assert [record.messages for record in read_episodes(context.out)] == locally
     assert any(messages[-1]["content"] for messages in locally)
     assert {**here, "model": ""} == {**there, "model": ""}
     assert served.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}
@@ -164,7 +164,7 @@ def test_an_endpoint_that_goes_away_judges_nobody_and_the_next_run_goes_on(case:
     away = Endpoint([call()], [call()], [call()], 503)
     with pytest.raises(Stop, match="finished episodes are kept"):
         case.at(away.url, EnvironmentServer(url=server.url, sessions=1))
-    assert not list(case.bench.out.iterdir())
+    assert not list(case.context.out.iterdir())
     back = Endpoint([call()])
     assert case.at(back.url, server)["n"] == 6
     assert len(back.requests) == 3
@@ -172,11 +172,11 @@ def test_an_endpoint_that_goes_away_judges_nobody_and_the_next_run_goes_on(case:
 
 def test_a_lost_environment_judges_nobody_and_the_next_run_goes_on(case: Case, server: EnvironmentServer):
     gone = EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)
-    case.bench.work.servers = StandingServers({"reasoning_gym": gone}, None)
+    case.context.work.servers = StandingServers({"reasoning_gym": gone}, None)
     with pytest.raises(Stop, match="The evaluation lost the environment"):
-        evaluate.body(case.bench, SPEC, case.student, case.task, case.questions, 0)
-    case.bench.work.servers = StandingServers({"reasoning_gym": server}, None)
-    assert evaluate.body(case.bench, SPEC, case.student, case.task, case.questions, 0)["n"] == 6
+        evaluate.body(case.context, SPEC, case.student, case.task, case.questions, 0)
+    case.context.work.servers = StandingServers({"reasoning_gym": server}, None)
+    assert evaluate.body(case.context, SPEC, case.student, case.task, case.questions, 0)["n"] == 6
 
 
 def test_an_answer_without_a_choice_is_no_answer(case: Case, server: EnvironmentServer):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.signals import read_signals
 from apprentice.tasks.artifacts.local import digest
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
@@ -75,21 +75,23 @@ class Left(NamedTuple):
     signals: dict[str, Any]
 
 
-def left_by(bench: Bench) -> Left:
-    log = json.loads((bench.out / "log.json").read_text())
-    return Left(digest(bench.out, "*.safetensors"), log, read_signals(bench.out))
+def left_by(context: StageContext) -> Left:
+    log = json.loads((context.out / "log.json").read_text())
+    return Left(digest(context.out, "*.safetensors"), log, read_signals(context.out))
 
 
-def run(work: Work, folder: Path, task: EnvironmentSpec, spec: GrpoSpec, reward: Toy, *callbacks: Any) -> Bench:
+def run(
+    work: RunContext, folder: Path, task: EnvironmentSpec, spec: GrpoSpec, reward: Toy, *callbacks: Any
+) -> StageContext:
     """Trains in `folder` until it ends or fails, from where an earlier call was interrupted."""
     from datasets import Dataset
     from transformers import set_seed
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    bench = Bench(work, "0" * 20, folder.with_name(f"{folder.name}-out"), folder)
-    bench.out.mkdir(exist_ok=True)
-    bench.scratch.mkdir(exist_ok=True)
+    context = StageContext(work, "0" * 20, folder.with_name(f"{folder.name}-out"), folder)
+    context.out.mkdir(exist_ok=True)
+    context.scratch.mkdir(exist_ok=True)
     set_seed(0)
     tokenizer = build_tokenizer(task, ["1 + 1 =", "2 + 2 ="])
     rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(60)]
@@ -102,7 +104,7 @@ def run(work: Work, folder: Path, task: EnvironmentSpec, spec: GrpoSpec, reward:
         reward_funcs=reward,  # type: ignore[arg-type]
         callbacks=list(callbacks),
         args=GRPOConfig(
-            **{**arguments(bench, spec, 0, "grpo"), "report_to": "none"},
+            **{**arguments(context, spec, 0, "grpo"), "report_to": "none"},
             **evaluation(spec),
             max_steps=spec.max_steps,
             num_generations=spec.num_generations,
@@ -111,8 +113,8 @@ def run(work: Work, folder: Path, task: EnvironmentSpec, spec: GrpoSpec, reward:
         ),
     )
     watch(trainer, spec.signals)
-    train(bench, "GRPO steps", trainer, spec.max_steps)
-    settle(bench, trainer, spec.signals)
-    keep_log(bench, trainer, {"reward": "reward"})
-    trainer.save_model(str(bench.out))
-    return bench
+    train(context, "GRPO steps", trainer, spec.max_steps)
+    settle(context, trainer, spec.signals)
+    keep_log(context, trainer, {"reward": "reward"})
+    trainer.save_model(str(context.out))
+    return context

@@ -12,8 +12,6 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from .words import GUESSES, LETTERS, word_list
-
 LETTERS, GUESSES = 5, 6
 NAMED = ".\nThe secret is one of: "
 OPEN = ".\nThe secret is an English word of five letters."
@@ -90,6 +88,8 @@ def _of_nltk() -> tuple[str, ...]:
 
 def nouns_of_five_letters() -> tuple[str, ...]:
     """TextArena's own list of secrets. Raises LookupError without NLTK's data."""
+    from textarena.envs.Wordle.env import WordleEnv
+
     loader = object.__new__(WordleEnv)
     loader.word_length = LETTERS
     loader._load_word_list()

@@ -39,7 +39,7 @@ class Needs(NamedTuple):
     def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
         """Of a whole run, or of one that has no GRPO or no collection ahead."""
         rollouts = recipe.grpo.sessions() * recipe.grpo.processes
-        return Needs(rollouts if grpo else 0, recipe.evaluate.batch_size, recipe.env.sessions if collect else 0)
+        return Needs(rollouts if grpo else 0, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
 
     def __str__(self) -> str:
         grpo = f"GRPO needs {self.grpo}, " if self.grpo else ""

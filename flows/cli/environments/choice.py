@@ -77,7 +77,7 @@ def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentSe
             return spec, recipe.server_of(name)
     for part in recipe.environment.mixed.values():
         if part.name == name:
-            return part, recipe.env.parts.get(name, recipe.env)
+            return part, recipe.server.parts.get(name, recipe.server)
     raise Stop(f"The recipe {recipe.name} trains in {recipe.environment.name}, not in {name}.", "Name that one.")
 
 

@@ -20,7 +20,7 @@ from apprentice.envs.pool import sessions_with
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.environments.choice import environment_of, in_recipe, recipe_at, server_at, settings_class
-from apprentice.flows.runtime.servers import started
+from apprentice.flows.runtime.servers import environment_server
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 
@@ -55,7 +55,7 @@ def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:
         if value is not None:
             arguments[name] = value
     call = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
-    episode.hear({"role": "assistant", "content": None, "tool_calls": [call]})
+    episode.step({"role": "assistant", "content": None, "tool_calls": [call]})
     show(f"{episode.messages[-1]['content']}\n")
 
 
@@ -121,7 +121,9 @@ PATIENCE = 20.0
 
 
 @contextmanager
-def sit_down(name: str, overrides: list[str] | None, url: str | None, recipe: Path | None) -> Iterator[ToolEnvironment]:
+def open_environment(
+    name: str, overrides: list[str] | None, url: str | None, recipe: Path | None
+) -> Iterator[ToolEnvironment]:
     """The environment under the settings named, or a recipe's, or those that it is known to run with. Raises Stop."""
     settings_class(name)
     settings, server = None, EnvironmentServer()
@@ -132,14 +134,14 @@ def sit_down(name: str, overrides: list[str] | None, url: str | None, recipe: Pa
     if said:
         print(said)
     if url and spec.mixed:
-        raise Stop("A mixture has no server of its own.", "Leave --url out, or name env.parts in a --recipe.")
+        raise Stop("A mixture has no server of its own.", "Leave --url out, or name server.parts in a --recipe.")
     if url:
         server = server_at(url, like=server)
     with ExitStack() as stack:
 
         def running(environment: str, there: EnvironmentServer) -> EnvironmentServer:
             if not there.url:
-                there = there.at(stack.enter_context(started(environment, there, SESSIONS, print)))
+                there = there.at(stack.enter_context(environment_server(environment, there, SESSIONS, print)))
             return there.model_copy(update={"patience": min(PATIENCE, there.patience)})
 
         if mixed := sorted({part.name for part in spec.mixed.values()}):

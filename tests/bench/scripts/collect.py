@@ -25,7 +25,7 @@ def main(given: Given) -> None:
         while not episode.done:
             said = ask(episode).choices[0].message
             calls = [call.model_dump(include={"id", "type", "function"}) for call in said.tool_calls or []]
-            episode.hear({"role": "assistant", "content": said.content or "", "tool_calls": calls})
+            episode.step({"role": "assistant", "content": said.content or "", "tool_calls": calls})
         return {"seed": seed, "messages": episode.messages, "tools": tools_text(environment), "reward": episode.reward}
 
     with given.pool() as pool:

@@ -2,7 +2,7 @@
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import play_batched, plays_of
@@ -23,7 +23,7 @@ def main(given: Given) -> None:
     for name, environment, spec, models in exams:
         plays = plays_of(given.read(f"{name}.jsonl"), spec.samples)
         for model in models:
-            played: list[Examined] = []
+            played: list[EvaluatedEpisode] = []
             with EnvironmentPool(environment, given.server, min(spec.batch_size, len(plays))) as pool:
                 opened = pool.open_ahead()
                 speaker = LocalModel(given.folder / model, spec, protocol, recipe.seed)

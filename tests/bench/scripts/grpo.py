@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer in the environment."""
 
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.bench.scripts.given import Given, Row
@@ -18,14 +18,14 @@ def main(given: Given) -> None:
     set_seed(given.recipe.seed)
     with given.pool(spec.batch_size * spec.gradient_accumulation) as pool, Rollouts(pool) as rollouts:
         pool.open_all()
-        trainer_class, way = WAYS[spec.rollouts](instance, rollouts)
+        trainer_class, way = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         trainer = trainer_class(
             model=AutoModelForCausalLM.from_pretrained(given.folder / "sft", dtype=torch.float32),
             processing_class=AutoTokenizer.from_pretrained(given.folder / "sft"),
             train_dataset=Dataset.from_list(
                 [row_of(spec.rollouts, instance, row["seed"], row["question"]) for row in shuffled(given)]
             ),
-            reward_funcs=EnvironmentReward(spec, Asked(given.folder / "asked.jsonl"), rollouts),
+            reward_funcs=EnvironmentReward(spec, TrainedQuestions(given.folder / "asked.jsonl"), rollouts),
             args=GRPOConfig(
                 **given.trainer_arguments("grpo"),
                 max_steps=spec.max_steps,

@@ -48,7 +48,7 @@ def echo_recipe(tmp_path: Path) -> Path:
     """A recipe in echo that needs few sessions."""
     recipe = tmp_path / "words.yaml"
     given = yaml.safe_load(TOY.read_text()) | {"environment": {"name": "echo", "settings": {"words": 2}}}
-    given["env"] = {"sessions": 2}
+    given["server"] = {"sessions": 2}
     given["grpo"] |= {"batch_size": 4, "gradient_accumulation": 1, "num_generations": 4}
     given["evaluate"] |= {"batch_size": 3}
     given["guards"] = []

@@ -53,9 +53,9 @@ def test_overrides_reach_nested_fields():
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 99])
 def test_windows_cannot_overlap_between_purposes_or_seeds_of_training(seed: int):
-    here = load_recipe(TOY, [f"seed={seed}"]).seed_windows()
+    current_location = load_recipe(TOY, [f"seed={seed}"]).seed_windows()
     other = load_recipe(TOY, [f"seed={(seed + 1) % 100}"]).seed_windows()
-    apart = [window for _, window in here] + [other.collect, other.grpo]
+    apart = [window for _, window in current_location] + [other.collect, other.grpo]
     seeds = [number for window in apart for number in window.seeds()]
     assert len(seeds) == len(set(seeds))
 
@@ -146,7 +146,7 @@ def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
 
 def test_what_the_readme_says_about_a_real_teacher_fits_a_recipe(tmp_path: Path):
     loaded = load_recipe(with_the_readmes(tmp_path, block=1), [])
-    assert (loaded.teacher.budget_usd, loaded.env.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
+    assert (loaded.teacher.budget_usd, loaded.server.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
 
 
 def test_what_the_readme_says_about_guard_rails_and_the_gate_fits_a_recipe(tmp_path: Path):
@@ -162,7 +162,7 @@ def test_what_the_readme_says_about_when_to_stop_fits_a_recipe(tmp_path: Path):
 def test_what_the_readme_says_about_a_mixture_fits_a_recipe(tmp_path: Path):
     loaded = load_recipe(with_the_readmes(tmp_path, block=5), [])
     assert [part.name for part in loaded.environment.mixed.values()] == ["catch", "wordle"]
-    assert loaded.env.parts["wordle"].url == "https://owner-wordle.hf.space"
+    assert loaded.server.parts["wordle"].url == "https://owner-wordle.hf.space"
     assert loaded.grpo.reward_weights == {"words.greens": 0.1}
 
 
@@ -173,8 +173,8 @@ def test_what_the_readme_says_about_a_mixture_fits_a_recipe(tmp_path: Path):
             "grpo.reward_weights={green: 1}",
             "multi ball say spell has no reward stream 'green'; known: ball, say, spell",
         ),
-        ("env.url=http://127.0.0.1:9", "env: a mixture has no server of its own; name those of env.parts"),
-        ("env.parts={wordle: {}}", "env.parts: 'wordle' is no environment of multi ball say spell; known: catch"),
+        ("server.url=http://127.0.0.1:9", "env: a mixture has no server of its own; name those of server.parts"),
+        ("server.parts={wordle: {}}", "server.parts: 'wordle' is no environment of multi ball say spell; known: catch"),
         ("environment.settings.parts.say.name=ecko", "say: unknown environment 'ecko'; did you mean 'echo'?"),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_weight_that_is_no_number_and_a_value_that_is_no_yaml_are_refused(over
 
 def test_parts_are_a_mixtures_only():
     with pytest.raises(Stop, match=r"'echo' is no environment of reasoning_gym .*; this is no mixture"):
-        load_recipe(TOY, ["env.parts={echo: {}}"])
+        load_recipe(TOY, ["server.parts={echo: {}}"])
 
 
 def with_the_readmes(folder: Path, block: int) -> Path:

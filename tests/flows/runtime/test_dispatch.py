@@ -22,7 +22,7 @@ from apprentice.flows.runtime.dispatch import Pool
 from apprentice.flows.runtime.place import AWAY
 from apprentice.flows.stages import sft_stage
 from apprentice.tasks.artifacts.types import SftCheckpoint
-from apprentice.tasks.engine.stage import Bench, stage
+from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.engine.work import Dispatched
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("prefect_server", "deployed")
 TOY = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
 
 
-@stage(gives=SftCheckpoint, version=1, title="SFT", gpu=True)
-def sft(bench: Bench, spec: SftSpec, environment: Any) -> dict[str, Any]:
+@stage(produces=SftCheckpoint, version=1, title="SFT", gpu=True)
+def sft(context: StageContext, spec: SftSpec, environment: Any) -> dict[str, Any]:
     raise AssertionError("it runs elsewhere")
 
 
@@ -84,7 +84,7 @@ class Worker(threading.Thread):
 
 
 def recipe(**env: Any) -> Recipe:
-    return load_recipe(TOY, [f"env.{name}={value}" for name, value in env.items()])
+    return load_recipe(TOY, [f"server.{name}={value}" for name, value in env.items()])
 
 
 def dispatched(of: Recipe, key: str) -> Dispatched:
@@ -118,7 +118,7 @@ def test_a_stage_that_died_is_scheduled_again_as_the_same_run():
 def test_a_stage_that_always_dies_is_left_to_a_person():
     with Worker(*[Crashed(message="killed by the kernel")] * 9) as worker, pytest.raises(Stop, match="by the kernel"):
         dispatched(recipe(), "k3")
-    assert len(worker.taken) == dispatch.DEATHS + 1
+    assert len(worker.taken) == dispatch.MAX_CRASHES + 1
 
 
 def test_a_failure_that_a_second_try_cannot_mend_is_not_tried_again():

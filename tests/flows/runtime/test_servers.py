@@ -51,7 +51,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
 
 
 def recipe(**env: Any) -> Recipe:
-    return load_recipe(TOY, [*ECHO, *(f"env.{name}={value}" for name, value in env.items())])
+    return load_recipe(TOY, [*ECHO, *(f"server.{name}={value}" for name, value in env.items())])
 
 
 def reward_at(server: EnvironmentServer) -> float | None:
@@ -182,7 +182,7 @@ MIXED = "environment={name: multi, settings: {parts: {a: {name: echo}, b: {name:
 
 
 def test_each_environment_of_a_mixture_has_one_server_and_a_url_is_used_as_it_is():
-    there = "env.parts={catch: {url: 'http://127.0.0.1:9'}}"
+    there = "server.parts={catch: {url: 'http://127.0.0.1:9'}}"
     with RunServers(load_recipe(TOY, [MIXED, there, "teacher={}"])) as servers:
         server = servers.environment("multi")
         assert servers.environment("multi") == server
@@ -192,7 +192,7 @@ def test_each_environment_of_a_mixture_has_one_server_and_a_url_is_used_as_it_is
 
 
 def test_a_process_that_holds_a_device_is_less_patient_with_every_server_of_a_mixture():
-    there = "env.parts={catch: {url: 'http://127.0.0.1:9', grace: 8}, echo: {url: 'http://127.0.0.1:9'}}"
+    there = "server.parts={catch: {url: 'http://127.0.0.1:9', grace: 8}, echo: {url: 'http://127.0.0.1:9'}}"
     with RunServers(load_recipe(TOY, [MIXED, there, "teacher={}"]), holds_device=True) as servers:
         parts = servers.environment("multi").parts
         assert [part.patience for part in parts.values()] == [2.0, 5.0]

@@ -4,7 +4,7 @@ import pytest
 
 from apprentice.tasks.analysis.broken import check_broken, scored
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
@@ -14,7 +14,7 @@ from tests.tasks.examined import episode
 BROKE = {"broken": "the server broke in the middle of a step; twice, on new connections"}
 
 
-def answered(*rewards: float | None) -> list[Examined]:
+def answered(*rewards: float | None) -> list[EvaluatedEpisode]:
     """None where the environment broke."""
     return [episode(place, reward, **({} if reward is not None else BROKE)) for place, reward in enumerate(rewards)]
 
@@ -37,7 +37,7 @@ def test_of_three_models_all_must_break_on_it():
 
 
 def test_a_question_with_several_samples_is_left_out_when_all_of_them_broke():
-    def sampled(*rewards: float | None) -> list[Examined]:
+    def sampled(*rewards: float | None) -> list[EvaluatedEpisode]:
         return [each.model_copy(update={"sample": each.place % 2}) for each in answered(*rewards)]
 
     kept, _ = scored({"base": sampled(None, None, None, 1.0), "grpo": sampled(None, None, 1.0, 1.0)})

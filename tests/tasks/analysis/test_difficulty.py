@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.diagnose import RULES
-from apprentice.tasks.analysis.difficulty import difficulty, judgement, nearest_to_half, rows_of, told_apart
+from apprentice.tasks.analysis.difficulty import difficulty, judgement, label_differences, nearest_to_half, rows_of
 from apprentice.tasks.analysis.statistics import wilson
 from apprentice.tasks.artifacts.types import Evaluation
 
@@ -81,10 +81,13 @@ def test_the_task_nearest_to_half_is_chosen(accuracies: list[float], place: int)
 
 def test_rungs_are_called_by_what_tells_them_apart():
     ladder = [{"dataset": "words", "config": {"least": 3, "most": most}} for most in (4, 5)]
-    assert told_apart(ladder) == ["most 4", "most 5"]
-    assert told_apart([*ladder, {"dataset": "sums"}])[2] == "dataset sums"
-    assert told_apart([{"dataset": "words"}, {"dataset": "words", "config": {"most": 9}}]) == ["by default", "most 9"]
-    assert told_apart(ladder[:1]) == ["dataset words, least 3, most 4"]
+    assert label_differences(ladder) == ["most 4", "most 5"]
+    assert label_differences([*ladder, {"dataset": "sums"}])[2] == "dataset sums"
+    assert label_differences([{"dataset": "words"}, {"dataset": "words", "config": {"most": 9}}]) == [
+        "by default",
+        "most 9",
+    ]
+    assert label_differences(ladder[:1]) == ["dataset words, least 3, most 4"]
 
 
 def test_only_of_several_tasks_a_table_marks_the_chosen_one():

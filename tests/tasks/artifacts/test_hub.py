@@ -178,11 +178,11 @@ def test_two_that_fetch_one_artifact_into_one_folder_at_once_both_have_it(hub: L
 
 def test_without_the_hub_a_run_of_one_machine_goes_on_and_publishes_later(hub: LocalHub, tmp_path: Path):
     hub.kill()
-    alone = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
-    first, second = publish(alone, "k1"), publish(alone, "k2", "other\n")
-    assert not alone.in_reach
-    assert alone.find(Questions, "k1") == first
-    assert alone.find(Questions, "k3") is None
+    exclusive = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
+    first, second = publish(exclusive, "k1"), publish(exclusive, "k2", "other\n")
+    assert not exclusive.in_reach
+    assert exclusive.find(Questions, "k1") == first
+    assert exclusive.find(Questions, "k3") is None
     hub.start()
     assert store(tmp_path / "two").find(Questions, "k1") is None
     assert store(tmp_path / "one").send_waiting() == [(first, True), (second, True)]
@@ -212,9 +212,9 @@ def test_a_hub_that_others_need_is_waited_for_and_not_done_without(hub: LocalHub
 
 def test_offline_mode_does_not_even_ask(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    alone = HubStore(tmp_path / "one", "toy", "team", needed=False)
-    made = publish(alone, "k1")
-    assert alone.find(Questions, "k1") == made
+    exclusive = HubStore(tmp_path / "one", "toy", "team", needed=False)
+    made = publish(exclusive, "k1")
+    assert exclusive.find(Questions, "k1") == made
     assert not hub.requests()
 
 
@@ -222,12 +222,12 @@ def test_who_is_champion_waits_for_the_hub(hub: LocalHub, tmp_path: Path):
     from apprentice.tasks.artifacts.champion import Champions
 
     hub.kill()
-    alone = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
-    with alone.staging() as folder:
+    exclusive = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
+    with exclusive.staging() as folder:
         (folder / "model.safetensors").write_text("w")
-        release = alone.publish(Release, "r1", folder, RELEASE, {"stage": "release"})
-    assert Champions(alone).current() is None
-    assert not Champions(alone).settle(release, None)
+        release = exclusive.publish(Release, "r1", folder, RELEASE, {"stage": "release"})
+    assert Champions(exclusive).current() is None
+    assert not Champions(exclusive).settle(release, None)
     hub.start()
     store(tmp_path / "one").send_waiting()
     assert Champions(store(tmp_path / "two")).current() is None
@@ -237,9 +237,9 @@ def test_who_is_champion_waits_for_the_hub(hub: LocalHub, tmp_path: Path):
 
 def test_what_is_damaged_in_the_folder_is_not_published(hub: LocalHub, tmp_path: Path):
     hub.kill()
-    alone = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
-    file = alone.fetch(publish(alone, "k1")) / "questions.jsonl"
-    whole = publish(alone, "k2", "other\n")
+    exclusive = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)
+    file = exclusive.fetch(publish(exclusive, "k1")) / "questions.jsonl"
+    whole = publish(exclusive, "k2", "other\n")
     file.write_text("[]\n")
     hub.start()
     assert store(tmp_path / "one").send_waiting() == [(whole, True)]

@@ -17,8 +17,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.engine.processes import _check_sharded, launch_command, on_processes
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import StandingServers, Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
@@ -45,7 +45,7 @@ TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constan
 class Made:
     """What a training starts from, in a store."""
 
-    def __init__(self, work: Work, task: EnvironmentSpec, folder: Path):
+    def __init__(self, work: RunContext, task: EnvironmentSpec, folder: Path):
         self.work, self.folder = work, folder
         windows = SeedWindows(
             collect=Window(start=0, size=24), grpo=Window(start=100, size=24), evaluate=Window(start=200, size=8)
@@ -54,24 +54,24 @@ class Made:
         small = BuiltStudent(hidden_size=32, intermediate_size=32, layers=1, heads=1, max_positions=512)
         self.base = self._published(BaseStudent, student, StudentSpec(build=small), task, self.questions, 0)
         rows = [json.loads(line) for line in (work.store.fetch(self.questions) / "questions.jsonl").open()]
-        out = self.bench("kept").out
+        out = self.context("kept").out
         (out / "kept.jsonl").write_text("".join(_kept(task, row) for row in rows if row["purpose"] == "collect"))
         counts = {"episodes": 24, "kept": 24, "dropped": {}}
         self.kept = work.store.publish(KeptRollouts, "kept", out, counts, {})
         counts = {name: 1 for name in ("p50", "p95", "p99", "longest", "truncated")} | {"max_length": 512}
-        out = self.bench("lengths").out
+        out = self.context("lengths").out
         (out / "lengths.json").write_text("{}")
         self.lengths = work.store.publish(LengthStats, "lengths", out, counts, {})
 
-    def bench(self, name: str) -> Bench:
+    def context(self, name: str) -> StageContext:
         out, scratch = self.folder / f"{name}-out", self.folder / f"{name}-scratch"
         out.mkdir()
         scratch.mkdir()
-        return Bench(self.work, name, out, scratch)
+        return StageContext(self.work, name, out, scratch)
 
     def _published(self, kind: Any, stage: Any, *given: Any) -> Any:
-        bench = self.bench(kind.suffix)
-        return self.work.store.publish(kind, kind.suffix, bench.out, stage.body(bench, *given), {})
+        context = self.context(kind.suffix)
+        return self.work.store.publish(kind, kind.suffix, context.out, stage.body(context, *given), {})
 
 
 def _kept(task: EnvironmentSpec, row: dict[str, Any]) -> str:
@@ -87,20 +87,20 @@ def _kept(task: EnvironmentSpec, row: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def made(work: Work, chain_sum: EnvironmentSpec, tmp_path: Path) -> Made:
+def made(work: RunContext, chain_sum: EnvironmentSpec, tmp_path: Path) -> Made:
     return Made(work, chain_sum, tmp_path)
 
 
-def weights(bench: Bench) -> dict[str, Any]:
+def weights(context: StageContext) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    return load_file(bench.out / "model.safetensors")
+    return load_file(context.out / "model.safetensors")
 
 
-def same_training(one: Bench, other: Bench, names: tuple[str, ...], steps: int) -> None:
+def same_training(one: StageContext, other: StageContext, names: tuple[str, ...], steps: int) -> None:
     import torch
 
-    logs = [json.loads((bench.out / "log.json").read_text()) for bench in (one, other)]
+    logs = [json.loads((context.out / "log.json").read_text()) for context in (one, other)]
     assert [len(log) for log in logs] == [steps, steps]
     for name in names:
         assert [entry[name] for entry in logs[1]] == pytest.approx([entry[name] for entry in logs[0]], rel=1e-3), name
@@ -108,16 +108,16 @@ def same_training(one: Bench, other: Bench, names: tuple[str, ...], steps: int) 
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4)
-    learned = [(bench.out / "learned.jsonl").read_text() for bench in (one, other)]
+    learned = [(context.out / "learned.jsonl").read_text() for context in (one, other)]
     assert sorted(learned[0].splitlines()) == sorted(learned[1].splitlines())
 
 
 def test_sft_in_two_processes_has_the_losses_of_one(made: Made):
     given = made.base, made.kept, made.lengths, 0
     spec = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
-    one, two = made.bench("one"), made.bench("two")
-    alone = spec.model_copy(update={"processes": 1, "batch_size": 8})
-    counts = on_processes(alone, train_sft, one, alone, *given)
+    one, two = made.context("one"), made.context("two")
+    exclusive = spec.model_copy(update={"processes": 1, "batch_size": 8})
+    counts = on_processes(exclusive, train_sft, one, exclusive, *given)
     assert on_processes(spec, train_sft, two, spec, *given) == counts
     same_training(one, two, ("loss", "mean_token_accuracy"), steps=3)
 
@@ -125,10 +125,10 @@ def test_sft_in_two_processes_has_the_losses_of_one(made: Made):
 def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, chain_sum: EnvironmentSpec):
     given = made.base, chain_sum, made.questions, 0
     spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=3)
-    one, two = made.bench("one"), made.bench("two")
-    alone = spec.model_copy(update={"processes": 1, "batch_size": 8})
+    one, two = made.context("one"), made.context("two")
+    exclusive = spec.model_copy(update={"processes": 1, "batch_size": 8})
     with counted() as here:
-        counts = on_processes(alone, puppets, one, alone, *given)
+        counts = on_processes(exclusive, puppets, one, exclusive, *given)
     with counted() as there:
         assert on_processes(spec, puppets, two, spec, *given) == counts
     same_training(one, two, ("loss", "reward", "entropy"), steps=3)
@@ -140,7 +140,7 @@ def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, chain_sum: Envi
 def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(made: Made, chain_sum: EnvironmentSpec):
     given = made.base, chain_sum, made.questions, 0
     spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=4)
-    whole, lost = made.bench("whole"), made.bench("lost")
+    whole, lost = made.context("whole"), made.context("lost")
     on_processes(spec, puppets, whole, spec, *given)
     with pytest.raises(Stop, match="GRPO lost the environment: the server is away"):
         on_processes(spec, second_loses_its_server, lost, spec, *given)
@@ -150,11 +150,13 @@ def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(
     assert (lost.out / "log.json").read_text() == (whole.out / "log.json").read_text()
 
 
-def test_too_few_places_for_all_processes_are_told_before_any_is_started(chain_sum: EnvironmentSpec, bench: Bench):
+def test_too_few_places_for_all_processes_are_told_before_any_is_started(
+    chain_sum: EnvironmentSpec, context: StageContext
+):
     nothing: Any = None
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         servers = StandingServers({"reasoning_gym": EnvironmentServer(url=url, patience=1.0)}, None)
-        few = Bench(Work(bench.work.store, servers), bench.key, bench.out, bench.scratch)
+        few = StageContext(RunContext(context.work.store, servers), context.key, context.out, context.scratch)
         with pytest.raises(Stop, match=r"plays 8 rollouts at once .* grants 3 sessions"):
             grpo.body(few, GrpoSpec(processes=4, batch_size=2, gradient_accumulation=1), nothing, chain_sum, nothing, 0)
     assert not list(few.scratch.iterdir())
@@ -163,23 +165,25 @@ def test_too_few_places_for_all_processes_are_told_before_any_is_started(chain_s
 # --- what they say, and how they end ----------------------------------------------------------------------------------
 
 
-def test_what_the_first_process_says_is_said_here_and_all_are_counted(bench: Bench, capfd: pytest.CaptureFixture[str]):
+def test_what_the_first_process_says_is_said_here_and_all_are_counted(
+    context: StageContext, capfd: pytest.CaptureFixture[str]
+):
     with counted() as counts:
-        assert on_processes(SPEC, talkative, bench) == {"rank": 0}
+        assert on_processes(SPEC, talkative, context) == {"rank": 0}
     assert counts == {"episodes": 4}
     assert "I am 0." in (said := capfd.readouterr().out)
     assert "I am 1." not in said
 
 
-def test_what_one_process_raises_ends_all_and_is_raised_here_with_its_cause(bench: Bench):
+def test_what_one_process_raises_ends_all_and_is_raised_here_with_its_cause(context: StageContext):
     with pytest.raises(Stop, match="second one is in trouble") as stopped:
-        on_processes(SPEC, second_stops, bench)
+        on_processes(SPEC, second_stops, context)
     assert isinstance(stopped.value.__cause__, SessionLost)
 
 
-def test_a_process_that_is_killed_is_told_with_the_end_of_the_log(bench: Bench):
+def test_a_process_that_is_killed_is_told_with_the_end_of_the_log(context: StageContext):
     with pytest.raises(ProcessDied, match="Signal 9"):
-        on_processes(SPEC, second_is_killed, bench)
+        on_processes(SPEC, second_is_killed, context)
 
 
 def test_the_processes_end_with_the_stage_though_it_is_killed(tmp_path: Path):
@@ -193,7 +197,9 @@ def test_the_processes_end_with_the_stage_though_it_is_killed(tmp_path: Path):
     _until(lambda: not any(Path(f"/proc/{path.read_text()}").exists() for path in noted))
 
 
-def test_on_several_machines_each_is_started_by_the_command_that_is_told(bench: Bench, tmp_path: Path, capfd: Any):
+def test_on_several_machines_each_is_started_by_the_command_that_is_told(
+    context: StageContext, tmp_path: Path, capfd: Any
+):
     """Two of them, which are this one."""
     import socket
     import threading
@@ -214,7 +220,7 @@ def test_on_several_machines_each_is_started_by_the_command_that_is_told(bench: 
         main_process_ip="127.0.0.1",
         main_process_port=port,
     ).to_yaml_file(str(config))
-    job = bench.scratch / "job.pickle"
+    job = context.scratch / "job.pickle"
 
     def other_machine() -> None:
         _until(job.exists)
@@ -223,7 +229,7 @@ def test_on_several_machines_each_is_started_by_the_command_that_is_told(bench: 
     other = threading.Thread(target=other_machine)
     other.start()
     spec = SPEC.model_copy(update={"accelerate_config": config})
-    assert on_processes(spec, together, bench) == {"ranks": [0, 1]}
+    assert on_processes(spec, together, context) == {"ranks": [0, 1]}
     other.join()
     assert "--machine_rank N" in capfd.readouterr().out
 
@@ -237,12 +243,12 @@ def test_on_several_machines_each_is_started_by_the_command_that_is_told(bench: 
         ("{compute_environment: LOCAL_MACHINE, distributed_type: DEEPSPEED}", "DeepSpeed|GPU"),
     ],
 )
-def test_a_configuration_that_cannot_be_had_here_is_told_up_front(text: str | None, says: str, bench: Bench):
-    config = bench.scratch / "config.yaml"
+def test_a_configuration_that_cannot_be_had_here_is_told_up_front(text: str | None, says: str, context: StageContext):
+    config = context.scratch / "config.yaml"
     if text:
         config.write_text(text)
     with pytest.raises(Stop, match=says):
-        on_processes(SPEC.model_copy(update={"accelerate_config": config}), talkative, bench)
+        on_processes(SPEC.model_copy(update={"accelerate_config": config}), talkative, context)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 
 from apprentice.tasks.artifacts.types import LengthStats, Questions
-from apprentice.tasks.engine.stage import Bench, Stage, stage
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import Stage, StageContext, stage
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.settings.stages import CollectSpec, LengthsSpec, TeacherSpec, Window
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -18,10 +18,10 @@ runs: list[dict[str, Any]] = []
 
 
 def toy_stage(version: int = 1) -> Stage[Any, Questions]:
-    @stage(gives=Questions, version=version, title="toy")
-    def toy(bench: Bench, spec: LengthsSpec, given: LengthStats, seed: int) -> dict[str, Any]:
+    @stage(produces=Questions, version=version, title="toy")
+    def toy(context: StageContext, spec: LengthsSpec, given: LengthStats, seed: int) -> dict[str, Any]:
         runs.append({"spec": spec, "given": given, "seed": seed, "version": version})
-        (bench.out / "data.jsonl").write_text(json.dumps({"margin": spec.margin, "run": len(runs)}) + "\n")
+        (context.out / "data.jsonl").write_text(json.dumps({"margin": spec.margin, "run": len(runs)}) + "\n")
         return {"collect": spec.margin, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
 
     return toy
@@ -32,7 +32,7 @@ def input_artifact(revision: str = "a" * 40) -> LengthStats:
     return LengthStats(repository="local/toy-lengths", revision=revision, key="k", **counts)
 
 
-def run(work: Work, version: int = 1, margin: int = 1, revision: str = "a" * 40, seed: int = 0) -> Questions:
+def run(work: RunContext, version: int = 1, margin: int = 1, revision: str = "a" * 40, seed: int = 0) -> Questions:
     @flow
     def one() -> Questions:
         return toy_stage(version)(work, LengthsSpec(margin=margin), input_artifact(revision), seed)
@@ -40,7 +40,7 @@ def run(work: Work, version: int = 1, margin: int = 1, revision: str = "a" * 40,
     return one()
 
 
-def test_the_same_work_is_done_once_and_its_state_is_cached(work: Work):
+def test_the_same_work_is_done_once_and_its_state_is_cached(work: RunContext):
     before = len(runs)
     first, second = run(work), run(work)
     assert len(runs) == before + 1
@@ -48,7 +48,7 @@ def test_the_same_work_is_done_once_and_its_state_is_cached(work: Work):
     assert [entry.state for entry in work.log] == ["ran", "cached"]
 
 
-def test_under_another_title_it_is_the_same_work(work: Work):
+def test_under_another_title_it_is_the_same_work(work: RunContext):
     @flow
     def twice() -> list[Questions]:
         given = work, LengthsSpec(margin=1), input_artifact(), 0
@@ -63,7 +63,7 @@ def test_under_another_title_it_is_the_same_work(work: Work):
 
 
 @pytest.mark.parametrize("change", [{"margin": 2}, {"revision": "b" * 40}, {"version": 2}, {"seed": 1}])
-def test_a_changed_setting_input_or_version_misses_the_cache(work: Work, change: dict[str, Any]):
+def test_a_changed_setting_input_or_version_misses_the_cache(work: RunContext, change: dict[str, Any]):
     first = run(work)
     other = run(work, **change)
     assert other.key != first.key
@@ -87,7 +87,7 @@ def test_a_split_window_is_the_window(parts: int):
     assert max(part.size for part in split) - min(part.size for part in split) <= 1
 
 
-def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: Work):
+def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: RunContext):
     import shutil
 
     run(work)
@@ -97,7 +97,7 @@ def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(
     assert work.store.fetch(again).is_dir()
 
 
-def test_prefects_own_state_is_cached_on_the_second_run(work: Work):
+def test_prefects_own_state_is_cached_on_the_second_run(work: RunContext):
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.sorting import TaskRunSort
 
@@ -108,10 +108,10 @@ def test_prefects_own_state_is_cached_on_the_second_run(work: Work):
     assert (older.state_name, newest.state_name) == ("Completed", "Cached")
 
 
-def test_a_stage_that_fails_publishes_nothing_and_leaves_no_staging(work: Work):
-    @stage(gives=Questions, version=1, title="toy")
-    def failing(bench: Bench) -> dict[str, Any]:
-        (bench.out / "half.jsonl").write_text("{}\n")
+def test_a_stage_that_fails_publishes_nothing_and_leaves_no_staging(work: RunContext):
+    @stage(produces=Questions, version=1, title="toy")
+    def failing(context: StageContext) -> dict[str, Any]:
+        (context.out / "half.jsonl").write_text("{}\n")
         raise RuntimeError("midway")
 
     @flow
@@ -124,7 +124,7 @@ def test_a_stage_that_fails_publishes_nothing_and_leaves_no_staging(work: Work):
     assert not (work.store.root / "datasets").exists()
 
 
-def test_the_record_says_what_made_the_artifact(work: Work):
+def test_the_record_says_what_made_the_artifact(work: RunContext):
     made = run(work)
     record = json.loads((work.store.fetch(made) / "artifact.json").read_text())
     assert record["made_by"]["settings"]["spec"] == {"margin": 1, "multiple_of": 8}
@@ -133,8 +133,8 @@ def test_the_record_says_what_made_the_artifact(work: Work):
 
 
 def test_several_artifacts_under_one_argument_all_enter_the_key():
-    @stage(gives=Questions, version=1, title="toy")
-    def compared(bench: Bench, models: dict[str, Questions]) -> dict[str, Any]:
+    @stage(produces=Questions, version=1, title="toy")
+    def compared(context: StageContext, models: dict[str, Questions]) -> dict[str, Any]:
         raise AssertionError("not run here")
 
     one, other = (
@@ -148,7 +148,7 @@ def test_several_artifacts_under_one_argument_all_enter_the_key():
     assert compared.key(({"before": one, "after": other},), {}) != compared.key(({"before": other, "after": one},), {})
 
 
-def test_prefect_is_told_what_was_made_and_from_what(work: Work):
+def test_prefect_is_told_what_was_made_and_from_what(work: RunContext):
     made = run(work, seed=17)
     (told,) = until(lambda: materializations(work.store.address(Questions, made.key), made.revision))
     assert told["payload"]["key"] == made.key

@@ -62,9 +62,9 @@ def episode() -> Episode:
 
 
 def test_an_episode_goes_on_until_the_environment_ends_it(episode: Episode):
-    episode.hear(call("guess", {"number": 1}))
+    episode.step(call("guess", {"number": 1}))
     assert not episode.done
-    episode.hear(call("guess", '{"number": -3}'))
+    episode.step(call("guess", '{"number": -3}'))
     assert episode.done
     assert (episode.reward, episode.valid) == (1.0, True)
     assert [message["role"] for message in episode.messages] == [
@@ -80,17 +80,17 @@ def test_an_episode_goes_on_until_the_environment_ends_it(episode: Episode):
 def test_an_episode_ends_when_no_tool_is_called_or_the_turns_are_used_up(episode: Episode):
     for _ in range(3):
         assert not episode.done
-        episode.hear(call("guess", {"number": 0}))
+        episode.step(call("guess", {"number": 0}))
     assert episode.done
     silent = Episode(episode.environment, 1)
-    silent.hear({"role": "assistant", "content": "It is 1."})
+    silent.step({"role": "assistant", "content": "It is 1."})
     assert silent.done
     assert not silent.valid
 
 
 def test_a_broken_call_is_answered_with_its_error_and_spoils_the_format(episode: Episode):
-    episode.hear(call("guess", "{not json"))
-    episode.hear(call("shout", {}))
+    episode.step(call("guess", "{not json"))
+    episode.step(call("shout", {}))
     assert [message["content"][:9] for message in episode.messages if message["role"] == "tool"] == ["{'error':"] * 2
     assert episode.causes == ["malformed arguments", "unknown tool"]
     assert not episode.valid
@@ -98,7 +98,7 @@ def test_a_broken_call_is_answered_with_its_error_and_spoils_the_format(episode:
 
 def test_a_lost_server_is_not_turned_into_text(episode: Episode):
     with pytest.raises(SessionLost):
-        episode.hear(call("crash", {}))
+        episode.step(call("crash", {}))
 
 
 @pytest.mark.parametrize(

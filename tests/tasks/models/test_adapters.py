@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.breaker import SessionLost
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.adapters import adapter_arguments, merged, model_to_train
 from apprentice.tasks.models.checkpoints import load_model, save
@@ -34,17 +34,17 @@ def base(chain_sum, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trained(base: Path, work: Work, tmp_path: Path):
+def trained(base: Path, work: RunContext, tmp_path: Path):
     """Trains adapters in a scratch folder of that name, until it ends or fails; returns the bench and the trainer."""
     from datasets import Dataset
     from transformers import set_seed
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    def run(name: str, reward: Letters) -> tuple[Bench, Any]:
-        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
-        bench.out.mkdir(exist_ok=True)
-        bench.scratch.mkdir(exist_ok=True)
+    def run(name: str, reward: Letters) -> tuple[StageContext, Any]:
+        context = StageContext(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        context.out.mkdir(exist_ok=True)
+        context.scratch.mkdir(exist_ok=True)
         set_seed(0)
         tokenizer = load_tokenizer(base)
         rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(40)]
@@ -54,7 +54,7 @@ def trained(base: Path, work: Work, tmp_path: Path):
             train_dataset=Dataset.from_list(rows),
             reward_funcs=reward,  # type: ignore[arg-type]
             args=GRPOConfig(
-                **{**arguments(bench, LORA, 0, "grpo"), "report_to": "none"},
+                **{**arguments(context, LORA, 0, "grpo"), "report_to": "none"},
                 max_steps=STEPS,
                 num_generations=4,
                 max_completion_length=8,
@@ -62,11 +62,11 @@ def trained(base: Path, work: Work, tmp_path: Path):
             ),
             **adapter_arguments(LORA.lora),
         )
-        train(bench, "GRPO steps", trainer, STEPS)
-        keep_log(bench, trainer, {"reward": "reward"})
+        train(context, "GRPO steps", trainer, STEPS)
+        keep_log(context, trainer, {"reward": "reward"})
         assert LORA.lora is not None
-        save(merged(trainer.model, base, LORA.lora), tokenizer, bench.out)
-        return bench, trainer
+        save(merged(trainer.model, base, LORA.lora), tokenizer, context.out)
+        return context, trainer
 
     return run
 
@@ -74,10 +74,10 @@ def trained(base: Path, work: Work, tmp_path: Path):
 def test_what_is_published_are_whole_weights_that_say_what_the_adapters_said(trained, base: Path):
     import torch
 
-    bench, trainer = trained("whole", Letters())
-    before, after = (dict(load_model(folder).named_parameters()) for folder in (base, bench.out))
+    context, trainer = trained("whole", Letters())
+    before, after = (dict(load_model(folder).named_parameters()) for folder in (base, context.out))
     assert before.keys() == after.keys(), "nothing is left of the adapters"
-    assert not (bench.out / "adapter_config.json").exists()
+    assert not (context.out / "adapter_config.json").exists()
     assert {weight.dtype for weight in after.values()} == {torch.float32}
     changed = {name.split(".")[-2] for name, weight in after.items() if not torch.equal(weight, before[name])}
     assert changed == {"q_proj", "v_proj"}
@@ -85,12 +85,12 @@ def test_what_is_published_are_whole_weights_that_say_what_the_adapters_said(tra
 
     ids = torch.arange(40).view(2, 20)
     with torch.no_grad():
-        spoken = load_model(bench.out).eval()(ids).logits
+        spoken = load_model(context.out).eval()(ids).logits
         adapted = trainer.model.eval()(input_ids=ids).logits
         plain = load_model(base).eval()(ids).logits
     torch.testing.assert_close(spoken, adapted)
     assert not torch.allclose(spoken, plain)
-    config = json.loads((bench.out / "config.json").read_text())
+    config = json.loads((context.out / "config.json").read_text())
     assert "quantization_config" not in config
 
 

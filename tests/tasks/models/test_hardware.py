@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.hardware import Machine, check_training, this_machine
 from apprentice.tasks.reporting.errors import Stop
@@ -54,10 +54,12 @@ def test_a_notebook_is_known_by_its_shell(monkeypatch: pytest.MonkeyPatch):
     assert this_machine().notebook
 
 
-def test_the_stages_look_before_they_load(bench: Bench, chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch):
+def test_the_stages_look_before_they_load(
+    context: StageContext, chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, "peft", None)
     nothing: Any = None
     with pytest.raises(Stop, match=r"sft.lora needs peft"):
-        sft.body(bench, SftSpec(lora=LoraSpec()), nothing, nothing, nothing, 0)
+        sft.body(context, SftSpec(lora=LoraSpec()), nothing, nothing, nothing, 0)
     with pytest.raises(Stop, match=r"grpo.lora needs peft"):
-        grpo.body(bench, GrpoSpec(lora=LoraSpec()), nothing, chain_sum, nothing, 0)
+        grpo.body(context, GrpoSpec(lora=LoraSpec()), nothing, chain_sum, nothing, 0)

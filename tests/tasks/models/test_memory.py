@@ -9,11 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.artifacts.types import Artifact
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.models.memory import told_when_full, ways_out
+from apprentice.tasks.models.memory import explain_oom, memory_remedies
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of, is_full
 from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
@@ -33,8 +33,8 @@ class Activations:
 def step_that_fails(spec: Any, raised: Any = None, made: Any = lambda _: None) -> Any:
     """A stage's body that fails as the device's allocator does, or as the machine's really does."""
 
-    @told_when_full("grpo")
-    def body(bench: Any, spec: Any) -> None:
+    @explain_oom("grpo")
+    def body(context: Any, spec: Any) -> None:
         import torch
 
         activations = Activations()
@@ -85,22 +85,22 @@ def test_another_failure_is_left_alone():
     assert str(step_that_fails(GrpoSpec(), Stop("no server", "start it")).value) == "no server\n→ start it"
 
 
-class FullBench(Bench):
+class FullBench(StageContext):
     """Memory runs out as soon as a model is looked for."""
 
     def fetch(self, artifact: Artifact) -> Path:
         raise cuda_is_full()
 
 
-def test_each_stage_that_loads_a_model_names_its_own_settings(chain_sum, work: Work, tmp_path: Path):
-    bench, nothing = FullBench(work, "0" * 20, tmp_path, tmp_path), cast(Any, None)
+def test_each_stage_that_loads_a_model_names_its_own_settings(chain_sum, work: RunContext, tmp_path: Path):
+    context, nothing = FullBench(work, "0" * 20, tmp_path, tmp_path), cast(Any, None)
     with pytest.raises(Stop, match=r"1\. sft\.batch_size=2 and sft\.gradient_accumulation=4"):
-        sft.body(bench, SftSpec(), nothing, nothing, nothing, 0)
+        sft.body(context, SftSpec(), nothing, nothing, nothing, 0)
     with pytest.raises(Stop, match=r"1\. grpo\.gradient_checkpointing=true"):
-        grpo.body(bench, GrpoSpec(), nothing, chain_sum, nothing, 0)
+        grpo.body(context, GrpoSpec(), nothing, chain_sum, nothing, 0)
     untrained = cast(Any, SimpleNamespace(stage="base"))
     with pytest.raises(Stop, match=r"1\. evaluate\.batch_size=32"):
-        evaluate.body(bench, EvaluateSpec(), untrained, chain_sum, nothing, 0)
+        evaluate.body(context, EvaluateSpec(), untrained, chain_sum, nothing, 0)
 
 
 def test_what_ran_out_behind_another_error_is_found():
@@ -116,7 +116,7 @@ def test_what_ran_out_behind_another_error_is_found():
 
 def test_the_settings_come_in_order_from_the_recipes_own_values():
     spec = GrpoSpec(batch_size=8, gradient_accumulation=2, max_completion_length=256, num_generations=4)
-    assert [way.partition(" (")[0] for way in ways_out("grpo", spec, gpus=1)] == [
+    assert [way.partition(" (")[0] for way in memory_remedies("grpo", spec, gpus=1)] == [
         "grpo.batch_size=4 and grpo.gradient_accumulation=4",
         "grpo.gradient_checkpointing=true",
         "grpo.bf16=true",
@@ -129,7 +129,7 @@ def test_the_settings_come_in_order_from_the_recipes_own_values():
 
 def test_what_changes_nothing_that_is_learned_comes_first():
     spec = GrpoSpec(batch_size=8, generation=GenerationSpec(engine="vllm"))
-    assert [way.partition("=")[0] for way in ways_out("grpo", spec, gpus=1, liger=True)] == [
+    assert [way.partition("=")[0] for way in memory_remedies("grpo", spec, gpus=1, liger=True)] == [
         "grpo.generation.gpu_memory_utilization",
         "grpo.generation.enable_sleep_mode",
         "grpo.liger",
@@ -140,36 +140,36 @@ def test_what_changes_nothing_that_is_learned_comes_first():
         "grpo.max_completion_length",
         "grpo.gradient_accumulation",
     ]
-    assert not any("liger" in way for way in ways_out("grpo", spec, gpus=0, liger=True))
+    assert not any("liger" in way for way in memory_remedies("grpo", spec, gpus=0, liger=True))
 
 
 def test_no_recipe_is_advised_that_its_own_checks_refuse():
     spec = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=8, held_out=HeldOut(questions=6))
-    assert ways_out("grpo", spec, 0)[0].startswith("grpo.batch_size=2 and grpo.gradient_accumulation=4 (")
+    assert memory_remedies("grpo", spec, 0)[0].startswith("grpo.batch_size=2 and grpo.gradient_accumulation=4 (")
     two = GrpoSpec(batch_size=1, gradient_accumulation=2, num_generations=2)
-    assert not any("gradient_accumulation" in way for way in ways_out("grpo", two, 0))
+    assert not any("gradient_accumulation" in way for way in memory_remedies("grpo", two, 0))
 
 
 def test_only_what_can_still_be_changed_is_named():
     small = {"gradient_checkpointing": True, "bf16": True, "gradient_accumulation": 1}
     qlora = GrpoSpec(batch_size=1, processes=2, lora=LoraSpec(quantized=True), max_completion_length=1, **small)
-    assert ways_out("grpo", qlora, gpus=1) == []
+    assert memory_remedies("grpo", qlora, gpus=1) == []
     on_a_processor = SftSpec(batch_size=1, lora=LoraSpec(), **small)
-    assert ways_out("sft", on_a_processor, gpus=0) == []
+    assert memory_remedies("sft", on_a_processor, gpus=0) == []
 
 
 @pytest.mark.parametrize(("size", "smaller", "more"), [(8, 4, 4), (6, 3, 4), (5, 1, 10), (9, 3, 6)])
 def test_a_smaller_batch_makes_the_same_step(size: int, smaller: int, more: int):
     spec = SftSpec(batch_size=size, gradient_accumulation=2)
     assert smaller * more == size * 2
-    assert ways_out("sft", spec, gpus=0)[0].startswith(
+    assert memory_remedies("sft", spec, gpus=0)[0].startswith(
         f"sft.batch_size={smaller} and sft.gradient_accumulation={more} ("
     )
 
 
 def test_generations_share_of_the_device_is_named_where_it_has_one():
     def ways(generation: GenerationSpec) -> list[str]:
-        return [way for way in ways_out("grpo", GrpoSpec(generation=generation), 1) if "generation." in way]
+        return [way for way in memory_remedies("grpo", GrpoSpec(generation=generation), 1) if "generation." in way]
 
     assert ways(GenerationSpec()) == []
     assert ways(GenerationSpec(engine="vllm", mode="server")) == []
@@ -180,7 +180,7 @@ def test_generations_share_of_the_device_is_named_where_it_has_one():
     batching = GenerationSpec(engine="continuous_batching", gpu_memory_utilization=0.2)
     assert [way.partition(" (")[0] for way in ways(batching)] == ["grpo.generation.gpu_memory_utilization=0.1"]
     vllm = GrpoSpec(generation=GenerationSpec(engine="vllm"))
-    assert not any("quantized" in way for way in ways_out("grpo", vllm, 1)), "vLLM takes no weights of 4 bits"
+    assert not any("quantized" in way for way in memory_remedies("grpo", vllm, 1)), "vLLM takes no weights of 4 bits"
 
 
 def test_every_setting_that_is_named_makes_a_recipe():
@@ -188,7 +188,7 @@ def test_every_setting_that_is_named_makes_a_recipe():
     import yaml
 
     spec = GrpoSpec(batch_size=8, generation=GenerationSpec(engine="continuous_batching"))
-    for way in ways_out("grpo", spec, gpus=1):
+    for way in memory_remedies("grpo", spec, gpus=1):
         changed = spec.model_dump(mode="json")
         for setting in way.partition(" (")[0].split(" and "):
             path, _, value = setting.partition("=")
@@ -202,7 +202,7 @@ def test_every_setting_that_is_named_makes_a_recipe():
 
 
 def test_an_evaluation_plays_smaller_batches():
-    assert ways_out("evaluate", EvaluateSpec(batch_size=64), 0) == [
+    assert memory_remedies("evaluate", EvaluateSpec(batch_size=64), 0) == [
         "evaluate.batch_size=32 (the same answers, in smaller batches)"
     ]
-    assert ways_out("evaluate", EvaluateSpec(batch_size=1), 0) == []
+    assert memory_remedies("evaluate", EvaluateSpec(batch_size=1), 0) == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.engine.stage import Bench
+from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import build_tokenizer
@@ -14,7 +14,7 @@ from tests.tasks.test_one_prompt import tiny_model
 
 
 @pytest.fixture
-def trained(chain_sum, bench: Bench):
+def trained(chain_sum, context: StageContext):
     """Trains three steps with these settings, from the same weights."""
     import torch
     from datasets import Dataset
@@ -33,13 +33,13 @@ def trained(chain_sum, bench: Bench):
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
             args=SFTConfig(
-                **{**arguments(bench, spec, 0, "sft"), "report_to": "none", "save_strategy": "no"},
+                **{**arguments(context, spec, 0, "sft"), "report_to": "none", "save_strategy": "no"},
                 max_steps=3,
                 assistant_only_loss=True,
             ),
         )
-        train(bench, "SFT steps", trainer, 3)
-        save(trainer.model, tokenizer, bench.out)
+        train(context, "SFT steps", trainer, 3)
+        save(trainer.model, tokenizer, context.out)
         return trainer
 
     return run
@@ -49,7 +49,7 @@ def losses(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_bf16_computes_over_weights_in_fp32_and_a_checkpoint_in_fp32(trained, bench: Bench):
+def test_bf16_computes_over_weights_in_fp32_and_a_checkpoint_in_fp32(trained, context: StageContext):
     import torch
     from safetensors.torch import load_file
 
@@ -59,11 +59,11 @@ def test_bf16_computes_over_weights_in_fp32_and_a_checkpoint_in_fp32(trained, be
     assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
     moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.dim()]
     assert {value.dtype for value in moments} == {torch.float32}
-    published = load_file(bench.out / "model.safetensors")
+    published = load_file(context.out / "model.safetensors")
     assert {weight.dtype for weight in published.values()} == {torch.float32}
     fine = [weight for weight in published.values() if not torch.equal(weight, weight.bfloat16().float())]
     assert fine, "weights that went through bf16 would be equal to their rounding"
-    assert {weight.dtype for weight in load_model(bench.out).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load_model(context.out).parameters()} == {torch.float32}
 
 
 def test_gradient_checkpointing_recomputes_and_changes_no_loss(trained):

@@ -24,7 +24,7 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.inspect_run import records_of, run_inspect
@@ -131,7 +131,7 @@ def test_a_perfect_player_scores_everything_and_the_log_is_kept(
 def test_inspect_and_our_own_evaluation_leave_the_same_records(
     task: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path, samples: int
 ):
-    ours: list[Examined] = []
+    ours: list[EvaluatedEpisode] = []
     with EnvironmentPool(task, server, 8) as pool:
         rows = rows_of(pool, range(20))
         play_alone(pool, plays_of(rows, samples), Says(plays(task, 0.4)), PROTOCOLS["parity"], ours.append)

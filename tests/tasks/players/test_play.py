@@ -7,7 +7,7 @@ import pytest
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Examined
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.play import Play, play_batched, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.settings.stages import EvaluateSpec
@@ -38,8 +38,8 @@ class Counting:
         return [call("guess", {"number": turn}) for turn in turns]
 
 
-def played(seeds: list[int], size: int) -> tuple[list[Examined], list[int]]:
-    records: list[Examined] = []
+def played(seeds: list[int], size: int) -> tuple[list[EvaluatedEpisode], list[int]]:
+    records: list[EvaluatedEpisode] = []
     counting = Counting()
     pool: Any = Places(size)
     plays = [Play(place, seed, "Which number?", 0) for place, seed in enumerate(seeds)]
@@ -98,8 +98,8 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
 
     asked = [(1, 0), (1, 1), (2, 0), (3, 0)]
     together = model.reply([episode(*each) for each in asked])
-    alone = [model.reply([episode(*each)])[0] for each in reversed(asked)]
-    assert together == alone[::-1]
+    exclusive = [model.reply([episode(*each)])[0] for each in reversed(asked)]
+    assert together == exclusive[::-1]
     assert len({str(message) for message in together}) == len(asked), "samples differ, also of one question"
 
 

@@ -11,8 +11,8 @@ from prefect import flow
 from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.engine.stage import Bench, stage
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.errors import BudgetReached, ProcessDied, Stop, TeacherAway, TeacherFailed
 from apprentice.tasks.reporting.failures import failure_of
 
@@ -62,13 +62,13 @@ def test_a_failure_that_was_put_into_words_is_known_by_its_cause():
     assert failure_of(stopped.value).boundary == "environment"
 
 
-def tried(work: Work, *errors: Exception) -> int:
+def tried(work: RunContext, *errors: Exception) -> int:
     """How often a stage is begun that meets these errors one after another; then it works."""
     met = list(errors)
     begun: list[None] = []
 
-    @stage(gives=Questions, version=1, title="unsteady")
-    def unsteady(bench: Bench, which: str) -> dict[str, int]:
+    @stage(produces=Questions, version=1, title="unsteady")
+    def unsteady(context: StageContext, which: str) -> dict[str, int]:
         begun.append(None)
         if met:
             raise met.pop(0)
@@ -86,7 +86,7 @@ def tried(work: Work, *errors: Exception) -> int:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_stage_is_tried_again_only_after_what_a_retry_may_mend(work: Work):
+def test_a_stage_is_tried_again_only_after_what_a_retry_may_mend(work: RunContext):
     assert tried(work, ServerFailed("its port was taken"), ServerFailed("again")) == 3
     assert tried(work, hub(403)) == 1
     assert tried(work, Stop("nothing was kept", "look")) == 1
@@ -95,6 +95,6 @@ def test_a_stage_is_tried_again_only_after_what_a_retry_may_mend(work: Work):
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_retries_are_counted_in_the_run_s_log(work: Work):
+def test_retries_are_counted_in_the_run_s_log(work: RunContext):
     tried(work, ServerFailed("once"))
     assert work.log[-1].counts["retries"] == 1

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.hardware import GenerationSpec
@@ -19,8 +19,8 @@ from apprentice.tasks.sft import _evaluation, sft_arguments
 
 
 @pytest.fixture
-def bench(work: Work, tmp_path: Path) -> Bench:
-    return Bench(work, "0" * 20, tmp_path / "out", tmp_path / "scratch")
+def context(work: RunContext, tmp_path: Path) -> StageContext:
+    return StageContext(work, "0" * 20, tmp_path / "out", tmp_path / "scratch")
 
 
 def test_an_argument_enters_the_key_only_where_it_is_given():
@@ -52,22 +52,22 @@ def test_what_trl_does_not_take_or_we_set_is_refused_with_what_to_do(args: dict[
     assert words in str(error.value)
 
 
-def test_what_is_given_reaches_trl(bench: Bench):
+def test_what_is_given_reaches_trl(context: StageContext):
     spec = GrpoSpec(args={"loss_type": "grpo", "epsilon_high": 0.28, "lr_scheduler_kwargs": {"power": 2}})
-    config = config_of("grpo", grpo_arguments(bench, spec, 0), spec.args)
+    config = config_of("grpo", grpo_arguments(context, spec, 0), spec.args)
     assert (config.loss_type, config.epsilon_high, config.lr_scheduler_kwargs) == ("grpo", 0.28, {"power": 2})
     sft = SftSpec(args={"weight_decay": 0.01})
-    assert config_of("sft", sft_arguments(bench, sft, 0, 64), sft.args).weight_decay == 0.01
+    assert config_of("sft", sft_arguments(context, sft, 0, 64), sft.args).weight_decay == 0.01
 
 
-def test_what_only_the_whole_config_can_refuse_is_said_in_a_line(bench: Bench):
+def test_what_only_the_whole_config_can_refuse_is_said_in_a_line(context: StageContext):
     spec = SftSpec(args={"optim": "no-such-optimizer"})
     with pytest.raises(Stop, match=r"TRL refuses sft\.args: .*no-such-optimizer") as stop:
-        config_of("sft", sft_arguments(bench, spec, 0, 64), spec.args)
+        config_of("sft", sft_arguments(context, spec, 0, 64), spec.args)
     assert len(str(stop.value).splitlines()) == 2
 
 
-def test_everything_that_we_set_is_refused_among_the_arguments(bench: Bench):
+def test_everything_that_we_set_is_refused_among_the_arguments(context: StageContext):
     """One that is set by us and by the recipe would reach TRL twice."""
     generations = [
         GenerationSpec(),
@@ -77,9 +77,9 @@ def test_everything_that_we_set_is_refused_among_the_arguments(bench: Bench):
     ]
     held_out = HeldOut(questions=4, every=10)
     for generation in generations:
-        own = grpo_arguments(bench, GrpoSpec(generation=generation, held_out=held_out), 0)
+        own = grpo_arguments(context, GrpoSpec(generation=generation, held_out=held_out), 0)
         assert [name for name in own if field_of("grpo", name) is None] == []
-    own = sft_arguments(bench, SftSpec(), 0, 64) | _evaluation(1, SftSpec())
+    own = sft_arguments(context, SftSpec(), 0, 64) | _evaluation(1, SftSpec())
     assert [name for name in own if field_of("sft", name) is None] == []
 
 

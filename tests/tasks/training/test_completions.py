@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.signals import HeldOut
-from apprentice.tasks.training.completions import COMPLETIONS, as_table, keep_said, last_groups, read_said
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.completions import COMPLETIONS, as_table, last_groups, log_completions, read_completions
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.held_out import evaluation, held_out_rows
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
@@ -23,21 +23,21 @@ from apprentice.tasks.training.watcher import watch
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.toy_training import small
 
-SPEC = small(max_steps=5, said_every=3, held_out=HeldOut(questions=8, every=2))
+SPEC = small(max_steps=5, log_completions_every=3, held_out=HeldOut(questions=8, every=2))
 HELD = range(100, 108)
 
 
 @pytest.fixture
-def kept(chain_sum, server, work: Work, tmp_path: Path) -> Callable[..., Bench]:
+def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., StageContext]:
     """Trains in a real environment by one of the ways, and holds questions out; interrupted in the step `cut`."""
     from datasets import Dataset
     from transformers import set_seed
     from trl.trainer.grpo_config import GRPOConfig
 
-    def run(way: str, name: str, cut: int = 0) -> Bench:
-        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
-        bench.out.mkdir(exist_ok=True)
-        bench.scratch.mkdir(exist_ok=True)
+    def run(way: str, name: str, cut: int = 0) -> StageContext:
+        context = StageContext(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        context.out.mkdir(exist_ok=True)
+        context.scratch.mkdir(exist_ok=True)
 
         class Cut(EnvironmentReward):
             def __call__(self, seed: Any, question: Any, **row: Any) -> list[float | None]:
@@ -51,15 +51,15 @@ def kept(chain_sum, server, work: Work, tmp_path: Path) -> Callable[..., Bench]:
             pool.open_all()
             questions = {seed: pool.environments[0].reset(seed=seed) for seed in [*range(20), *HELD]}
             tokenizer = build_tokenizer(chain_sum, list(questions.values()))
-            trainer_class, how = WAYS[way](instance, rollouts)
+            trainer_class, how = ROLLOUT_MODES[way](instance, rollouts)
             trainer = trainer_class(
                 model=tiny_model(tokenizer),
                 processing_class=tokenizer,
                 train_dataset=Dataset.from_list([row_of(way, instance, n, questions[n]) for n in range(20)]),
                 eval_dataset=held_out_rows(chain_sum, [{"seed": n, "question": questions[n]} for n in HELD], way),
-                reward_funcs=Cut(SPEC, Asked(bench.scratch / "asked.jsonl"), rollouts),
+                reward_funcs=Cut(SPEC, TrainedQuestions(context.scratch / "asked.jsonl"), rollouts),
                 args=GRPOConfig(
-                    **{**arguments(bench, SPEC, 0, "grpo"), "report_to": "none"},
+                    **{**arguments(context, SPEC, 0, "grpo"), "report_to": "none"},
                     **evaluation(SPEC),
                     max_steps=SPEC.max_steps,
                     num_generations=SPEC.num_generations,
@@ -69,18 +69,18 @@ def kept(chain_sum, server, work: Work, tmp_path: Path) -> Callable[..., Bench]:
                 **how,
             )
             watch(trainer, SPEC.signals)
-            said = keep_said(bench, trainer, rollouts, SPEC)
-            train(bench, "GRPO steps", trainer, SPEC.max_steps)
-            said.publish(bench.out)
-        return bench
+            said = log_completions(context, trainer, rollouts, SPEC)
+            train(context, "GRPO steps", trainer, SPEC.max_steps)
+            said.publish(context.out)
+        return context
 
     return run
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_the_first_the_last_and_every_so_many_logs_leave_a_group_and_none_is_kept_twice(kept, way: str):
     whole = kept(way, "whole")
-    rows = read_said(whole.out)
+    rows = read_completions(whole.out)
     assert [row["step"] for row in rows] == [1] * 4 + [3] * 4 + [5] * 4
     for step in (1, 3, 5):
         assert len({(row["seed"], row["question"]) for row in rows if row["step"] == step}) == 1, "a group's question"
@@ -94,17 +94,17 @@ def test_the_first_the_last_and_every_so_many_logs_leave_a_group_and_none_is_kep
     assert (kept(way, "again").out / COMPLETIONS).read_bytes() == (whole.out / COMPLETIONS).read_bytes()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_what_is_held_out_is_asked_and_not_learned_from(kept, way: str):
-    bench = kept(way, "whole")
-    asked = dict(Asked(bench.scratch / "asked.jsonl").items())
+    context = kept(way, "whole")
+    asked = dict(TrainedQuestions(context.scratch / "asked.jsonl").items())
     assert asked
     assert not set(asked) & set(HELD)
-    assert not {row["seed"] for row in read_said(bench.out)} & set(HELD)
+    assert not {row["seed"] for row in read_completions(context.out)} & set(HELD)
 
 
 def test_both_ways_keep_the_same_rows(kept):
-    one, other = (read_said(kept(way, way).out) for way in WAYS)
+    one, other = (read_completions(kept(way, way).out) for way in ROLLOUT_MODES)
     assert one == other
 
 

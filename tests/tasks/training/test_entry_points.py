@@ -11,11 +11,11 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Environment
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.tasks.test_one_prompt import tiny_model
@@ -78,7 +78,7 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
         pool.open_all()
         questions = {seed: pool.environments[0].reset(seed=seed) for seed in SEEDS}
         tokenizer = build_tokenizer(task, list(questions.values()))
-        trainer_class, given = WAYS[way](instance, rollouts)
+        trainer_class, given = ROLLOUT_MODES[way](instance, rollouts)
         rewards: list[float | None] = []
 
         class Reward(EnvironmentReward):
@@ -96,7 +96,7 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
             model=tiny_model(tokenizer),
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
-            reward_funcs=Reward(GrpoSpec(), Asked(folder / f"{way}.jsonl"), rollouts),
+            reward_funcs=Reward(GrpoSpec(), TrainedQuestions(folder / f"{way}.jsonl"), rollouts),
             args=GRPOConfig(
                 str(folder),
                 report_to="none",
@@ -121,14 +121,14 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
 
 
 def test_both_ways_give_the_same_ids_masks_and_rewards_where_one_answer_ends_it(chain_sum, server, tmp_path):
-    one, other = (rolled_out(way, chain_sum, server, tmp_path) for way in WAYS)
+    one, other = (rolled_out(way, chain_sum, server, tmp_path) for way in ROLLOUT_MODES)
     assert one == other
     assert 1.0 in one.rewards
     assert all(set(mask) == {1} for mask in one.tool_mask or [[]])
 
 
 def test_both_ways_give_the_same_ids_masks_and_rewards_over_several_turns(hinting, server, tmp_path):
-    one, other = (rolled_out(way, hinting, server, tmp_path) for way in WAYS)
+    one, other = (rolled_out(way, hinting, server, tmp_path) for way in ROLLOUT_MODES)
     assert one == other
     turns = {sum(a < b for a, b in zip([0, *mask], mask, strict=False)) for mask in one.tool_mask or []}
     assert turns == {1, 3}, "the questions were meant to take one turn and three"
@@ -137,7 +137,7 @@ def test_both_ways_give_the_same_ids_masks_and_rewards_over_several_turns(hintin
 
 
 def test_a_reply_that_would_not_fit_ends_the_episode_without_it(hinting, server, tmp_path):
-    one, other = (rolled_out(way, hinting, server, tmp_path, longest=60) for way in WAYS)
+    one, other = (rolled_out(way, hinting, server, tmp_path, longest=60) for way in ROLLOUT_MODES)
     assert one == other
     assert all(len(ids) <= 60 for ids in one.completion_ids)
     assert all(mask[-1] == 1 for mask in one.tool_mask or [])
@@ -149,14 +149,14 @@ def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
     with EnvironmentPool(chain_sum, server, size=1) as pool, Rollouts(pool) as rollouts:
         rollouts.begin([{"seed": 3, "question": "Another one?"}])
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
-        rollouts.hear({0: {"role": "assistant", "content": "", "tool_calls": [call]}})
+        rollouts.step({0: {"role": "assistant", "content": "", "tool_calls": [call]}})
         with pytest.raises(Stop, match="Under seed 3 the server asks another question"):
             rollouts.settle()
 
 
 def test_the_tools_are_those_of_the_environment(chain_sum, server):
     with EnvironmentPool(chain_sum, server, size=1) as pool, Rollouts(pool) as rollouts:
-        _, how = WAYS["environment_factory"](chain_sum.make(), rollouts)
+        _, how = ROLLOUT_MODES["environment_factory"](chain_sum.make(), rollouts)
     shown = how["environment_factory"]()
     assert tool_schemas(shown) == tool_schemas(chain_sum.make())
     assert shown.reset(question="What?", seed=3, prompt=[]) == "What?"

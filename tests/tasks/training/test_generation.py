@@ -9,14 +9,14 @@ from datasets import Dataset
 from pydantic import ValidationError
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.hardware import Machine
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
@@ -215,15 +215,15 @@ def test_continuous_batching_says_greedily_what_generate_says(tokenizer, tmp_pat
     assert len({tuple(ids) for ids in said[0]}) > 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_continuous_batching_plays_the_rollouts_that_generate_plays(way, tokenizer, chain_sum, server, tmp_path: Path):
     played = []
     for engine in (GenerationSpec(), BATCHING):
         with EnvironmentPool(chain_sum, server, size=4) as pool, Rollouts(pool) as rollouts:
             pool.open_all()
             rows = [row_of(way, chain_sum.make(), seed, pool.environments[0].reset(seed=seed)) for seed in (3, 3, 4, 4)]
-            trainer_class, given = WAYS[way](chain_sum.make(), rollouts)
-            reward = EnvironmentReward(GrpoSpec(), Asked(tmp_path / f"{engine.engine}.jsonl"), rollouts)
+            trainer_class, given = ROLLOUT_MODES[way](chain_sum.make(), rollouts)
+            reward = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / f"{engine.engine}.jsonl"), rollouts)
             settings = {**given, "reward_funcs": reward, "train_dataset": Dataset.from_list(rows)}
             trainer = trainer_of(tokenizer, tmp_path, engine, False, trainer_class, **settings)
             out = trainer._generate_and_score_completions(rows)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.local import digest
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import HeldOut
@@ -33,7 +33,7 @@ def spoiler(after: int) -> Any:
 
 
 @pytest.fixture
-def toy(work: Work, tmp_path: Path, chain_sum):
+def toy(work: RunContext, tmp_path: Path, chain_sum):
     def make(name: str, reward: Toy) -> Any:
         return run(work, tmp_path / name, chain_sum, HELD, reward, spoiler(after=4))
 

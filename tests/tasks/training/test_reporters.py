@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.training import reporters
@@ -55,10 +55,10 @@ def test_a_key_that_would_be_asked_for_in_mid_run_is_asked_for_before(monkeypatc
     check_reporters(["trackio", "wandb"])
 
 
-def test_the_trainer_is_told_who_and_every_project_bears_the_recipe_s_name(work: Work, tmp_path: Path):
-    sent = Work(work.store, work.servers, report_to=["wandb", "mlflow"])
-    bench = Bench(sent, "0123456789" * 2, tmp_path / "out", tmp_path / "scratch")
-    told = arguments(bench, SftSpec(), 3, "sft")
+def test_the_trainer_is_told_who_and_every_project_bears_the_recipe_s_name(work: RunContext, tmp_path: Path):
+    sent = RunContext(work.store, work.servers, report_to=["wandb", "mlflow"])
+    context = StageContext(sent, "0123456789" * 2, tmp_path / "out", tmp_path / "scratch")
+    told = arguments(context, SftSpec(), 3, "sft")
     assert told["report_to"] == ["wandb", "mlflow"]
     assert told["run_name"] == "sft toy seed 3 01234567"
     assert (os.environ["WANDB_PROJECT"], os.environ["MLFLOW_EXPERIMENT_NAME"]) == ("toy", "toy")

@@ -10,7 +10,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.signals import reward_of
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rewards import OWN_REWARD, EnvironmentReward, Stream, streams_of
@@ -70,7 +70,9 @@ class Ended(Rollouts):
 def told(folder: Path, instance: ToolEnvironment, environments: list[ToolEnvironment], **settings: Any) -> dict:
     """What GRPO is told, by the name of the metric."""
     spec = GrpoSpec(**settings)
-    first = EnvironmentReward(spec, Asked(folder / "asked.jsonl"), Ended(environments), streams_of(instance, spec))
+    first = EnvironmentReward(
+        spec, TrainedQuestions(folder / "asked.jsonl"), Ended(environments), streams_of(instance, spec)
+    )
     row = {"seed": range(len(environments)), "question": [""] * len(environments)}
     return {each.__name__: each(**row) for each in [first, *first.others()]}
 
@@ -117,7 +119,9 @@ def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_besid
     logged: dict[str, float] = {}
     game, lost = ended(1.0), ended(None)
     streams = streams_of(game, GrpoSpec())
-    first = EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), Ended([game, ended(0.5), lost]), streams)
+    first = EnvironmentReward(
+        GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), Ended([game, ended(0.5), lost]), streams
+    )
     first(seed=[1, 2, 3], question=["", "", ""], log_metric=logged.__setitem__)
     assert logged == {OWN_REWARD: 0.75}
     assert reward_of({"reward": 1.3, OWN_REWARD: 0.75}) == 0.75

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import HfApi, constants
 from pydantic import ValidationError
 
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.curves import project_in_trackio
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TrackioSpec
@@ -44,9 +44,9 @@ def test_a_training_whose_space_is_out_of_reach_goes_on_and_keeps_its_curves_in_
     assert names == {"sft toy seed 0 00000000"}
 
 
-def test_the_space_is_told_to_the_trainer_and_no_training_leaves_a_second_one(work: Work):
+def test_the_space_is_told_to_the_trainer_and_no_training_leaves_a_second_one(work: RunContext):
     assert trackio_arguments(work)["trackio_space_id"] is None
-    there = Work(work.store, work.servers, trackio=SPACE)
+    there = RunContext(work.store, work.servers, trackio=SPACE)
     told = trackio_arguments(there)
     assert (told["trackio_space_id"], told["trackio_static_space_id"]) == ("tester/curves", False)
     assert told["hub_private_repo"]

@@ -8,8 +8,8 @@ import pytest
 
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.local import digest
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
@@ -38,17 +38,17 @@ class Letters:
 
 
 @pytest.fixture
-def trained(chain_sum, work: Work, tmp_path: Path):
+def trained(chain_sum, work: RunContext, tmp_path: Path):
     """Trains in a scratch folder of that name, until it ends or fails; returns the bench."""
     from datasets import Dataset
     from transformers import set_seed
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    def run(name: str, reward: Letters) -> Bench:
-        bench = Bench(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
-        bench.out.mkdir(exist_ok=True)
-        bench.scratch.mkdir(exist_ok=True)
+    def run(name: str, reward: Letters) -> StageContext:
+        context = StageContext(work, "0" * 20, tmp_path / f"{name}-out", tmp_path / name)
+        context.out.mkdir(exist_ok=True)
+        context.scratch.mkdir(exist_ok=True)
         set_seed(0)
         tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
         rows = [{"prompt": [{"role": "user", "content": f"{n} + 1 ="}]} for n in range(40)]
@@ -58,23 +58,23 @@ def trained(chain_sum, work: Work, tmp_path: Path):
             train_dataset=Dataset.from_list(rows),
             reward_funcs=reward,  # type: ignore[arg-type]
             args=GRPOConfig(
-                **{**arguments(bench, SPEC, 0, "grpo"), "report_to": "none"},
+                **{**arguments(context, SPEC, 0, "grpo"), "report_to": "none"},
                 max_steps=STEPS,
                 num_generations=4,
                 max_completion_length=8,
                 chat_template_kwargs=TEMPLATE_ARGUMENTS,
             ),
         )
-        train(bench, "GRPO steps", trainer, STEPS)
-        keep_log(bench, trainer, {"reward": "reward"})
-        trainer.save_model(str(bench.out))
-        return bench
+        train(context, "GRPO steps", trainer, STEPS)
+        keep_log(context, trainer, {"reward": "reward"})
+        trainer.save_model(str(context.out))
+        return context
 
     return run
 
 
-def outcome(bench: Bench) -> tuple[str, Any]:
-    return digest(bench.out, "*.safetensors"), json.loads((bench.out / "log.json").read_text())
+def outcome(context: StageContext) -> tuple[str, Any]:
+    return digest(context.out, "*.safetensors"), json.loads((context.out / "log.json").read_text())
 
 
 def test_a_training_that_lost_its_environment_or_was_stopped_goes_on_as_if_nothing_had_been(trained, tmp_path: Path):

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.learned import Asked
+from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import WAYS, row_of
+from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.vllm_server import check_server
@@ -87,7 +87,7 @@ def by_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
     return turn
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ROLLOUT_MODES)
 @pytest.mark.parametrize("turns", ["one", "several"])
 def test_the_shared_question_of_a_group_makes_server_mode_safe(way, turns, by_server, chain_sum, server, tmp_path):
     """TRL asks for `all_prompts[::num_generations]`, n completions each, and deals them out in order (law 4).
@@ -108,12 +108,12 @@ def test_the_shared_question_of_a_group_makes_server_mode_safe(way, turns, by_se
             return [*tokenizer.encode(says(tokenizer.decode(ids))), tokenizer.eos_token_id]
 
         instance = task.make()
-        trainer_class, given = WAYS[way](instance, rollouts)
+        trainer_class, given = ROLLOUT_MODES[way](instance, rollouts)
         trainer = trainer_class(
             model=tiny_model(tokenizer),
             processing_class=tokenizer,
             train_dataset=Dataset.from_list([row_of(way, instance, *named) for named in questions.items()]),
-            reward_funcs=EnvironmentReward(GrpoSpec(), Asked(tmp_path / "asked.jsonl"), rollouts),
+            reward_funcs=EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), rollouts),
             args=GRPOConfig(
                 str(tmp_path),
                 report_to="none",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.artifacts.local import digest
-from apprentice.tasks.engine.stage import Bench
-from apprentice.tasks.engine.work import Work
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import GrpoSignals
 from apprentice.tasks.training.trainer import newest_checkpoint, step_of
@@ -18,14 +18,14 @@ from tests.tasks.toy_training import SMALL, Toy, left_by, run, small, variety
 
 
 @pytest.fixture
-def toy(work: Work, tmp_path: Path, chain_sum) -> Callable[..., Bench]:
-    def make(name: str, reward: Toy, *callbacks: Any, **settings: Any) -> Bench:
+def toy(work: RunContext, tmp_path: Path, chain_sum) -> Callable[..., StageContext]:
+    def make(name: str, reward: Toy, *callbacks: Any, **settings: Any) -> StageContext:
         return run(work, tmp_path / name, chain_sum, small(**settings), reward, *callbacks)
 
     return make
 
 
-def warned(work: Work) -> list[str]:
+def warned(work: RunContext) -> list[str]:
     """What was said so far, by the structured log."""
     lines = (work.store.root / "logs" / "toy.jsonl").read_text().splitlines()
     return [row["message"] for row in map(json.loads, lines) if row["levelname"] == "WARNING"]
@@ -39,7 +39,7 @@ def same_after(step: int) -> Toy:
 STOPS = {"signals": GrpoSignals(window=3, dead_groups=1.0, saturated="stop")}
 
 
-def test_a_saturated_training_ends_at_that_step_and_says_why(toy, work: Work):
+def test_a_saturated_training_ends_at_that_step_and_says_why(toy, work: RunContext):
     left = left_by(toy("whole", same_after(3), **STOPS))
     assert [entry["step"] for entry in left.log] == [1, 2, 3, 4, 5, 6]
     assert left.signals["signals"][0] | {"advice": ""} == {
@@ -53,7 +53,7 @@ def test_a_saturated_training_ends_at_that_step_and_says_why(toy, work: Work):
     assert sum("100% of the groups" in line for line in warned(work)) == 1
 
 
-def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: Work):
+def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: RunContext):
     warns = GrpoSignals(window=3, dead_groups=1.0)
     left = left_by(toy("whole", same_after(3), signals=warns))
     assert left.log[-1]["step"] == SMALL["max_steps"]
@@ -65,7 +65,7 @@ def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: Work):
     ("settings", "interrupted_at"),
     [(STOPS, [6]), ({"signals": GrpoSignals(window=3, dead_groups=1.0)}, [6, 3])],  # steps 6 and, resumed at 4, 7
 )
-def test_a_training_that_is_interrupted_says_the_same_and_says_it_once(toy, work: Work, settings, interrupted_at):
+def test_a_training_that_is_interrupted_says_the_same_and_says_it_once(toy, work: RunContext, settings, interrupted_at):
     whole = left_by(toy("whole", same_after(3), **settings))
     said = len(warned(work))
     for call in interrupted_at:
@@ -97,11 +97,11 @@ def overflow(step: int) -> Any:
     return Overflow()
 
 
-def is_finite(bench: Bench) -> bool:
+def is_finite(context: StageContext) -> bool:
     import torch
     from safetensors.torch import load_file
 
-    return all(bool(torch.isfinite(each).all()) for each in load_file(bench.out / "model.safetensors").values())
+    return all(bool(torch.isfinite(each).all()) for each in load_file(context.out / "model.safetensors").values())
 
 
 def test_a_gradient_that_is_no_number_ends_it_with_the_checkpoint_before(toy, tmp_path: Path):
@@ -117,11 +117,11 @@ def test_a_gradient_that_is_no_number_ends_it_with_the_checkpoint_before(toy, tm
 
 
 def test_a_gradient_that_is_no_number_is_left_out_where_the_recipe_only_warns(toy):
-    bench = toy("nan", Toy(), overflow(5), signals=GrpoSignals(nan="warn"))
-    left = left_by(bench)
+    context = toy("nan", Toy(), overflow(5), signals=GrpoSignals(nan="warn"))
+    left = left_by(context)
     assert left.log[-1]["step"] == left.signals["published_step"] == SMALL["max_steps"]
     assert [each["step"] for each in left.signals["signals"]] == [5]
-    assert is_finite(bench)
+    assert is_finite(context)
     assert [entry["step"] for entry in left.log if entry["loss"] is None] == [5]
 
 
@@ -145,7 +145,7 @@ def test_weights_that_are_no_numbers_are_never_published(toy, act):
         toy("broken", Toy(), learning_rate=1e38, signals=GrpoSignals(nan=act))
 
 
-def test_sft_stops_at_a_loss_that_is_no_number(bench: Bench, work: Work, chain_sum):
+def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunContext, chain_sum):
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -158,7 +158,7 @@ def test_sft_stops_at_a_loss_that_is_no_number(bench: Bench, work: Work, chain_s
 
     spec = SftSpec(learning_rate=1e38, warmup_steps=0, logging_steps=2, checkpoint_steps=2)
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
-    args = {**arguments(bench, spec, 0, "sft"), "report_to": "none"}
+    args = {**arguments(context, spec, 0, "sft"), "report_to": "none"}
     trainer = SFTTrainer(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
@@ -166,7 +166,7 @@ def test_sft_stops_at_a_loss_that_is_no_number(bench: Bench, work: Work, chain_s
         args=SFTConfig(**args, num_train_epochs=1),
     )
     watch(trainer, spec.signals)
-    train(bench, "SFT steps", trainer, 8)
+    train(context, "SFT steps", trainer, 8)
     assert trainer.state.global_step < 8
     with pytest.raises(Stop, match="no checkpoint from before"):
-        settle(bench, trainer, spec.signals)
+        settle(context, trainer, spec.signals)
