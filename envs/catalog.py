@@ -155,3 +155,12 @@ def policy_of(environment: str) -> Any:
     """The environment's `policy` module: `check(settings)` and `call(settings, messages, error_rate)`, the latter with
     the question's seed where the module says TAKES_SEED."""
     return importlib.import_module(f"apprentice.envs.{environment}.policy")
+
+
+def next_call(
+    environment: str, settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None
+) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the script's next turn. Raises ValueError for a question it does not know."""
+    policy = policy_of(environment)
+    known = {"seed": seed} if getattr(policy, "TAKES_SEED", False) else {}
+    return policy.call(settings, messages, error_rate, **known)

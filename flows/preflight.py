@@ -12,9 +12,9 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
-from apprentice.flows.cli.environments.check import Needs, answers, check
 from apprentice.flows.preflight_teacher import check_teacher
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.work import RunContext

@@ -1,29 +1,82 @@
-"""The rooms import in one direction only, and the flow imports quickly without torch."""
+"""Folders import in one direction only, without circles, and the flow imports quickly without torch.
+
+`python -m tests.test_rooms` prints the picture of the imports, which is also what a failure shows.
+"""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ORDER = ["envs", "tasks", "flows", "deployments"]
+ORDER = [
+    *("envs/wire", "envs", "envs/serving"),
+    *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
+    *("tasks/cards", "tasks/engine", "tasks/players", "tasks/training", "tasks"),
+    *("flows/recipe", "flows/runtime", "flows/pages", "flows", "flows/cli/environments", "flows/cli"),
+    "deployments",
+]
+"""Every folder imports from those before it only. A folder of one environment belongs to `envs`."""
 
 
-def imported_rooms(file: Path) -> set[str]:
-    names: list[str] = []
+def module_of(file: Path) -> str:
+    return "apprentice." + ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {
+    module_of(file): file for room in ("envs", "tasks", "flows", "deployments") for file in (ROOT / room).rglob("*.py")
+}
+
+
+def imports_of(file: Path) -> set[str]:
+    """The modules that a file imports anywhere in it, also within functions and for type checking only."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names.append(node.module or "")
-    return {name.split(".")[1] for name in names if name.startswith("apprentice.")}
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name for name in inner if name in FILES} or {node.module}
+    return found & FILES.keys()
 
 
-def test_a_room_imports_only_from_rooms_to_its_left():
-    for place, room in enumerate(ORDER):
-        for file in (ROOT / room).rglob("*.py"):
-            wrong = imported_rooms(file) - set(ORDER[: place + 1])
-            assert not wrong, f"{file.relative_to(ROOT)} imports {wrong}"
+def folder_of(module: str) -> str:
+    """The entry of ORDER that a module belongs to: the longest one that its path begins with."""
+    path = FILES[module].relative_to(ROOT).parent.as_posix()
+    return max((each for each in ORDER if path == each or path.startswith(f"{each}/")), key=len)
+
+
+def picture() -> dict[str, set[str]]:
+    """The folders that each folder imports from."""
+    folders: defaultdict[str, set[str]] = defaultdict(set)
+    for module, file in FILES.items():
+        folders[folder_of(module)] |= {folder_of(each) for each in imports_of(file)} - {folder_of(module)}
+    return folders
+
+
+def as_text() -> str:
+    drawn = picture()
+    return "\n".join(f"{folder:24} <- {', '.join(each for each in ORDER if each in drawn[folder])}" for folder in ORDER)
+
+
+def test_a_folder_imports_only_from_those_before_it():
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {each}"
+        for module, file in FILES.items()
+        for each in imports_of(file)
+        if ORDER.index(folder_of(each)) > ORDER.index(folder_of(module))
+    ]
+    assert not wrong, "\n".join([*wrong, "", as_text()])
+
+
+def test_no_files_import_one_another_in_a_circle():
+    graph = {module: imports_of(file) - {module} for module, file in FILES.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        raise AssertionError(f"{' → '.join(circle.args[1])}\n\n{as_text()}") from None
 
 
 def test_importing_the_flow_loads_neither_torch_nor_trl_nor_transformers():
@@ -31,3 +84,7 @@ def test_importing_the_flow_loads_neither_torch_nor_trl_nor_transformers():
     code = f"import sys, apprentice.flows.retrain; print(*{heavy} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == ""
+
+
+if __name__ == "__main__":
+    print(as_text())

@@ -5,9 +5,8 @@ In: the messages as the student would see them. Out: one call of a tool of the e
 
 from typing import Any
 
-from apprentice.envs.catalog import policy_of
+from apprentice.envs.catalog import next_call, policy_of
 from apprentice.envs.multi.env import Settings
-from apprentice.envs.serving.scripted_teacher import next_call
 
 TAKES_SEED = True
 """`call` is told the question's seed."""

@@ -1,0 +1,1 @@
+"""The servers' processes: our own, a container, the scripted teacher's endpoint."""

@@ -1,8 +1,6 @@
 """A scripted policy behind a local OpenAI-compatible endpoint: same client, same wire as a real teacher.
 
-Run: `python -m apprentice.envs.serving.scripted_teacher --environment reasoning_gym --settings '{"dataset": "chain_sum"}'`
-(prints its URL; ends with its standard input). Serves POST /v1/chat/completions, one tool call an answer; as text where
-the request names no tools.
+Run: `python -m apprentice.envs.serving.scripted_teacher --environment NAME --settings JSON` X
 """
 
 import argparse
@@ -16,17 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from apprentice.envs.catalog import policy_of
+from apprentice.envs.catalog import next_call, policy_of
 from apprentice.envs.serving.process import serve
-
-
-def next_call(
-    environment: str, settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None
-) -> tuple[str, dict[str, Any]]:
-    """The tool and the arguments of the script's next turn. Raises ValueError for a question it does not know."""
-    policy = policy_of(environment)
-    known = {"seed": seed} if getattr(policy, "TAKES_SEED", False) else {}
-    return policy.call(settings, messages, error_rate, **known)
 
 
 class Message(BaseModel):

@@ -1,0 +1,1 @@
+"""How an environment's server is reached: sessions that recover, limits, outages."""

@@ -56,8 +56,8 @@ def check(
     """Say whether a server will do for an environment or a recipe: exit code 0, or 1 with what to do about it."""
     with exit_with_message("Nothing was changed."):
         ready()
-        from apprentice.flows.cli.environments.check import check as look
         from apprentice.flows.cli.environments.verdict import as_json, chosen_for, verdict
+        from apprentice.flows.runtime.environment_check import check as look
 
         server, spec, needs = chosen_for(url, environment, recipe, set_)
         checked = look(server, spec, needs)

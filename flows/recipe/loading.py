@@ -1,4 +1,8 @@
-"""TODO."""
+"""Reads a recipe from a file, applies `path=value` overrides, and explains mistakes.
+
+In: a path and overrides. Out: a `Recipe`, or Stop with one line a mistake. Unknown fields are refused with the
+nearest known name, renamed ones with their new name.
+"""
 
 import difflib
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Tells Prefect's server of a run whose process was killed: else it would stay Running for ever.
 
-Run: `python -m apprentice.flows.runtime.run_guard TAG`. It ends with its standard input, which ends with the process that
-started it, however that came; flow runs with the tag that are not finished then are set to Crashed.
+Run: `python -m apprentice.flows.runtime.run_guard TAG`. It ends with its standard input, which ends with the
+process that started it, however that came; flow runs with the tag that are not finished then are set to Crashed.
 """
 
 import os

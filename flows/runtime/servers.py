@@ -118,5 +118,5 @@ def _contained(server: EnvironmentServer, sessions: int) -> Iterator[str]:
     except ContainerFailed as failed:
         raise Stop(
             f"The environment's container failed: {failed}.",
-            f"See what it says: docker run --rm --publish 8000:8000 {server.image}. Or do without: server.url, server.local.",
+            f"See what it says: docker run --rm --publish 8000:8000 {server.image}. Or use server.url or server.local.",
         ) from failed

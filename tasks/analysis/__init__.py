@@ -1,0 +1,1 @@
+"""Figures without torch: statistics, slices, signals, contamination, judgements."""

@@ -1,4 +1,7 @@
-"""TODO."""
+"""Compares models on the same questions: rates with intervals, paired differences, corrected for how many there are.
+
+In: evaluated episodes of several models. Out: dictionaries for reports, and rows for tables.
+"""
 
 import itertools
 from typing import Any

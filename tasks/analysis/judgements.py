@@ -1,4 +1,7 @@
-"""TODO."""
+"""Reads what a verdict and a gate decided.
+
+In: an artifact's folder. Out: the verdict, the decision, the rules it was made by, and the decision as Markdown.
+"""
 
 import json
 from pathlib import Path

@@ -1,0 +1,1 @@
+"""The README of every artifact, for strangers."""

@@ -1,4 +1,7 @@
-"""TODO."""
+"""What all stages of one run share: store, servers, where it runs, how a GPU stage is sent elsewhere.
+
+In: a recipe's store, servers and pool, put together by the flow. Out: `RunContext`, the first argument of every stage.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol

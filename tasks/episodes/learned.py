@@ -1,4 +1,7 @@
-"""TODO."""
+"""What a checkpoint was trained on: stage, seed and question of every episode.
+
+In: what a training used, and the checkpoint before it. Out: learned.jsonl, which contamination and lineage read.
+"""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""TODO."""
+"""The rows of a `Questions` artifact: purpose, seed, question, whether it is used.
+
+In: rows, or an artifact's folder. Out: questions.jsonl, or rows; `same_text` says when two questions are one.
+"""
 
 import json
 from collections.abc import Iterable

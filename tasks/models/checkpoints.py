@@ -1,4 +1,8 @@
-"""TODO."""
+"""Saves and loads the weights of a checkpoint, in fp32.
+
+In: a model and its tokenizer, or a checkpoint's folder. Out: safetensors beside the tokenizer, or a model; Stop where
+weights are pickled or need code that nobody trusts.
+"""
 
 from pathlib import Path
 from typing import Any

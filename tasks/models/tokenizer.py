@@ -1,4 +1,7 @@
-"""TODO."""
+"""Tokenizers: the one of a built student, and how any is prepared and loaded.
+
+In: rendered episodes to build from, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
+"""
 
 import os
 from pathlib import Path

@@ -1,0 +1,1 @@
+"""Who answers in an episode: a teacher's endpoint within its budget, or a local model."""

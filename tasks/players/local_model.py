@@ -1,4 +1,8 @@
-"""TODO."""
+"""A checkpoint that answers: batches of episodes in, one message an episode out.
+
+In: a checkpoint's folder, decoding settings, episodes. Out: messages, parsed as GRPO parses them. Sampling is seeded by
+question, sample and turn, so an answer does not depend on what else is in its batch.
+"""
 
 import hashlib
 from pathlib import Path

@@ -1,0 +1,1 @@
+"""What a run tells: terminal, Prefect, log, errors and which of them pass."""

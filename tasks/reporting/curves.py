@@ -1,4 +1,7 @@
-"""TODO."""
+"""Which folder and which project of Trackio the curves of a run's trainings go to.
+
+In: the store's folder, a run's name. Out: the environment variable that Trackio reads, a project's name.
+"""
 
 import os
 from pathlib import Path

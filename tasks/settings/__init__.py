@@ -1,0 +1,1 @@
+"""What a recipe says: one frozen settings model a section."""

@@ -1,4 +1,7 @@
-"""TODO."""
+"""The base of all settings: frozen, strict, and split into what enters a key and what is operational.
+
+In: a recipe's section. Out: a checked model that knows what of it names an artifact.
+"""
 
 from typing import Any
 

@@ -1,0 +1,1 @@
+"""Inside TRL: trainers, rollouts, rewards, generation, what is watched and logged."""

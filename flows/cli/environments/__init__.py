@@ -1,0 +1,1 @@
+"""`apprentice env`: list, play, serve, check, build."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.cli.environments.check import Checked, Needs, answers, calls_itself, known_as
 from apprentice.flows.cli.environments.choice import environment_of, in_recipe, recipe_at, server_at
+from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
 from apprentice.tasks.reporting.errors import Stop
 
 

@@ -68,7 +68,8 @@ def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: E
 def test_a_local_server_goes_when_its_parent_is_killed():
     code = (
         "from apprentice.envs.serving.process import local_server; import time\n"
-        "with local_server('apprentice.envs.serving.serve', 'reasoning_gym') as url: print(url, flush=True); time.sleep(600)"
+        "with local_server('apprentice.envs.serving.serve', 'reasoning_gym') as url:\n"
+        "    print(url, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -25,9 +25,9 @@ from apprentice.envs.echo.server.game import text_of
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.environments.check import Needs
 from apprentice.flows.cli.environments.play import play
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.runtime.environment_check import Needs
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.test_retrain import hears_ctrl_c
 

@@ -173,7 +173,7 @@ def test_what_the_readme_says_about_a_mixture_fits_a_recipe(tmp_path: Path):
             "grpo.reward_weights={green: 1}",
             "multi ball say spell has no reward stream 'green'; known: ball, say, spell",
         ),
-        ("server.url=http://127.0.0.1:9", "env: a mixture has no server of its own; name those of server.parts"),
+        ("server.url=http://127.0.0.1:9", "server: a mixture has no server of its own; name those of server.parts"),
         ("server.parts={wordle: {}}", "server.parts: 'wordle' is no environment of multi ball say spell; known: catch"),
         ("environment.settings.parts.say.name=ecko", "say: unknown environment 'ecko'; did you mean 'echo'?"),
     ],

@@ -10,8 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.serving.scripted_teacher import next_call
+from apprentice.envs.catalog import EnvironmentSpec, next_call
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import BROKE, Session

@@ -15,8 +15,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.space import Space
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.cli.environments.probe import Seen, Timed, play_a_few
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.environment_probe import Seen, Timed, play_a_few
 
 AT_ONCE = 16
 """Sessions that are opened together."""
