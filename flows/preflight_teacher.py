@@ -20,7 +20,7 @@ def check_teacher(work: RunContext, recipe: Recipe, environment: ToolEnvironment
     window = recipe.seed_windows().collect
     first = recipe.collect, recipe.teacher, recipe.environment, window.split(recipe.collect.shards)[0]
     key = collect_shard.key(first, {})
-    with work.store.alone(f"{collect_shard.name}-{key}", announce.warn):  # whoever collects keeps accounts there
+    with work.store.exclusive(f"{collect_shard.name}-{key}", announce.warn):  # whoever collects keeps accounts there
         if collect.find(work, recipe.collect, recipe.teacher, recipe.environment, window) is not None:
             return
         scratch = collect_shard.scratch(work, key)

@@ -45,7 +45,7 @@ def replay_of(lineage: Lineage, node: Node, overrides: list[str], folder: Path) 
     recipe = _recipe_of(node, overrides, folder, arguments[teacher] if teacher else None)
     if teacher:
         arguments[teacher] = recipe.teacher  # with the overrides: where it is, and where its key
-    repository = lineage.store.root / f"{stage.gives.repo_type}s" / node.named.repository
+    repository = lineage.store.root / f"{stage.produces.repo_type}s" / node.named.repository
     if (repository / "snapshots" / node.named.revision).is_dir():
         lineage.store.fetch(node.artifact)  # what is compared is the record: the files must be what it says
     return Replay(node, stage, arguments, recipe, differences(stage, node, served_here=recipe.server.is_local))

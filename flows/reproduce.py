@@ -120,7 +120,7 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
     Args:
         again: SHA-256 by path.
     """
-    record, repo_type = record_of(replay.node), replay.stage.gives.repo_type
+    record, repo_type = record_of(replay.node), replay.stage.produces.repo_type
     endings = COUNTED[repo_type]
     if not any(name.endswith(endings) for name in record.files):  # a model that is another one's by name
         endings = COUNTED["dataset"]

@@ -48,8 +48,8 @@ def sudoku() -> FastAPI:
     from apprentice.envs.sudoku.server.game import SudokuAction, SudokuEnvironment, SudokuObservation
 
     class Drawn(SudokuEnvironment):
-        def reset(self, seed: int | None = None, episode_id: str | None = None, **given: Any) -> SudokuObservation:
-            return super().reset(random.SystemRandom().randrange(10**9), episode_id, **given)
+        def reset(self, seed: int | None = None, *given: Any, **named: Any) -> SudokuObservation:
+            return super().reset(random.SystemRandom().randrange(10**9), *given, **named)
 
     return create_app(Drawn, SudokuAction, SudokuObservation, env_name="sudoku", max_concurrent_envs=99)
 

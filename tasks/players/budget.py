@@ -47,9 +47,9 @@ class Budget:
 
     @asynccontextmanager
     async def reserved(self, most: float) -> AsyncIterator[Callable[[float], None]]:
-        """Holds `most` USD while a request is out; yields `settle(usd)`. What is not settled is charged whole.
+        """Holds `most` USD while a request is out; yields `charge(usd)`. What is not charged is charged whole.
 
-        Waits for others to settle when there is not enough; raises BudgetReached when none is out.
+        Waits for others to charge theirs when there is not enough; raises BudgetReached when none is out.
         """
         while self._cap is not None and self.spent + self.held + most > self._cap:
             if not self._out:

@@ -25,7 +25,7 @@ class Rollouts:
     """As many episodes at once as the pool has environments, which is what a step takes. Use it as a context manager.
 
     Attributes:
-        environments: One a rollout, in order; the reward of an ended episode is read off it after `settle`.
+        environments: One a rollout, in order; the reward of an ended episode is read off it after `wait`.
         waited_s: Seconds for which the model waited for the environment so far.
     """
 
@@ -86,7 +86,7 @@ class Rollouts:
             count("waited_s", waited)
 
     def replies(self, place: int) -> list[Message] | None:
-        """What the tools of a rollout's last turn said; None where its episode is over, or lost. After `settle`."""
+        """What the tools of a rollout's last turn said; None where its episode is over, or lost. After `wait`."""
         episode = self._begun[place].result()
         if episode is None or episode.done or self.environments[place].failure:
             return None
@@ -94,12 +94,12 @@ class Rollouts:
         return episode.messages[last + 1 :]
 
     def broken(self) -> int:
-        """Rollouts on which the environment broke, and again on a new connection. After `settle`."""
+        """Rollouts on which the environment broke, and again on a new connection. After `wait`."""
         begun = (each.result() for each in self._begun)
         return sum(bool(episode.broken) for episode in begun if episode is not None)
 
     def first_group(self, size: int) -> list[dict[str, Any]]:
-        """What was said to the first question, by at most `size` rollouts, for a person to read. After `settle`."""
+        """What was said to the first question, by at most `size` rollouts, for a person to read. After `wait`."""
         group = [place for place, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
         return [self._told(place) for place in group]
 

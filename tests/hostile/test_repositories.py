@@ -373,11 +373,11 @@ def test_a_tag_makes_no_champion(row: str, hub: LocalHub, tmp_path: Path):
     """The champion stays, and the next one can become it."""
     here = store(tmp_path / "one")
     champion, better = released("r1", True, here), released("r3", True, here)
-    assert Champions(here).settle(champion, None)
+    assert Champions(here).promote(champion, None)
     TAGS[row](here, champion)
     elsewhere = Champions(store(tmp_path / "two"))
     assert elsewhere.current() == champion
-    assert elsewhere.settle(better, champion)
+    assert elsewhere.promote(better, champion)
     assert Champions(store(tmp_path / "three")).current() == better
 
 
@@ -385,7 +385,7 @@ def test_a_tag_makes_no_champion(row: str, hub: LocalHub, tmp_path: Path):
 def test_the_champion_s_tag_is_believed_on_a_promoted_release_only(on: str, hub: LocalHub, tmp_path: Path):
     here = store(tmp_path / "one")
     champion = released("r1", True, here)
-    assert Champions(here).settle(champion, None)
+    assert Champions(here).promote(champion, None)
     if "refused" in on:
         here.tag(released("r2", False, here), "champion")
     else:

@@ -243,7 +243,7 @@ def test_a_rollout_of_grpo_scores_none(kind: str):
         with EnvironmentPool(ECHO, at(url), 2) as pool, Rollouts(pool) as rollouts:
             rollouts.begin(rows)
             rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
-            rollouts.settle()
+            rollouts.wait()
             assert [environment.reward for environment in rollouts.environments] == [None, None]
             assert rollouts.broken() == (0 if kind == "timeout" else 2)
             assert [rollouts.replies(n) for n in range(2)] == [None, None]

@@ -99,7 +99,7 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
     class Noting(Rollouts):
         def begin(self, rows: Sequence[dict[str, Any]]) -> None:
             super().begin(rows)
-            self.settle()
+            self.wait()
             begun: list[Any] = [future.result() for future in self._begun]
             asked.extend((row["seed"], episode.question) for row, episode in zip(rows, begun, strict=True))
 

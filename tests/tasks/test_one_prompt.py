@@ -203,7 +203,7 @@ def grpo_rollouts(
         with EnvironmentPool(task, server, size=len(played)) as pool, Rollouts(pool) as over_there:
             trainer_class, how = by_factory(task.make(), over_there)
             rollouts = generated(trainer_class, tokenizer, task, played, folder, how)
-            over_there.settle()
+            over_there.wait()
             rewards = [environment.reward for environment in over_there.environments]
     return [SimpleNamespace(**rollout, reward=reward) for rollout, reward in zip(rollouts, rewards, strict=True)]
 

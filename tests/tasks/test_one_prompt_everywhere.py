@@ -60,7 +60,7 @@ def test_grpo_and_sft_have_the_same_ids_of_a_whole_episode(case: Case, tmp_path:
     with EnvironmentPool(case.task, case.server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
         trainer_class, how = by_factory(case.task.make(), rollouts)
         made = generated(trainer_class, case.tokenizer, case.task, case.played, tmp_path, how)
-        rollouts.settle()
+        rollouts.wait()
         assert [environment.reward for environment in rollouts.environments] == [1.0] * len(SEEDS)
     for episode, rollout in zip(case.played, made, strict=True):
         concatenated = rollout["prompt_ids"] + rollout["completion_ids"]

@@ -15,7 +15,7 @@ from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.held_out import evaluation
 from apprentice.tasks.training.trainer import arguments, keep_log, train
-from apprentice.tasks.training.watcher import settle, watch
+from apprentice.tasks.training.watcher import select_weights, watch
 from tests.tasks.test_one_prompt import tiny_model
 
 SMALL: dict[str, Any] = {
@@ -114,7 +114,7 @@ def run(
     )
     watch(trainer, spec.signals)
     train(context, "GRPO steps", trainer, spec.max_steps)
-    settle(context, trainer, spec.signals)
+    select_weights(context, trainer, spec.signals)
     keep_log(context, trainer, {"reward": "reward"})
     trainer.save_model(str(context.out))
     return context

@@ -75,8 +75,6 @@ def in_use(name: str) -> str:
 
 
 def _of_nltk() -> tuple[str, ...]:
-    from .rules import nouns_of_five_letters
-
     try:
         return nouns_of_five_letters()
     except LookupError:

@@ -94,7 +94,7 @@ def dispatched(of: Recipe, key: str) -> Dispatched:
     def parent() -> Dispatched:
         pool = Pool(of, "a100")
         given = {"bench": None, "spec": SftSpec(), "environment": of.environment}
-        return pool(sft, "SFT", given, key)
+        return pool("sft", "SFT", given, key)
 
     return parent()
 
@@ -172,7 +172,7 @@ def test_a_missing_deployment_is_named_with_the_command_that_makes_it():
     @flow
     def parent() -> None:
         given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
-        Pool(recipe(), "h100")(sft, "SFT", given, "k9")
+        Pool(recipe(), "h100")("sft", "SFT", given, "k9")
 
     with pytest.raises(Stop, match=r"no deployment sft/h100(?s:.)*prefect --no-prompt deploy --all"):
         parent()
@@ -186,7 +186,7 @@ def test_a_retried_parent_joins_what_it_began_and_lets_a_failed_stage_go_on():
     def parent() -> None:
         attempts.append("once")
         given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
-        Pool(recipe(), "a100")(sft, "SFT", given, "k10")
+        Pool(recipe(), "a100")("sft", "SFT", given, "k10")
 
     with Worker(*ends) as worker:
         parent()
@@ -198,7 +198,7 @@ def test_a_retried_parent_begins_a_cancelled_stage_as_a_new_run():
     @flow(name="parent", retries=1)
     def parent() -> None:
         given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
-        Pool(recipe(), "a100")(sft, "SFT", given, "k11")
+        Pool(recipe(), "a100")("sft", "SFT", given, "k11")
 
     with Worker(Cancelled(), Completed()) as worker:
         parent()

@@ -31,7 +31,7 @@ def made(store: LocalStore, name: str, promoted: bool = True) -> Release:
 
 def promote(champions: Champions, *releases: Release) -> None:
     for release in releases:
-        assert champions.settle(release, champions.current())
+        assert champions.promote(release, champions.current())
 
 
 def test_the_first_promotion_makes_a_champion_and_the_next_one_replaces_it(store: LocalStore, champions: Champions):
@@ -49,7 +49,7 @@ def test_the_first_promotion_makes_a_champion_and_the_next_one_replaces_it(store
 def test_a_challenger_that_was_refused_is_kept_and_tagged(store: LocalStore, champions: Champions):
     a, weak = made(store, "a"), made(store, "b", promoted=False)
     promote(champions, a)
-    assert not champions.settle(weak, a)
+    assert not champions.promote(weak, a)
     assert champions.current() == a
     assert store.tagged(Release, f"rejected-{weak.key}") == weak
     assert len(champions.history()) == 1
@@ -88,7 +88,7 @@ def test_a_model_that_was_compared_with_a_former_champion_is_not_promoted(store:
     promote(champions, a)
     promote(champions, b)
     with pytest.raises(Stop, match="The champion changed while this model was compared"):
-        champions.settle(c, expecting=a)
+        champions.promote(c, expecting=a)
     assert champions.current() == b
 
 
@@ -99,7 +99,7 @@ def settle_in_a_process(root: Path, name: str, ready, go, outcome) -> None:
     ready.release()
     go.wait()
     try:
-        Champions(store).settle(release, expecting)
+        Champions(store).promote(release, expecting)
         outcome.put(name)
     except Stop:
         outcome.put("stopped")
@@ -142,7 +142,7 @@ def test_a_process_that_is_killed_in_the_middle_leaves_the_old_champion_and_the_
     promote(champions, a)
     context = multiprocessing.get_context("fork")
     dying = Champions(DiesBeforeTheLastStep(store.root, project="toy"))
-    process = context.Process(target=dying.settle, args=(b, a))
+    process = context.Process(target=dying.promote, args=(b, a))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

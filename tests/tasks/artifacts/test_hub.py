@@ -152,8 +152,8 @@ def test_a_champion_s_tag_moves_and_its_history_stays(hub: LocalHub, tmp_path: P
 
     first, second = release("r1"), release("r2")
     champions = Champions(store(tmp_path / "two"))
-    assert champions.settle(first, None)
-    assert champions.settle(second, first)
+    assert champions.promote(first, None)
+    assert champions.promote(second, first)
     elsewhere = Champions(store(tmp_path / "three"))
     assert elsewhere.current() == second
     assert [change.revision for change in elsewhere.history()] == [first.revision, second.revision]
@@ -227,11 +227,11 @@ def test_who_is_champion_waits_for_the_hub(hub: LocalHub, tmp_path: Path):
         (folder / "model.safetensors").write_text("w")
         release = exclusive.publish(Release, "r1", folder, RELEASE, {"stage": "release"})
     assert Champions(exclusive).current() is None
-    assert not Champions(exclusive).settle(release, None)
+    assert not Champions(exclusive).promote(release, None)
     hub.start()
     store(tmp_path / "one").send_waiting()
     assert Champions(store(tmp_path / "two")).current() is None
-    assert Champions(store(tmp_path / "one")).settle(release, None)
+    assert Champions(store(tmp_path / "one")).promote(release, None)
     assert Champions(store(tmp_path / "two")).current() == release
 
 

@@ -24,10 +24,10 @@ def test_requests_at_once_never_pass_the_cap_and_use_it_up(tmp_path: Path):
 
     async def request() -> None:
         nonlocal most_at_once
-        async with budget.reserved(0.3) as settle:
+        async with budget.reserved(0.3) as charge:
             most_at_once = max(most_at_once, budget.spent + budget.held)
             await asyncio.sleep(0)
-            settle(0.1)
+            charge(0.1)
 
     async def all_of_them() -> list[BaseException | None]:
         return await asyncio.gather(*(request() for _ in range(30)), return_exceptions=True)
@@ -55,9 +55,9 @@ def test_a_killed_collection_counts_what_was_out(tmp_path: Path):
     budget = Budget(PRICES, 1.0, tmp_path / "spent")
 
     async def killed() -> float:
-        async with budget.reserved(0.3) as settle:
+        async with budget.reserved(0.3) as charge:
             resumed = Budget(PRICES, 1.0, tmp_path / "spent")  # what another process reads at this moment
-            settle(0.1)
+            charge(0.1)
         return resumed.spent
 
     assert asyncio.run(killed()) == pytest.approx(0.3)

@@ -151,7 +151,7 @@ def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
         rollouts.step({0: {"role": "assistant", "content": "", "tool_calls": [call]}})
         with pytest.raises(Stop, match="Under seed 3 the server asks another question"):
-            rollouts.settle()
+            rollouts.wait()
 
 
 def test_the_tools_are_those_of_the_environment(chain_sum, server):

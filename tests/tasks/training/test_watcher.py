@@ -153,7 +153,7 @@ def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunC
     from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.settings.training import SftSpec
     from apprentice.tasks.training.trainer import arguments, train
-    from apprentice.tasks.training.watcher import settle, watch
+    from apprentice.tasks.training.watcher import select_weights, watch
     from tests.tasks.test_one_prompt import tiny_model
 
     spec = SftSpec(learning_rate=1e38, warmup_steps=0, logging_steps=2, checkpoint_steps=2)
@@ -169,4 +169,4 @@ def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunC
     train(context, "SFT steps", trainer, 8)
     assert trainer.state.global_step < 8
     with pytest.raises(Stop, match="no checkpoint from before"):
-        settle(context, trainer, spec.signals)
+        select_weights(context, trainer, spec.signals)
