@@ -58,7 +58,7 @@ class Round(NamedTuple):
     seconds: float
     opening: float
     texts: list[str]
-    scores: list[float]
+    scores: list[float | None]
     tokens: int
 
 

@@ -232,10 +232,10 @@ def test_the_wire_is_that_of_the_published_openspiel_environment(there: Environm
 
 
 @pytest.mark.parametrize("action", [{"action_id": 3}, {"action_id": -1}])
-def test_the_server_refuses_an_action_that_the_game_has_not_and_plays_on(there: EnvironmentServer, action: dict):
+def test_an_action_that_the_game_has_not_scores_nobody_and_the_session_plays_on(there: EnvironmentServer, action: dict):
     session = Session(there)
     session.reset(seed=1)
-    with pytest.raises(Refused, match="is no move: 0 is left, 1 is stay, 2 is right"):
+    with pytest.raises(BadReply, match="is no move: 0 is left, 1 is stay, 2 is right"):
         session.step(action)
     assert session.step({"action_id": 1}).observation["game_phase"] == "playing"
     session.close()

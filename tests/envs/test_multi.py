@@ -90,8 +90,8 @@ def test_a_server_of_one_part_that_is_away_loses_the_mixture_with_words(both: En
 
 
 def test_the_version_of_a_mixture_tells_those_of_its_parts():
-    assert MIXED.version == "1, say echo 1, spell reasoning_gym 1"
-    assert MIXED.played_by(MIXED.make()._parts()[1]) == "spell: reasoning_gym 1"
+    assert MIXED.version == "1, say echo 1, spell reasoning_gym 2"
+    assert MIXED.played_by(MIXED.make()._parts()[1]) == "spell: reasoning_gym 2"
     assert str(MIXED) == "multi say spell"
 
 

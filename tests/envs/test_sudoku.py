@@ -12,6 +12,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.sudoku import policy
 from apprentice.envs.sudoku.server.solving import empty_cells, possible, solutions
+from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
 from apprentice.tasks.episodes.episode import Episode
@@ -327,10 +328,10 @@ def test_a_reset_that_names_no_puzzle_comes_back_as_words(server: EnvironmentSer
     session.close()
 
 
-def test_a_step_after_the_end_comes_back_as_words(server: EnvironmentServer):
+def test_a_step_after_the_end_scores_nobody_and_says_why(server: EnvironmentServer):
     session = Session(server)
     session.reset(seed=1, clues=60, mistakes=0)
     assert session.step({"message": "no move"}).done
-    with pytest.raises(Refused, match="reset first"):
+    with pytest.raises(BadReply, match="reset first"):
         session.step({"message": "[1 1 1]"})
     session.close()
