@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots spaces lock clean
+.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -63,6 +63,9 @@ screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages, taken anew
 
 bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
+
+docs: .venv/ready  ## docs/recipes.md, anew from the settings
+	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md
 
 spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
 	$(BIN)/apprentice env build $(ENV)

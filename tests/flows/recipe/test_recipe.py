@@ -8,9 +8,16 @@ import yaml
 
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.reference import reference
 from apprentice.tasks.reporting.errors import Stop
 
 RECIPES = Path(__file__).parents[3] / "deployments" / "recipes"
+PAGES = ["README.md", *sorted(f"docs/{each.name}" for each in (RECIPES.parent.parent / "docs").glob("*.md"))]
+BLOCKS = [
+    (page, block)
+    for page in PAGES
+    for block in range(1, 1 + (RECIPES.parent.parent / page).read_text().count("```yaml\n"))
+]
 TOY = RECIPES / "toy.yaml"
 QWEN3 = sorted(RECIPES.glob("chain-sum-qwen3-*.yaml"))
 
@@ -144,26 +151,29 @@ def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
         load_recipe(tmp_path / "wrong.yaml", [])
 
 
-def test_what_the_readme_says_about_a_real_teacher_fits_a_recipe(tmp_path: Path):
-    loaded = load_recipe(with_the_readmes(tmp_path, block=1), [])
-    assert (loaded.teacher.budget_usd, loaded.server.space, loaded.collect.shards) == (5, "owner/reasoning-gym", 4)
+@pytest.mark.parametrize(("page", "block"), BLOCKS)
+def test_every_block_of_yaml_in_the_documentation_fits_a_recipe(tmp_path: Path, page: str, block: int):
+    load_recipe(as_documented(tmp_path, page, block), [])
 
 
-def test_what_the_readme_says_about_guard_rails_and_the_gate_fits_a_recipe(tmp_path: Path):
-    loaded = load_recipe(with_the_readmes(tmp_path, block=2), [])
-    assert (loaded.guards[0].may_fall, loaded.gate.margin, loaded.evaluate.samples) == (0.05, 0.02, 4)
+def test_what_the_documentation_says_means_what_it_says(tmp_path: Path):
+    collecting = load_recipe(as_documented(tmp_path, "docs/collecting.md", 1), [])
+    assert (collecting.teacher.budget_usd, collecting.server.space, collecting.collect.shards) == (
+        *(5, "owner/reasoning-gym", 4),
+    )
+    gated = load_recipe(as_documented(tmp_path, "docs/evaluation.md", 1), [])
+    assert (gated.guards[0].may_fall, gated.gate.margin, gated.evaluate.samples) == (0.05, 0.02, 4)
+    trained = load_recipe(as_documented(tmp_path, "docs/training.md", 1), [])
+    assert (len(trained.rungs()), trained.grpo.signals.saturated, trained.grpo.held_out.every) == (3, "stop", 10)
+    mixed = load_recipe(as_documented(tmp_path, "docs/environments.md", 2), [])
+    assert [part.name for part in mixed.environment.mixed.values()] == ["catch", "wordle"]
+    assert mixed.server.parts["wordle"].url == "https://owner-wordle.hf.space"
+    assert mixed.grpo.reward_weights == {"words.greens": 0.1}
 
 
-def test_what_the_readme_says_about_when_to_stop_fits_a_recipe(tmp_path: Path):
-    loaded = load_recipe(with_the_readmes(tmp_path, block=3), [])
-    assert (len(loaded.rungs()), loaded.grpo.signals.saturated, loaded.grpo.held_out.every) == (3, "stop", 10)
-
-
-def test_what_the_readme_says_about_a_mixture_fits_a_recipe(tmp_path: Path):
-    loaded = load_recipe(with_the_readmes(tmp_path, block=5), [])
-    assert [part.name for part in loaded.environment.mixed.values()] == ["catch", "wordle"]
-    assert loaded.server.parts["wordle"].url == "https://owner-wordle.hf.space"
-    assert loaded.grpo.reward_weights == {"words.greens": 0.1}
+def test_the_page_of_recipes_is_what_the_settings_say():
+    written = (RECIPES.parent.parent / "docs" / "recipes.md").read_text()
+    assert written == reference(), "the settings have changed: make docs"
 
 
 @pytest.mark.parametrize(
@@ -186,8 +196,8 @@ def test_what_a_mixture_does_not_have_is_refused_with_what_it_has(override: str,
 
 @pytest.mark.parametrize("guard_env", ["{image: nobody/echo:1}", "{url: 'http://127.0.0.1:9'}"])
 def test_who_plays_in_one_environment_plays_on_one_server(guard_env: str):
-    guard = f"guards=[{{name: a, environment: {{name: echo}}, env: {guard_env}}}]"
-    with pytest.raises(Stop, match=r"env\.parts\.echo and guards\.a\.env name two servers for echo"):
+    guard = f"guards=[{{name: a, environment: {{name: echo}}, server: {guard_env}}}]"
+    with pytest.raises(Stop, match=r"server\.parts\.echo and guards\.a\.server name two servers for echo"):
         load_recipe(RECIPES / "multi-laptop.yaml", [guard])
 
 
@@ -208,12 +218,12 @@ def test_parts_are_a_mixtures_only():
         load_recipe(TOY, ["server.parts={echo: {}}"])
 
 
-def with_the_readmes(folder: Path, block: int) -> Path:
-    """The laptop's recipe with what a block of YAML in the README says."""
-    told = (RECIPES.parent.parent / "README.md").read_text().split("```yaml\n")[block].split("```")[0]
+def as_documented(folder: Path, page: str, block: int) -> Path:
+    """The laptop's recipe with what a page's block of YAML says, counted from 1."""
+    shown = (RECIPES.parent.parent / page).read_text().split("```yaml\n")[block].split("```")[0]
     laptop = yaml.safe_load((RECIPES / "laptop.yaml").read_text())
     recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(laptop | yaml.safe_load(told)))
+    recipe.write_text(yaml.safe_dump(laptop | yaml.safe_load(shown)))
     return recipe
 
 

@@ -1,0 +1,70 @@
+"""docs/recipes.md: every field of a recipe, from the settings' own docstrings.
+
+In: the `Recipe` model. Out: Markdown, one table a section. `make docs` writes it; a test compares the page with it.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from apprentice.flows.recipe.recipe import Recipe
+
+OPENING = """# Recipes
+
+After this page you can write a recipe: one YAML file that describes one whole run. `--set path=value` overrides any field.
+
+Fields marked *operational* say how fast, how patiently or at what price; changing them makes nothing anew. Every other
+field enters the key of the stages that read it. Unknown fields are refused with the nearest known name. Start from a recipe in
+`deployments/recipes/`.
+
+This page is generated from the settings' docstrings: `make docs`.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    return "\n".join([OPENING, *_section("", Recipe), ""])
+
+
+def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
+    """A table of a model's fields, then the sections within it, depth first."""
+    sections = [(name, found) for name, field in model.model_fields.items() if (found := _model_of(field.annotation))]
+    yield f"## {f'`{path}`' if path else 'A recipe'}\n"
+    yield f"{(model.__doc__ or '').strip()}\n"
+    yield "| field | default | meaning |\n| --- | --- | --- |"
+    for name, field in model.model_fields.items():
+        yield f"| `{name}` | {_default(field)} | {_meaning(field)} |"
+    yield ""
+    for name, section in sections:
+        if section is not model:
+            yield from _section(f"{path}.{name}" if path else name, section)
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The settings model that an annotation holds, also within `X | None` and `list[X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _model_of(each))), None)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if _model_of(field.annotation) and field.default is not None:
+        return "see below"
+    value = field.get_default(call_default_factory=True)
+    return "–" if value is None else f"`{value}`"
+
+
+def _meaning(field: FieldInfo) -> str:
+    words = " ".join((field.description or "").split()).replace("|", "\\|")
+    operational = isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("operational")
+    return f"{words} *Operational.*" if operational else words
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(reference())
