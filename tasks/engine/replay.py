@@ -21,6 +21,8 @@ from apprentice.tasks.reporting.errors import Stop
 
 STAGE = re.compile(r"(apprentice\.tasks\.\w+):(\w+)")
 """What a record may name: a stage where this package defines stages."""
+MOVED = {"apprentice.tasks.rungs": "apprentice.tasks.questions"}
+"""Where records of older code name a stage, and where it is now."""
 
 
 def stage_of(node: Node) -> Stage[..., Any]:
@@ -38,7 +40,7 @@ def stage_of(node: Node) -> Stage[..., Any]:
             "Look where that artifact comes from.",
         )
     try:
-        stage = getattr(importlib.import_module(parts[1]), parts[2], None)
+        stage = getattr(importlib.import_module(MOVED.get(parts[1], parts[1])), parts[2], None)
     except ModuleNotFoundError:
         stage = None
     if not isinstance(stage, Stage) or stage.produces.__name__ != record.kind:

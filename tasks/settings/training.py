@@ -153,7 +153,7 @@ class GrpoSpec(TrainerSpec):
     """What to stop at, or to warn of, while it trains; the report reads the curves by the same rules."""
     held_out: HeldOut = HeldOut()
     """Questions that decide which step's weights are published."""
-    log_completions_every: int = Field(default=10, ge=1)
+    said_every: int = Field(default=10, ge=1)
     """Logs after which one group is kept as it was said (completions.jsonl), to be read by a person; of the first log
     and of the last one it is kept, too."""
     auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=SEARCH_SPACE)

@@ -55,7 +55,7 @@ def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spe
 
         def on_log(self, args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
             log, odd = divmod(state.global_step, args.logging_steps)
-            due = control.should_training_stop or (not odd and (log == 1 or log % spec.log_completions_every == 0))
+            due = control.should_training_stop or (not odd and (log == 1 or log % spec.said_every == 0))
             if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
                 return
             rows = [_row(state.global_step, each) for each in rollouts.first_group(spec.num_generations)]

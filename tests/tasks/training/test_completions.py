@@ -23,7 +23,7 @@ from apprentice.tasks.training.watcher import watch
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.toy_training import small
 
-SPEC = small(max_steps=5, log_completions_every=3, held_out=HeldOut(questions=8, every=2))
+SPEC = small(max_steps=5, said_every=3, held_out=HeldOut(questions=8, every=2))
 HELD = range(100, 108)
 
 
