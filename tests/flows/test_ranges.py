@@ -51,7 +51,7 @@ def models() -> list[type[BaseModel]]:
     found = models_in(Recipe, set())
     for name in CATALOGUE:
         models_in(environment_class(name).Settings, found)
-    return sorted(found, key=lambda each: each.__qualname__)
+    return sorted(found, key=lambda each: (each.__module__, each.__qualname__))
 
 
 def unbounded(model: type[BaseModel]) -> list[str]:
