@@ -91,7 +91,7 @@ def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> Pla
             guessed = True
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"id": f"call_{episode.turns}", "type": "function", "function": function}
-        episode.hear({"role": "assistant", "content": None, "tool_calls": [call]})
+        episode.step({"role": "assistant", "content": None, "tool_calls": [call]})
     may_break = guessed and episode.broken.startswith(BROKE)
     return Played(episode.question, episode.reward, "" if may_break else episode.broken)
 

@@ -158,10 +158,14 @@ class LocalStore:
         return snapshot
 
     @contextmanager
-    def staging(self) -> Iterator[Path]:
-        """A folder beside the store's repositories; what was not published from it is removed."""
-        folder = self.root / ".staging" / uuid.uuid4().hex
+    def staging(self, name: str = "") -> Iterator[Path]:
+        """A folder beside the store's repositories; what was not published from it is removed.
+
+        `name`: of what `alone` holds; then also what a killed process left of it is removed.
+        """
+        folder = self.root / ".staging" / (name or uuid.uuid4().hex)
         with self._writable():
+            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         with _disk_errors(self.root):
             try:

@@ -219,7 +219,7 @@ class Stage(Generic[P, A]):
         )
         announce.stage_starts(self._titled(args, kwargs))
         scratch = self.scratch(work, key)
-        with work.store.staging() as out:
+        with work.store.staging(f"{self.name}-{key}") as out:
             scratch.mkdir(parents=True, exist_ok=True)
             body: Callable[..., dict[str, Any]] = self.body
             counts = body(StageContext(work, key, out, scratch), *args, **kwargs)

@@ -295,7 +295,6 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     if stage == "Teacher's rollouts":
         bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect_shard-*/episodes.jsonl"))
         assert 20 < bought < 1500
-    assert not list((home / "artifacts/.staging").iterdir())
     if stage not in SHORT:
         return
     again = apprentice(home, *SHORT[stage])

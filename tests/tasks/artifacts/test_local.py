@@ -134,3 +134,13 @@ def test_code_recipe_time_and_card_do_not_enter_a_revision(tmp_path: Path):
     one = made("toy", "one", Provenance(code="a", made_at="today"))
     other = made("other", "two", Provenance(code="b", recipe={"seed": 1}))
     assert one.revision == other.revision
+
+
+def test_what_a_killed_process_left_unpublished_is_removed_when_the_same_is_made_again(tmp_path: Path):
+    store = LocalStore(tmp_path, project="toy")
+    left = tmp_path / ".staging" / "sft-0123"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half of it")
+    with store.staging("sft-0123") as folder:
+        assert not [*folder.iterdir()]
+    assert not left.exists()
