@@ -15,11 +15,12 @@ from apprentice.flows.recipe.recipe import Recipe
 
 OPENING = """# Recipes
 
-After this page you can write a recipe: one YAML file that describes one whole run. `--set path=value` overrides any field.
+After this page you can write a recipe: one YAML file that describes one whole run. `--set path=value` overrides any
+field.
 
 Fields marked *operational* say how fast, how patiently or at what price; changing them makes nothing anew. Every other
-field enters the key of the stages that read it. Unknown fields are refused with the nearest known name. Start from a recipe in
-`deployments/recipes/`.
+field enters the key of the stages that read it. Unknown fields are refused with the nearest known name. Start from a
+recipe in `deployments/recipes/`.
 
 This page is generated from the settings' docstrings: `make docs`.
 """
