@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -77,6 +78,16 @@ def test_no_files_import_one_another_in_a_circle():
         TopologicalSorter(graph).prepare()
     except CycleError as circle:
         raise AssertionError(f"{' → '.join(circle.args[1])}\n\n{as_text()}") from None
+
+
+def test_what_trl_and_transformers_keep_private_is_reached_from_one_file():
+    private = re.compile(r"\b(?:trainer|config|model)\._[a-z]\w*")
+    found = {
+        file.relative_to(ROOT).as_posix(): names
+        for file in (ROOT / "tasks").rglob("*.py")
+        if (names := private.findall(file.read_text()))
+    }
+    assert found.keys() == {"tasks/training/trl_internals.py"}, found
 
 
 def test_importing_the_flow_loads_neither_torch_nor_trl_nor_transformers():

@@ -11,39 +11,19 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import Message, prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.turns import play_turns
 
 
 def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
     """A trainer class whose tool loop is ours, and its arguments: TRL renders prompts and tools, and generates."""
-    from trl import GRPOTrainer
 
-    turns = instance.max_turns
+    def play(trainer: Any, *first: Any) -> Any:
+        return play_turns(trainer, rollouts, instance.max_turns, *first)
 
-    class EpisodeTrainer(GRPOTrainer):
-        """TRL's own, but that an episode ends when the environment says so, and all of a turn are stepped at once."""
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            rollouts.begin(inputs)
-            return super()._generate_and_score_completions(inputs)
-
-        def _tool_call_loop(
-            self,
-            prompts: Any,
-            prompt_ids: Any,
-            completion_ids: Any,
-            completions: Any,
-            logprobs: Any,
-            images: Any,
-            multimodal_fields: Any,
-        ) -> Any:
-            played = play_turns(self, rollouts, turns, prompt_ids, completion_ids, logprobs)
-            no_images: list[Any] = [[] for _ in prompts]
-            counts = played.calls, played.wrong_calls
-            return played.mask, played.messages, played.completion_ids, played.logprobs, *counts, no_images
-
-    return EpisodeTrainer, {"environment_factory": _factories(instance)}
+    trainer_class = trl_internals.episode_trainer(rollouts.begin, play)
+    return trainer_class, {"environment_factory": _factories(instance)}
 
 
 def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
@@ -55,9 +35,11 @@ def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type
     def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
         rows = [messages[-1] for messages in prompts]
         rollouts.begin(rows)
-        rendered = [_rendered(trainer._tokenizer, instance._part(row["seed"]), row["question"]) for row in rows]
+        rendered = [
+            _rendered(trl_internals.tokenizer_of(trainer), instance._part(row["seed"]), row["question"]) for row in rows
+        ]
         mode = "num_generations" if trainer.model.training else "num_generations_eval"
-        first_ids, logprobs = trainer._generate_single_turn(rendered, None, {}, getattr(trainer, mode))
+        first_ids, logprobs = trl_internals.generate(trainer, rendered, getattr(trainer, mode))
         played = play_turns(trainer, rollouts, turns, rendered, first_ids, logprobs)
         return {
             "prompt_ids": rendered,

@@ -14,6 +14,7 @@ from apprentice.tasks.models.hardware import Machine
 from apprentice.tasks.models.precision import in_bf16
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.hardware import GenerationSpec
+from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.vllm_server import check_server
 
 INSTALL = (
@@ -91,25 +92,8 @@ def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
 
 def with_engine(trainer_class: type, spec: GenerationSpec) -> type:
     """The trainer class, made safe for continuous batching where that generates."""
-    return _batching(trainer_class) if spec.engine == "continuous_batching" else trainer_class
-
-
-def _batching(trainer_class: Any) -> type:
-    class BatchingTrainer(trainer_class):
-        """Mends two things of TRL 1.16: under bf16 it rounds the very weights that the optimizer steps before it
-        generates (law 12), and what the engine failed to generate is taken for an empty completion (law 5)."""
-
-        def _generate_single_turn(self, prompt_ids: Any, *given: Any, **named: Any) -> Any:
-            with _rounded_for_a_while(self):
-                ids, logprobs = super()._generate_single_turn(prompt_ids, *given, **named)
-            if len(ids) != len(prompt_ids) or not all(ids):
-                raise RuntimeError(
-                    f"Continuous batching gave {sum(map(bool, ids))} completions for {len(prompt_ids)} prompts; its "
-                    "own message above says why."
-                )
-            return ids, logprobs
-
-    return BatchingTrainer
+    batching = trl_internals.batching_trainer
+    return batching(trainer_class, _rounded_for_a_while) if spec.engine == "continuous_batching" else trainer_class
 
 
 @contextmanager

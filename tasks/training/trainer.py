@@ -24,6 +24,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.reporters import report_to
 from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
 
@@ -74,7 +75,7 @@ def on_one_gpu(config: Any) -> Any:
     """The trainer's arguments for one process: transformers would spread a batch over all GPUs that it sees, which TRL
     refuses; more than one take `processes`."""
     if config.world_size == 1 and config.n_gpu > 1:
-        config._n_gpu = 1
+        trl_internals.use_one_gpu(config)
     return config
 
 
@@ -93,7 +94,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     trainer.add_callback(randomness)
     log_by_step(trainer)
     if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
-        trainer._load_from_checkpoint(str(begun))
+        trl_internals.load_weights(trainer, begun)
         trainer.state = trainer.state.load_from_json(str(begun / STATE))
         return
     with _bar(title, trainer, steps, done):
@@ -107,8 +108,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
             trainer.accelerator.wait_for_everyone()  # all have looked before one writes
             if asked and logged and new:
                 randomness.restore()
-                # the step that failed changed no weight; transformers has no public way to save between intervals
-                trainer._save_checkpoint(trainer.model, trial=None)
+                trl_internals.save_checkpoint(trainer)  # the step that failed changed no weight
                 trainer.accelerator.wait_for_everyone()  # the first to leave ends the others
             raise
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import parse
+from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.rollouts import Rollouts
 
 
@@ -40,7 +41,7 @@ def play_turns(
     """
     from accelerate.utils import gather_object
 
-    tokenizer = trainer._tokenizer
+    tokenizer = trl_internals.tokenizer_of(trainer)
     tools = [tool_schemas(environment) for environment in rollouts.environments]
     written = [list(ids) for ids in completion_ids]
     mask = [[1] * len(ids) for ids in written]
@@ -56,14 +57,14 @@ def play_turns(
             break  # every episode is over; what the environment says to that is not needed before the rewards
         rollouts.wait()
         heard = {n: replies for n in said if (replies := rollouts.replies(n))}
-        suffixes = {n: trainer._get_tool_suffix_ids(replies) for n, replies in heard.items()}
+        suffixes = {n: trl_internals.tool_reply_ids(trainer, replies) for n, replies in heard.items()}
         going_on = [n for n, suffix in suffixes.items() if _fits(trainer, prompt_ids[n], written[n] + suffix)]
         everyone: list[int] = gather_object([len(going_on)])
         if not any(everyone):
             break
         contexts = [prompt_ids[n] + written[n] + suffixes[n] for n in going_on]
         contexts += [prompt_ids[0]] * (max(everyone) - len(contexts))  # all processes generate as many, or none does
-        new_ids, new_logprobs = trainer._generate_single_turn(contexts, None, {}, 1)
+        new_ids, new_logprobs = trl_internals.generate(trainer, contexts, 1)
         said = {}
         for place, n in enumerate(going_on):
             ids = new_ids[place][: trainer.max_completion_length - len(written[n]) - len(suffixes[n])]

@@ -24,6 +24,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import Signals
+from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.trainer import step_of, whole_checkpoints
 
 
@@ -58,7 +59,7 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
                 return
             spoilt = bool(not_numbers(entries[-1], OF_WEIGHTS))
             if spoilt:
-                trainer._tr_loss.zero_()  # transformers subtracts what it logged: NaN would stay in every later mean
+                trl_internals.forget_loss(trainer)
             new = new_signals(entries, rules, self.seen)
             self.seen |= new
             for signal in new.values():
@@ -111,7 +112,7 @@ def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> i
     for checkpoint in whole_checkpoints(context.scratch):
         step = step_of(checkpoint)
         if step == best if best else broken is None or step < broken - 1:
-            trainer._load_from_checkpoint(str(checkpoint))
+            trl_internals.load_weights(trainer, checkpoint)
             if _all_finite(trainer, _weights(trainer)):
                 return step
     what = (
