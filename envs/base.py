@@ -3,7 +3,7 @@
 In: the environment's settings and a session of its OpenEnv server.
 Out: a question from `reset(**row)`, the effect of the tools, and `reward` and `done` as attributes.
 Why: the class's public methods are the tools, so its code is the only description of the task; a second
-description (a hand-written schema, another prompt) costs a student its accuracy (METHOD: one class, three drivers).
+description (a hand-written schema, another prompt) costs a student its accuracy (law 1 of docs/laws.md).
 
 TRL's `environment_factory` looks at the same things: `reset`, public methods as tools.
 """

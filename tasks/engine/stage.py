@@ -63,7 +63,7 @@ class StageContext:
 
 
 class Stage(Generic[P, A]):
-    """A function whose result is an artifact. Call it with the run's `Work` and the body's own arguments."""
+    """A function whose result is an artifact. Call it with the run's `RunContext` and the body's own arguments."""
 
     def __init__(self, body: Body[P], produces: type[A], version: int, title: str, gpu: bool):
         update_wrapper(self, body)
@@ -74,7 +74,7 @@ class Stage(Generic[P, A]):
         self.title = title
         self.gpu = gpu
         self._task: MaterializingTask[..., A] = MaterializingTask(
-            self._perform,
+            self._make,
             assets=(),
             name=self.name,
             description=inspect.getdoc(body),
@@ -106,7 +106,7 @@ class Stage(Generic[P, A]):
         else:
             place, attempts = work.place, 1
             with counted() as counts:
-                made = self._run(work, key, (args, kwargs), found)(work, key, (args, kwargs))
+                made = self._task_for(work, key, (args, kwargs), found)(work, key, (args, kwargs))
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
         counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
@@ -131,12 +131,12 @@ class Stage(Generic[P, A]):
         futures = []
         for args in given:
             key = self.key(args, {})
-            run = self._run(work, key, (args, {}), work.store.find(self.produces, key))
+            run = self._task_for(work, key, (args, {}), work.store.find(self.produces, key))
             futures.append(run.submit(work, key, (args, {})))
         wait(futures)
         return [future.result() for future in futures]
 
-    def _run(self, work: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
+    def _task_for(self, work: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
         """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
         made, made_from = announce.assets(
             work.store.address(self.produces, key),
@@ -150,7 +150,7 @@ class Stage(Generic[P, A]):
         )
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return make_key(self.name, self.version, *self.made_from(args, kwargs))
+        return make_key(self.name, self.version, *self.key_contents(args, kwargs))
 
     def find(self, work: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
         """The artifact, where it was made before."""
@@ -160,7 +160,7 @@ class Stage(Generic[P, A]):
         """What an interrupted stage has kept."""
         return work.store.root / ".scratch" / f"{self.name}-{key}"
 
-    def made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    def key_contents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
         settings: dict[str, Any] = {}
         inputs = {name: artifact.revision for name, artifact in self.inputs(args, kwargs).items()}
@@ -191,16 +191,29 @@ class Stage(Generic[P, A]):
         """The title with the arguments that it names, such as "Evaluation of {checkpoint.stage}"."""
         return self.title.format(**self._bound(args, kwargs))
 
-    def _perform(self, work: RunContext, key: str, given: tuple[Any, Any]) -> A:
+    def _make(self, work: RunContext, key: str, given: tuple[Any, Any]) -> A:
+        """The body of the task: makes the artifact, unless another process has made it meanwhile."""
         args, kwargs = given
-        with (
-            of_stage(self.name, key),
-            work.store.exclusive(f"{self.name}-{key}", announce.warn, wait=not work.holds_device),
-        ):
-            return work.store.find(self.produces, key) or self._make(work, key, args, kwargs)
+        name = f"{self.name}-{key}"
+        with of_stage(self.name, key), work.store.exclusive(name, announce.warn, wait=not work.holds_device):
+            if (found := work.store.find(self.produces, key)) is not None:
+                return found
+            made_by, provenance = self._record(work, args, kwargs)
+            announce.stage_starts(self._titled(args, kwargs))
+            scratch = self.scratch(work, key)
+            with work.store.staging(name) as out:
+                scratch.mkdir(parents=True, exist_ok=True)
+                body: Callable[..., dict[str, Any]] = self.body
+                counts = body(StageContext(work, key, out, scratch), *args, **kwargs)
+                write_card(out, self.produces, key, work.store, counts, made_by, provenance)
+                artifact = work.store.publish(self.produces, key, out, counts, made_by, provenance)
+            announce.materialized(work.store.address(self.produces, key), artifact.model_dump(mode="json"))
+            shutil.rmtree(scratch)
+            return artifact
 
-    def _make(self, work: RunContext, key: str, args: Any, kwargs: Any) -> A:
-        settings, inputs = self.made_from(args, kwargs)
+    def _record(self, work: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
+        """What makes the artifact: what its revision covers, and what is only told beside it."""
+        settings, inputs = self.key_contents(args, kwargs)
         made_by = {
             "stage": self.name,
             "version": self.version,
@@ -217,17 +230,7 @@ class Stage(Generic[P, A]):
             worker=work.place.worker,
             inputs={name: parent(artifact) for name, artifact in self.inputs(args, kwargs).items()},
         )
-        announce.stage_starts(self._titled(args, kwargs))
-        scratch = self.scratch(work, key)
-        with work.store.staging(f"{self.name}-{key}") as out:
-            scratch.mkdir(parents=True, exist_ok=True)
-            body: Callable[..., dict[str, Any]] = self.body
-            counts = body(StageContext(work, key, out, scratch), *args, **kwargs)
-            write_card(out, self.produces, key, work.store, counts, made_by, provenance)
-            artifact = work.store.publish(self.produces, key, out, counts, made_by, provenance)
-        announce.materialized(work.store.address(self.produces, key), artifact.model_dump(mode="json"))
-        shutil.rmtree(scratch)
-        return artifact
+        return made_by, provenance
 
 
 def stage(produces: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:

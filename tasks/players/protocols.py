@@ -1,7 +1,7 @@
 """What a model is shown, and how its answer is read: parity with training, or the tutorial's way.
 
 In: an episode, a tokenizer, what the model wrote. Out: prompt token ids; a message that the episode hears.
-Why two: parity is what an evaluation means here. The tutorial's protocol (000 §10) renders no tools, leaves thinking
+Why two: parity is what an evaluation means here. The public SFT tutorial's protocol renders no tools, leaves thinking
 on, stops at 64 tokens and reads digits with a regular expression, so it cannot see a minus sign: a perfect player
 scores 68% on its own questions. It is kept for comparison with figures that were made that way, and for nothing else.
 """

@@ -243,8 +243,8 @@ class EvaluateSpec(Spec):
     samples: int = Field(default=1, ge=1)
     """Completions of each question; more than one, `sampled`, gives pass@k."""
     protocol: Literal["parity", "tutorial"] = "parity"
-    """`parity`: prompt and parser of training. `tutorial`: as 000 §10 prints it, for comparison with its figures only.
-    """
+    """`parity`: prompt and parser of training. `tutorial`: as the public SFT tutorial prints it, for comparison
+    with its figures only."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> "EvaluateSpec":

@@ -1,4 +1,4 @@
-"""Our evaluation against the documents' loop (000 §10): one model, the same 200 questions, the same texts.
+"""Our evaluation against the public tutorial's loop: one model, the same 200 questions, the same texts.
 
 In: nothing. Out: what was written and how long it took, then one line of JSON. Takes a minute on two idle
 cores.

@@ -1,6 +1,6 @@
 """The sizes and the settings that the GPU benchmark compares.
 
-In: names, and overrides such as grpo.batch_size=8. Out: checked settings. `documents` is 000 §9 and 001 §7, with TRL's
+In: names, and overrides such as grpo.batch_size=8. Out: checked settings. `documents`: the public tutorials, with TRL's
 defaults where they say nothing: bf16 compute and gradient checkpointing. `tuned` makes the same steps of as many rows
 and completions, but takes them in one batch, keeps the activations, and generates from a copy in bf16; `compiled`
 besides as a CUDA graph. The last two are ways that no recipe sets.

@@ -1,4 +1,4 @@
-"""What the environment costs a GRPO step: ours against the walkthrough's wrapper (001 §4), at four distances.
+"""What the environment costs a GRPO step: ours against the public GRPO walkthrough's wrapper, at four distances.
 
 In: nothing. Out: a table, then one line of JSON. Takes about ten minutes on two idle cores.
 Both train the same student for the same steps on the same rows, 64 rollouts a step, over a proxy that holds every byte

@@ -141,7 +141,7 @@ def test_several_artifacts_under_one_argument_all_enter_the_key():
         Questions(repository="a/r", revision=letter * 40, key="k", collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
         for letter in "ab"
     )
-    assert compared.made_from(({"before": one, "after": other},), {})[1] == {
+    assert compared.key_contents(({"before": one, "after": other},), {})[1] == {
         "models.before": "a" * 40,
         "models.after": "b" * 40,
     }
