@@ -38,6 +38,14 @@ def test_other_sources_are_another_code(tmp_path: Path, change):
     assert digest_of(tmp_path / "two") != before
 
 
+def test_what_all_scripts_share_is_part_of_every_environments_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before = digest_of(sources(tmp_path / "one"))
+    other = tmp_path / "policy.py"
+    other.write_text("errs = 'on every second question'\n")
+    monkeypatch.setattr("apprentice.envs.source.SHARED", other)
+    assert digest_of(sources(tmp_path / "two")) != before
+
+
 def test_where_it_lies_and_how_its_lines_end_is_not_in_the_code(tmp_path: Path):
     before = digest_of(sources(tmp_path / "one"))
     other = sources(tmp_path / "elsewhere" / "two")
