@@ -8,7 +8,6 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-
 SHARED = Path(__file__).with_name("policy.py")
 
 
