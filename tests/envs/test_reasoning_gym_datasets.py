@@ -149,7 +149,7 @@ def test_an_answer_that_takes_for_ever_is_given_up_and_the_session_lives(session
     environment.reset(seed=7)
     began = time.monotonic()
     environment.answer("9**9**9")  # type: ignore[attr-defined]
-    assert environment.reward == 0.0
+    assert environment.reward == 0.01
     assert time.monotonic() - began < 10
     assert environment.reset(seed=8)
 

@@ -42,7 +42,7 @@ def test_a_formula_that_grows_without_end_is_not_evaluated(formula: str):
     dataset, entry = datasets.entry("countdown", {}, 3)
     began = time.process_time()
     score, problem = scoring.score(dataset, entry, formula)
-    assert (score, time.process_time() - began < 1.0) == (0.0, True)
+    assert (score, time.process_time() - began < 1.0) == (0.01, True)  # as Reasoning Gym scores what it cannot read
     assert problem
 
 

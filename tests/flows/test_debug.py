@@ -12,9 +12,9 @@ from tests.hostile.endings import assert_clear_exit
 APPRENTICE = str(Path(sys.executable).with_name("apprentice"))
 BROKEN = """
 from pathlib import Path
-from apprentice.flows.cli.common import ready, ready_for_flows, told_in_words
+from apprentice.flows.cli.common import ready, ready_for_flows, exit_with_message
 
-with told_in_words():
+with exit_with_message():
     ready()
     from prefect import flow, task
 

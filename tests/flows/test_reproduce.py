@@ -156,7 +156,7 @@ def test_a_file_that_was_changed_in_the_folder_stops_it(made: Made):
         ("apprentice.flows.cli.app:app", "none of apprentice.tasks"),
         ("apprentice.tasks.evil.deep:stage", "none of apprentice.tasks"),
         ("apprentice.tasks.nowhere:stage", "This code has no stage apprentice.tasks.nowhere:stage"),
-        ("apprentice.tasks.engine.stage:Work", "This code has no stage apprentice.tasks.engine.stage:Work"),
+        ("apprentice.tasks.grpo:train_grpo", "This code has no stage apprentice.tasks.grpo:train_grpo"),
         ("apprentice.tasks.collect:collect", "This code has no stage apprentice.tasks.collect:collect that makes Kept"),
         ("", "was made by older code, which wrote down neither its stage nor its recipe"),
     ],
@@ -176,7 +176,7 @@ def test_what_is_different_here_is_told(made: Made):
     assert outcome.same
     told = "\n".join(outcome.differences)
     assert "questions is version 2 here; version 1 made" in told
-    assert "reasoning_gym is version 1 here; " in told
+    assert "reasoning_gym is version 2 here; " in told
     assert "was made in version 0.9" in told
     assert "torch is " in told
     assert "was made by apprentice 0." in told

@@ -31,7 +31,9 @@ SMALL: dict[str, Any] = {
 
 
 def small(**settings: Any) -> GrpoSpec:
-    return GrpoSpec(**{**SMALL, **settings})
+    """`learning_rate` may be one that no recipe can have, to break a training."""
+    rate = {"learning_rate": settings.pop("learning_rate")} if "learning_rate" in settings else {}
+    return GrpoSpec(**{**SMALL, **settings}).model_copy(update=rate)
 
 
 def variety(text: str, step: int) -> float:

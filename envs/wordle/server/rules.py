@@ -5,28 +5,15 @@ guess that is refused costs one of the six, where TextArena forgives one and end
 tried, as in a closed network it may hang.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-import nltk
 import textarena
 
+from .nltk_words import without_downloads
 from .words import GUESSES, LETTERS, word_list
 
-
-@contextmanager
-def _without_downloads() -> Iterator[None]:
-    """TextArena asks for NLTK's data when it is imported and when its dictionary is made."""
-    download, nltk.download = nltk.download, lambda *_, **__: False
-    try:
-        yield
-    finally:
-        nltk.download = download
-
-
-with _without_downloads():
+with without_downloads():
     from textarena.envs.utils.word_lists import EnglishDictionary
     from textarena.envs.Wordle.env import WordleEnv
 
@@ -81,6 +68,6 @@ def accepted(name: str) -> frozenset[str]:
 
     NLTK's words only with the list that is made of them: else a guess were accepted on one server and not on another.
     """
-    with _without_downloads():
+    with without_downloads():
         dictionary = EnglishDictionary(include_nltk=name == "textarena")
     return frozenset(word for word in dictionary.get_all_words() if len(word) == LETTERS).union(word_list(name))

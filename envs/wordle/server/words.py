@@ -75,20 +75,12 @@ def in_use(name: str) -> str:
 
 
 def _of_nltk() -> tuple[str, ...]:
+    from .nltk_words import nouns
+
     try:
-        return nouns_of_five_letters()
+        return nouns(LETTERS)
     except LookupError:
         raise ValueError(
             "the word list 'textarena' is made from NLTK's data, which the server's machine has not: run there "
             "`python -m nltk.downloader words averaged_perceptron_tagger_eng`, or choose words: wordle"
         ) from None
-
-
-def nouns_of_five_letters() -> tuple[str, ...]:
-    """TextArena's own list of secrets. Raises LookupError without NLTK's data."""
-    from textarena.envs.Wordle.env import WordleEnv
-
-    loader = object.__new__(WordleEnv)
-    loader.word_length = LETTERS
-    loader._load_word_list()
-    return tuple(loader.word_list)

@@ -89,7 +89,7 @@ def test_cancelling_ends_spawned_code_where_it_waits():
 
 def test_threads_that_come_first_at_once_share_one_loop():
     code = (
-        "import threading, asyncio; from apprentice.envs import waiting; loops = set()\n"
+        "import threading, asyncio; from apprentice.envs.wire import waiting; loops = set()\n"
         "gate = threading.Barrier(8)\n"
         "def first(): gate.wait(); loops.add(waiting._loop())\n"
         "threads = [threading.Thread(target=first) for _ in range(8)]\n"

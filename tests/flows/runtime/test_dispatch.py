@@ -51,7 +51,7 @@ def deployed(prefect_server) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "POLL", 0.05)
-    monkeypatch.setattr(dispatch, "RISE", 0.01)
+    monkeypatch.setattr(dispatch, "BACKOFF_S", 0.01)
 
 
 class Worker(threading.Thread):

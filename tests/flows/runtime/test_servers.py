@@ -163,19 +163,19 @@ def test_an_environment_whose_extra_is_missing_stops_before_anything_is_collecte
 )
 def test_a_server_is_in_one_place(section: str, says: str):
     with pytest.raises(Stop, match=says):
-        load_recipe(TOY, [f"env={section}"])
+        load_recipe(TOY, [f"server={section}"])
 
 
 @pytest.mark.parametrize("section", ["{}", "{local: true}", "{local: false, url: 'http://there'}", "{image: a/b:1}"])
 def test_where_it_runs_survives_a_deployments_form_and_enters_no_record(section: str):
-    chosen = load_recipe(TOY, [f"env={section}"])
+    chosen = load_recipe(TOY, [f"server={section}"])
     assert Recipe.model_validate(chosen.as_parameters()) == chosen
     assert chosen.for_record() == load_recipe(TOY, []).for_record()
 
 
-def test_the_section_that_was_called_server_names_what_it_is_called_now():
-    with pytest.raises(Stop, match=r"server: unknown field; did you mean env\?"):
-        load_recipe(TOY, ["server.url=http://there"])
+def test_the_section_that_was_called_env_names_what_it_is_called_now():
+    with pytest.raises(Stop, match=r"env: unknown field; did you mean server\?"):
+        load_recipe(TOY, ["env.url=http://there"])
 
 
 MIXED = "environment={name: multi, settings: {parts: {a: {name: echo}, b: {name: echo}, c: {name: catch}}}}"

@@ -201,17 +201,14 @@ def test_a_recipe_s_licence_stands_on_the_card_and_in_no_revision(family: Family
 
 def test_marks_of_markdown_and_yaml_in_the_data_do_not_break_a_card(tmp_path: Path, chain_sum: EnvironmentSpec):
     odd = "a | b `c` ```\n```\n---\n# d | e\n"
-    settings = chain_sum.settings | {"config": chain_sum.settings["config"] | {odd: odd}}
     (tmp_path / "odd").mkdir()
     (tmp_path / "plain").mkdir()
     plain = other(tmp_path / "plain", chain_sum)
-    family = other(
-        tmp_path / "odd", chain_sum.model_copy(update={"settings": settings}), teacher=TeacherSpec(model=odd)
-    )
+    family = other(tmp_path / "odd", chain_sum.model_copy(update={"revision": odd}), teacher=TeacherSpec(model=odd))
     for one, the_other in zip(family.all(), plain.all(), strict=True):
         assert outline(card(family.store, one).text) == outline(card(plain.store, the_other).text)
     [result, *_] = card(family.store, family.release).data.eval_results
-    assert result.dataset_args["environment"]["settings"]["config"][odd] == odd
+    assert result.dataset_args["environment"]["revision"] == odd
 
 
 def outline(text: str) -> list[tuple[str, int]]:

@@ -94,7 +94,7 @@ def test_every_argument_that_we_name_is_one_of_trls():
 
 
 def test_a_recipe_without_such_arguments_is_read_without_torch():
-    read = "from pathlib import Path; from apprentice.flows.recipe.recipe import load_recipe; import sys; "
+    read = "from pathlib import Path; from apprentice.flows.recipe.loading import load_recipe; import sys; "
     toy = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
     code = f"{read} load_recipe(Path({str(toy)!r}), ['sft.epochs=1']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
