@@ -12,7 +12,7 @@ run: .venv/ready  ## run the recipe on the embedded default; ends with the repor
 	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
 
 test: .venv/dev  ## the tests, all but the long ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10
 
 lint: .venv/dev build/types/apprentice
 	$(BIN)/ruff check .
