@@ -144,7 +144,7 @@ def test_every_episode_records_what_was_sent_and_what_it_cost(first: Ran, home: 
     assert [episode["seed"] for episode in episodes] == list(range(60))
     for episode in episodes:
         assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
-        assert episode["environment"] == "reasoning_gym 1"
+        assert episode["environment"] == "reasoning_gym 2"
         assert json.loads(episode["tools"])[0]["function"]["name"] == "answer"
         assert episode["attempts"] == 1
         assert episode["prompt_tokens"] > 0
@@ -285,7 +285,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
             )
         )
     if stage != "SFT":
-        wait_for(lambda: any("envs.serving reasoning_gym" in line for line in children_of(process.pid).values()))
+        wait_for(lambda: any("envs.serving.serve reasoning_gym" in line for line in children_of(process.pid).values()))
     children = children_of(process.pid)
     process.send_signal(signal.SIGTERM if stage == "Evaluation" else signal.SIGINT)
     out, _ = process.communicate(timeout=60)
