@@ -129,7 +129,7 @@ def _wait_for(server: EnvironmentServer) -> None:
     try:
         wait_until_there(server, announce.warn)
     except SessionLost as lost:
-        raise Stop(f"The environment's server cannot be reached: {_line(str(lost))}.", answered.fix) from lost
+        raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.fix) from lost
 
 
 def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:

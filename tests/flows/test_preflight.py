@@ -79,7 +79,7 @@ def stopped(chosen: Recipe, folder: Path) -> str:
         ("generous", "reward is 7.0, which is not within 0 to 1"),
         ("page", "/health is no OpenEnv server's"),
         ("deaf", "it opens none"),
-        ("asleep", "cannot be reached"),
+        ("asleep", "out of reach"),
     ],
 )
 def test_a_server_that_will_not_do_stops_the_run_before_the_teacher_is_asked(
