@@ -2,8 +2,8 @@
 
 In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png,
 signals.json, completions.jsonl.
-TRL's GRPOTrainer, by one of the ways in ways.py. The seed stands in the dataset's row, so the completions of one group
-answer one question; a rollout that infrastructure failed scores None, never 0.0.
+TRL's GRPOTrainer, by one of the modes in training/entry_points.py. The seed stands in the dataset's row, so the
+completions of one group answer one question; a rollout that infrastructure failed scores None, never 0.0.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The README.md of every artifact, so that a stranger can use what he finds: its metadata and its text.
 
 In: the staged files of an artifact, what made it, the store that knows its ancestors. Out: README.md. What a dataset
-says is in dataset_card.py, what a model says in model_card.py; here they are put together, with what a stage left in
+says is in dataset.py, what a model says in model.py; here they are put together, with what a stage left in
 about.md and what made the artifact. No revision depends on a card.
 """
 
