@@ -270,7 +270,7 @@ def reproduce(
     with exit_with_message("Nothing was kept: it begins anew."):
         ready()
         from apprentice.flows.reproduce import reproduce as make_again
-        from apprentice.flows.reproduce import told
+        from apprentice.flows.reproduce import rows
         from apprentice.tasks.artifacts.lineage import lineage_of
         from apprentice.tasks.reporting.announce import table
 
@@ -278,7 +278,7 @@ def reproduce(
         ready_for_flows()
         outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
-        table("reproduced", "Made again", told(outcomes))
+        table("reproduced", "Made again", rows(outcomes))
         if json_:
             print(json.dumps({"same": same, "artifacts": [each._asdict() for each in outcomes]}))
         if not same:

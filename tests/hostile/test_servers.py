@@ -231,7 +231,7 @@ def test_a_collection_records_what_broke_as_the_question_s_own_failure(context: 
 
 
 def test_a_collection_in_which_everything_breaks_stops_and_says_why(context: Any, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(Stop, match=r"broke on \d of 4 episodes.*no finite number") as stop:
+    with pytest.raises(Stop, match=r"broke on \d of 4 episodes.*not a finite number") as stop:
         collected(context, "NaN", -1, 4, monkeypatch)
     assert_clear(stop.value)
 

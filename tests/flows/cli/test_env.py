@@ -154,7 +154,7 @@ def test_a_server_with_too_few_sessions_for_grpo_fails_with_the_fix(echo: str, e
     told = said.json_line()
     assert (told["granted"], told["needed"]["grpo"]) == (5, 8)
     assert "MAX_CONCURRENT_ENVS=8" in said.text
-    assert f"{echo} will not do for echo: sessions." in said.text
+    assert f"{echo} does not work for echo: sessions." in said.text
 
 
 def test_a_server_with_too_few_sessions_for_the_rest_is_told_to_be_slower(echo: str):
@@ -174,7 +174,7 @@ def test_another_environments_server_fails_and_is_named(echo: str):
     said = env("check", echo, "--environment", "reasoning_gym")
     assert said.code == 1
     assert "its replies are not those of reasoning_gym (no question under seed 0, twice: the reply has no" in said.text
-    assert "it calls itself EchoEnvironment" in said.text
+    assert "its name is EchoEnvironment" in said.text
     assert "It serves another environment: --environment echo" in said.text
 
 
@@ -188,12 +188,12 @@ def test_a_server_that_refuses_the_reset_fails_with_its_words(server: Any):
 @pytest.mark.parametrize(
     ("kind", "what", "says"),
     [
-        ("forgetful", "seeds", "the same seed asked two different questions"),
-        ("stubborn", "seeds", "5 seeds asked one and the same question"),
-        ("counting", "seeds", "the same seed asked two different questions"),
+        ("forgetful", "seeds", "the same seed gave two different questions"),
+        ("stubborn", "seeds", "5 seeds gave the same question"),
+        ("counting", "seeds", "the same seed gave two different questions"),
         ("generous", "reward", "reward is 7.0, which is not within 0 to 1"),
-        ("page", "health", "/health is no OpenEnv server's (status 200)"),
-        ("asleep", "health", "it answers 503: it sleeps, starts or fails"),
+        ("page", "health", "/health is not that of an OpenEnv server (status 200)"),
+        ("asleep", "health", "it answers 503: asleep, starting or failing"),
         ("deaf", "sessions", "it opens none"),
     ],
 )
@@ -210,7 +210,7 @@ def test_what_is_not_right_is_named_with_a_fix(kind: str, what: str, says: str):
     ("url", "says"),
     [
         ("http://127.0.0.1:9", "it does not answer (ConnectError"),
-        ("127.0.0.1:9", "is no address of a server"),
+        ("127.0.0.1:9", "is not the URL of a server"),
         ("https://huggingface.co/spaces/Owner/My_Game", "Name the server: https://owner-my-game.hf.space"),
     ],
 )
@@ -222,7 +222,7 @@ def test_an_address_where_no_server_is_fails_with_what_to_do(url: str, says: str
 
 def test_a_recipe_for_a_model_of_the_hub_is_checked_without_its_revision(echo: str):
     said = env("check", echo, "--recipe", str(RECIPES / "chain-sum-qwen3-1.7b.yaml"))
-    assert "will not do for reasoning_gym chain_sum" in said.text
+    assert "does not work for reasoning_gym chain_sum" in said.text
 
 
 def test_a_person_plays_a_seeded_episode():
@@ -259,7 +259,7 @@ def test_settings_without_a_default_are_those_of_a_recipe(server: Any):
         (["--set", "words"], "is not of the form path=value"),
         (["--recipe", str(TOY)], "trains in reasoning_gym, not in echo"),
         (["--recipe", str(RECIPES / "nowhere.yaml")], "There is no recipe at"),
-        (["--url", "nowhere"], "is no address of a server"),
+        (["--url", "nowhere"], "is not the URL of a server"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_started(given: list[str], says: str):
