@@ -121,7 +121,7 @@ def test_an_environment_is_served_until_ctrl_c():
         rest = serving.stdout.read()
         assert serving.wait() == 0
     assert (said.code, said.json_line()["granted"]) == (0, 3)
-    assert (other.code, f"Port {taken} cannot be had" in other.text) == (1, True)
+    assert (other.code, f"Port {taken} is not available" in other.text) == (1, True)
     assert "Stopped." in rest
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url[0]}/health")
@@ -145,7 +145,7 @@ def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Pa
         ("health", "sessions", "wire", "seeds", "reward", "latency"), "right"
     )
     assert min(told["latency_ms"]["reset"], told["latency_ms"]["step"]) > 0
-    assert said.text.splitlines()[-2] == f"{echo} will do for echo."
+    assert said.text.splitlines()[-2] == f"{echo} works for echo."
 
 
 def test_a_server_with_too_few_sessions_for_grpo_fails_with_the_fix(echo: str, echo_recipe: Path):
@@ -161,7 +161,7 @@ def test_a_server_with_too_few_sessions_for_the_rest_is_told_to_be_slower(echo: 
     said = env("check", echo)
     assert said.code == 0, "which environment it serves was asked of the server itself"
     assert "it grants 5; collection uses 64" in said.text
-    assert "will do for echo, with too few sessions." in said.text
+    assert "works for echo, with too few sessions." in said.text
 
 
 def test_grpo_needs_a_session_for_each_rollout_of_every_process():
@@ -211,7 +211,7 @@ def test_what_is_not_right_is_named_with_a_fix(kind: str, what: str, says: str):
     [
         ("http://127.0.0.1:9", "it does not answer (ConnectError"),
         ("127.0.0.1:9", "is not the URL of a server"),
-        ("https://huggingface.co/spaces/Owner/My_Game", "Name the server: https://owner-my-game.hf.space"),
+        ("https://huggingface.co/spaces/Owner/My_Game", "Use the server's URL: https://owner-my-game.hf.space"),
     ],
 )
 def test_an_address_where_no_server_is_fails_with_what_to_do(url: str, says: str):
@@ -247,7 +247,7 @@ def test_an_episode_that_nobody_named_can_be_played_again_by_its_seed(echo: str)
 
 def test_settings_without_a_default_are_those_of_a_recipe(server: Any):
     said = env("play", "reasoning_gym", "--seed", "1", "--url", server.url, typed="0\n")
-    assert "Settings are those of deployments/recipes/laptop.yaml." in said.text
+    assert "Using the settings of deployments/recipes/laptop.yaml." in said.text
     assert "Reward" in said.text
 
 
@@ -271,7 +271,7 @@ def test_what_is_wrong_is_told_before_anything_is_started(given: list[str], says
 def test_ctrl_d_leaves_and_stops_the_server():
     said = env("play", "echo", "--seed", "1", typed="")
     assert said.code == 0
-    assert said.text.endswith("The episode was left.\n")
+    assert said.text.endswith("The episode was abandoned.\n")
 
 
 def pressed(playing: "subprocess.Popen[bytes]") -> int:
@@ -369,7 +369,7 @@ def test_tools_are_named_by_their_first_letters_and_arguments_by_their_names():
     toy, shown = played("gu", "3", "", "guess", "7", "it is left")
     assert toy.tried == [(3, "none"), (7, "it is left")]
     assert "Tool (give_up, guess): " in shown
-    assert "note (may be left out): " in shown
+    assert "note (optional): " in shown
     assert "Turn 1 of 3." in shown
     assert shown.endswith("Reward 1.00 of 1.")
 
@@ -380,7 +380,7 @@ def test_what_cannot_be_meant_is_told_and_asked_again_and_costs_no_turn():
     assert "There is no tool 'fly'." in shown
     assert "This may be give_up or guess." in shown
     assert "'seven' is not of type 'integer'" in shown
-    assert "number is needed. A number." in shown
+    assert "number is required. A number." in shown
 
 
 def test_what_the_game_refuses_costs_a_turn_as_it_costs_a_model():
@@ -401,7 +401,7 @@ def test_a_server_that_refuses_or_goes_away_is_told():
     broken = Broken(NoSettings())
     for broken.why, says in (
         (Refused("no such set"), "refuses the question: no such set"),
-        (SessionLost("gone"), "went away: gone"),
+        (SessionLost("gone"), "connection to the server was lost: gone"),
     ):
         with pytest.raises(Stop, match=says):
             played("7", environment=broken)
@@ -417,7 +417,7 @@ def test_a_mixture_is_played_in_the_environment_that_the_seed_belongs_to():
     ("arguments", "words"),
     [
         (("serve", "multi"), "a mixture has no server of its own"),
-        (("check", "http://127.0.0.1:9", "--environment", "multi"), "Say which one this is: --environment catch"),
+        (("check", "http://127.0.0.1:9", "--environment", "multi"), "Choose one: --environment catch"),
         (("play", "multi", "--url", "http://127.0.0.1:9"), "A mixture has no server of its own."),
     ],
 )
