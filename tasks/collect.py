@@ -21,8 +21,8 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.broken import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
 from apprentice.tasks.engine.limits import leases, shared
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
@@ -44,9 +44,9 @@ def collect(
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; what finished is kept."""
     check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
-    work = context.work
-    there = StandingServers({environment.name: work.servers.environment(environment.name)}, work.servers.teacher())
-    standing = RunContext(work.store, there, work.place, recipe=work.recipe)
+    run = context.run
+    there = StandingServers({environment.name: run.servers.environment(environment.name)}, run.servers.teacher())
+    standing = RunContext(run.store, there, run.place, recipe=run.recipe)
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
     try:
         shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]
@@ -92,7 +92,7 @@ class Collector:
         environment: EnvironmentSpec,
         kept: Journal,
     ):
-        self._bench = context
+        self._context = context
         self._spec = spec
         self._teacher = teacher
         self._environment = environment
@@ -108,8 +108,8 @@ class Collector:
             return []
         share = 1 / self._spec.shards
         cap = self._teacher.budget_usd
-        budget = Budget(self._teacher.prices, cap and cap * share, self._bench.scratch / "spent_usd")
-        url = self._bench.work.servers.teacher()
+        budget = Budget(self._teacher.prices, cap and cap * share, self._context.scratch / "spent_usd")
+        url = self._context.run.servers.teacher()
         teacher = Teacher(self._teacher, url, self._spec.asks, budget, 1.0 if shared() else share)
         seeds = (seed for seed in window.seeds() if seed not in done)
         try:
@@ -140,7 +140,7 @@ class Collector:
         return [*lost, *broken]
 
     def _pool(self) -> EnvironmentPool:
-        server = self._bench.work.servers.environment(self._environment.name)
+        server = self._context.run.servers.environment(self._environment.name)
         sessions = max(1, server.sessions // self._spec.shards)
         return EnvironmentPool(self._environment, server, sessions, announce.warn, leases)
 

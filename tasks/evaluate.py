@@ -47,12 +47,12 @@ def evaluate(
 ) -> dict[str, Any]:
     """Plays every held-out question. Raises Stop when the environment is lost: no model is judged by an outage."""
     protocol = PROTOCOLS[spec.protocol]
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     with examination(context, spec, questions, checkpoint.stage) as (kept, ahead, keep):
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()
-                model = LocalModel(context.fetch(checkpoint), spec, protocol, seed, context.work.trusted)
+                model = LocalModel(context.fetch(checkpoint), spec, protocol, seed, context.run.trusted)
                 opened.result()
                 play_batched(pool, ahead, model, protocol, keep)
         return publish(kept, context.out / "episodes.jsonl", protocol, checkpoint.stage)
@@ -72,14 +72,14 @@ def evaluate_endpoint(
     `as_of` names the state of what answers there, such as a date: it is part of the key, since the weights cannot be.
     """
     protocol = PROTOCOLS[spec.protocol]
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     asked = {
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
     budget = Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd")
     try:
-        teacher = Teacher(endpoint.model_copy(update=asked), context.work.servers.teacher(), asks=1, budget=budget)
+        teacher = Teacher(endpoint.model_copy(update=asked), context.run.servers.teacher(), asks=1, budget=budget)
         try:
             with examination(context, spec, questions, endpoint.called) as (kept, ahead, keep):
                 with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:

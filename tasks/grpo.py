@@ -57,7 +57,7 @@ def grpo(
     check_training("grpo", spec, machine)
     check_generation(spec.generation, machine)
     if spec.processes > 1:  # all of them together; then each takes its own
-        server = context.work.servers.environment(environment.name)
+        server = context.run.servers.environment(environment.name)
         with EnvironmentPool(environment, server, spec.sessions() * spec.processes, announce.warn) as pool, _words():
             _take_places(pool, environment)
     return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
@@ -78,7 +78,7 @@ def train_grpo(
     asked = TrainedQuestions(
         context.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl"
     )  # each process knows all of them
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     places = spec.sessions()
     with EnvironmentPool(environment, server, places, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
         _take_places(pool, environment)
@@ -91,9 +91,9 @@ def train_grpo(
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, way = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
-        tokenizer = load_tokenizer(folder, context.work.trusted)
+        tokenizer = load_tokenizer(folder, context.run.trusted)
         trainer = with_engine(trainer_class, spec.generation)(
-            model=model_to_train(folder, spec, context.work.trusted),
+            model=model_to_train(folder, spec, context.run.trusted),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),

@@ -21,7 +21,7 @@ from apprentice.tasks.settings.stages import LengthsSpec
 def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
     """p50, p95, p99 and the longest text in tokens, and max_length = p99 + margin, rounded up, within the model."""
     folder = context.fetch(student)
-    tokenizer = load_tokenizer(folder, context.work.trusted)
+    tokenizer = load_tokenizer(folder, context.run.trusted)
     measured = []
     with (
         (context.fetch(kept) / "kept.jsonl").open() as episodes,

@@ -82,7 +82,7 @@ def ask(
         return instance._ask(seed)
 
     texts = {}
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     try:
         with (
             announce.progress("questions", len(seeds)) as advance,

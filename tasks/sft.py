@@ -49,14 +49,14 @@ def train_sft(
 
     set_seed(seed)
     folder = context.fetch(student)
-    tokenizer = load_tokenizer(folder, context.work.trusted)
+    tokenizer = load_tokenizer(folder, context.run.trusted)
     with (context.fetch(kept) / "kept.jsonl").open() as episodes:
         played, apart = train_eval_split(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = SFTTrainer(
-        model=model_to_train(folder, spec, context.work.trusted),
+        model=model_to_train(folder, spec, context.run.trusted),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         eval_dataset={label: Dataset.from_list(_rows(each)) for label, each in apart.items()} or None,

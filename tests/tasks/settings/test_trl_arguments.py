@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.hardware import GenerationSpec
