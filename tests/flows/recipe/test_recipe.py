@@ -261,7 +261,7 @@ def test_a_guard_rails_seeds_are_nobody_elses():
 
 
 def test_the_tutorials_protocol_decides_nothing(tmp_path: Path):
-    with pytest.raises(Stop, match=r"decides nothing.*apprentice evaluate --protocol"):
+    with pytest.raises(Stop, match=r"a run cannot use it.*apprentice evaluate --protocol"):
         load_recipe(TOY, ["evaluate.protocol=tutorial"])
 
 

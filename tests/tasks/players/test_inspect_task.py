@@ -273,7 +273,7 @@ def test_a_server_that_grants_fewer_sessions_is_played_with_those(
         task = episodes_task(pool, chain_sum, rows, 64, 0.0)
         found = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
     assert (found["n"], found["accuracy"]) == (9, 1.0)
-    assert [line for line in said if "grants only 2 concurrent sessions" in line] == said != []
+    assert [line for line in said if "grants no more than 2 sessions" in line] == said != []
 
 
 def test_a_model_behind_an_openai_compatible_endpoint_is_reached(
