@@ -199,7 +199,7 @@ def test_an_examination_in_which_everything_breaks_stops_and_says_why(context: A
         asked = plays(url, 4)
         rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in asked)
         counts = {"collect": 0, "grpo": 0, "evaluate": 4, "dropped_from_grpo": 0}
-        questions = published(examined.work.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
+        questions = published(examined.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
         with (
             pytest.raises(Stop, match=r"broke on 2 of 4 episodes.*within 0 to 1") as stop,
             examination(examined, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
