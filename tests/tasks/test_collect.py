@@ -216,7 +216,7 @@ def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageCon
 
     with (scripted_bench.scratch / "episodes.jsonl").open("a+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Stop, match="Another run plays"):
+        with pytest.raises(Stop, match="Another run is playing"):
             collected(scripted_bench, chain_sum)
 
 
