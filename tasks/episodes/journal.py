@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from apprentice.tasks.episodes.json_lines import JsonLines
 from apprentice.tasks.reporting.errors import Stop
 
 
@@ -30,12 +31,14 @@ class Journal:
         numbered_by: The field of a record that numbers it.
     """
 
-    def __init__(self, folder: Path, numbered_by: str = "seed"):
-        self._path = folder / "episodes.jsonl"
-        self._file = self._path.open("a+b")
+    def __init__(self, path: Path, numbered_by: str):
+        self._lines = JsonLines(path)
         self._numbered_by = numbered_by
         self._numbers = array("q")
         self._places = array("q")
+        self._end = 0
+        for line in self._lines:
+            self._note(json.loads(line)[numbered_by], line)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -46,50 +49,35 @@ class Journal:
 
     def append(self, record: Line) -> None:
         """Writes one episode; from then on a killed process does not lose it."""
-        place = self._file.tell()
-        self._file.write(record.line())
-        self._file.flush()
-        self._numbers.append(getattr(record, self._numbered_by))
-        self._places.append(place)
+        line = record.line()
+        self._lines.append(line)
+        self._note(getattr(record, self._numbered_by), line)
 
     def in_order(self) -> Iterator[bytes]:
         """The lines by number, one at a time."""
-        with self._path.open("rb") as file:
+        with self._lines.path.open("rb") as file:
             for position in sorted(range(len(self)), key=self._numbers.__getitem__):
                 file.seek(self._places[position])
                 yield file.readline()
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Stop(
-                "Another run plays the very same episodes.", "Wait for it to end: its result serves both."
-            ) from None
-
-    def _read(self) -> None:
-        """Notes number and place of every whole line; a torn last one is cut off."""
-        self._file.seek(0)
-        end = 0
-        while (line := self._file.readline()).endswith(b"\n"):
-            self._numbers.append(json.loads(line)[self._numbered_by])
-            self._places.append(end)
-            end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
+    def _note(self, number: int, line: bytes) -> None:
+        self._numbers.append(number)
+        self._places.append(self._end)
+        self._end += len(line)
 
 
 @contextmanager
 def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
     """The journal in `folder`, for this process alone. Raises Stop when another has it, or it was begun otherwise."""
-    opened = Journal(folder, numbered_by)
-    try:
-        opened._lock()
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(
+                "Another run plays the very same episodes.", "Wait for it to end: its result serves both."
+            ) from None
         check_begun_with(folder / "settings.json", begun_with)
-        opened._read()
-        yield opened
-    finally:
-        opened._file.close()
+        yield Journal(folder / "episodes.jsonl", numbered_by)
 
 
 def check_begun_with(path: Path, now: dict[str, Any]) -> None:

@@ -5,19 +5,15 @@ In: a recipe's section. Out: a checked model that knows what of it names an arti
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
+
+from apprentice.envs.wire.server import STRICT
 
 
 class Spec(BaseModel):
     """Frozen; unknown fields are refused, and numbers that are none. A numeric field has its range in its type."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = STRICT
 
     def in_key(self) -> dict[str, Any]:
         """What enters a key: all fields but the operational ones and those that only choose."""
