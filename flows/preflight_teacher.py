@@ -7,7 +7,7 @@ budget of the collection; its answer need not be right, and is not kept.
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.collect import collect, collect_shard
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher

@@ -26,7 +26,7 @@ SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
 
 
 def explain_oom(section: str) -> Callable[[Body], Body]:
-    """For a body `body(bench, spec, …)` whose settings stand in `section` of a recipe."""
+    """For a body `body(context, spec, …)` whose settings stand in `section` of a recipe."""
 
     def around(body: Body) -> Body:
         @functools.wraps(body)

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.memory import explain_oom, memory_remedies

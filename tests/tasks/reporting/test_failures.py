@@ -11,8 +11,8 @@ from prefect import flow
 from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.errors import BudgetReached, ProcessDied, Stop, TeacherAway, TeacherFailed
 from apprentice.tasks.reporting.failures import failure_of
 
