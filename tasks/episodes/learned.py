@@ -1,6 +1,6 @@
-"""What a checkpoint was trained on: stage, seed and question of every episode.
+"""The record of what a checkpoint was trained on: stage, seed and question of every episode.
 
-In: what a training used, and the checkpoint before it. Out: learned.jsonl, which contamination and lineage read.
+In: the questions of a training, and its initial checkpoint. Out: learned.jsonl, for contamination checks and lineage.
 """
 
 import json
@@ -14,14 +14,14 @@ LEARNED = "learned.jsonl"
 
 
 def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
-    """Notes in a checkpoint that `stage` trained on these seeds and questions, after what `before` notes already."""
+    """Writes learned.jsonl: the rows of the initial checkpoint `before`, then these seeds and questions of `stage`."""
     rows = read_learned(before) if before else []
     rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in asked]
     (out / LEARNED).write_bytes(b"".join(map(as_line, rows)))
 
 
 class TrainedQuestions:
-    """The questions that a training asked so far, by seed, kept in a file: one that is resumed still knows them."""
+    """The questions that a training has used so far, by seed, in a file that survives an interruption."""
 
     def __init__(self, path: Path):
         self._lines = JsonLines(path)
@@ -37,6 +37,6 @@ class TrainedQuestions:
 
 
 def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
-    """What a checkpoint learned from: stage, seed, question; nothing for a student that was not trained here."""
+    """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
     path = checkpoint / LEARNED
     return read_rows(path) if path.exists() else []

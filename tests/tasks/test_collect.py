@@ -214,7 +214,7 @@ def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(scr
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     collected(scripted_bench, chain_sum)
     begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
-    with journal(scripted_bench.scratch, begun_with), pytest.raises(Stop, match="Another run plays"):
+    with journal(scripted_bench.scratch, begun_with), pytest.raises(Stop, match="Another run is playing"):
         collected(scripted_bench, chain_sum)
 
 
