@@ -12,7 +12,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 
 
 def check_teacher(run: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
@@ -51,7 +51,7 @@ def _ask(
             "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
             "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them up.",
         ) from failed
-    except TeacherAway as away:
-        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {away}.", "Run again once it does.") from away
+    except TeacherUnavailable as error:
+        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
     finally:
         teacher.close()

@@ -28,7 +28,7 @@ from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 
@@ -192,7 +192,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
             failed_at, cause = "question", episode.broken
     except TeacherFailed as failed:
         failed_at, cause = "teacher", str(failed)
-    except TeacherAway as away:
+    except TeacherUnavailable as away:
         failed_at, cause = "teacher's endpoint", str(away)
     except SessionLost as gone:
         failed_at, cause = "environment", str(gone)

@@ -30,7 +30,7 @@ from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batch
 from apprentice.tasks.players.protocols import PROTOCOLS, Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import EvaluateSpec, TeacherSpec
 
@@ -129,7 +129,7 @@ def examination(
                     f"{len(plays)} episodes are kept.",
                     "Check that its server is still the same one, then run again: the evaluation resumes from there.",
                 ) from refused
-            except (TeacherFailed, TeacherAway) as failed:
+            except (TeacherFailed, TeacherUnavailable) as failed:
                 raise Stop(
                     f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",
                     "Check that its endpoint runs, then run again: the evaluation resumes from there. If it refuses "

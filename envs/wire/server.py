@@ -13,18 +13,20 @@ NO_HEADERS = (
     "OpenEnv's client sends no headers either: let the server listen where only this machine reaches it, or open a "
     "tunnel to it (ssh -L) and use its URL"
 )
+STRICT = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    use_attribute_docstrings=True,
+    allow_inf_nan=False,
+    hide_input_in_errors=True,
+)
+"""Config of all settings: rejects unknown fields and non-finite numbers; errors do not repeat the input."""
 
 
 class EnvironmentServer(BaseModel):
     """An OpenEnv server. Not part of any key: the questions are the same on every server."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = STRICT
 
     url: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """URL of a server that is already running: http:// or https://; for a Space https://OWNER-NAME.hf.space. No user,

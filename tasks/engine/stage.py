@@ -115,7 +115,7 @@ class Stage(Generic[P, A]):
         seconds = time.perf_counter() - started
         ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
         run.log.append(ended)
-        announce.stage_ended(title, ended, told=not run.holds_device)
+        announce.stage_ended(title, ended, emit=not run.holds_device)
         return artifact
 
     def titled(self, title: str) -> "Stage[P, A]":

@@ -305,7 +305,7 @@ def test_a_second_collector_on_one_folder_is_refused(run: Collection):
         second = run.start()
         out, _ = second.communicate(timeout=60)
         assert second.returncode == 1
-        assert "Another run plays the very same episodes" in out
+        assert "Another run is playing the same episodes" in out
 
     run.episodes = 3000
     run.disturbed(fault)
