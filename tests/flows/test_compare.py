@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.flows.test_retrain import BIN, ROOT, TOY, run_command
+from tests.flows.commands import BIN, ROOT, TOY, run_command
+
+pytestmark = pytest.mark.long
 
 CHAIN_SUM = ROOT / "deployments" / "recipes" / "chain-sum.yaml"
 PERFECT = ("--set", "teacher.scripted_error_rate=0.0", "--seed", "999", "--questions", "50", "--json")
