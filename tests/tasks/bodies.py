@@ -68,7 +68,8 @@ def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any
             return "the server is away"
 
     def slowly(self: Any, output_dir: str) -> None:
-        time.sleep(3 if rank() == 0 else 0)  # what the first process writes is large
+        lost = self.state.global_step < self.args.max_steps
+        time.sleep(3 if rank() == 0 and lost else 0)  # what the first process writes is large
         save(self, output_dir)
 
     save = Trainer._save_optimizer_and_scheduler
@@ -81,19 +82,21 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def talkative(context: StageContext) -> dict[str, Any]:
+def second_stops(context: StageContext) -> dict[str, Any]:
+    """Once the first one has spoken, which then waits for it as in a collective."""
+    spoken = context.scratch / "spoken"
+    if rank() == 1:
+        announce.warn("I am 1.")
+        count("episodes", 2)
+        while not spoken.exists():
+            time.sleep(0.05)
+        raise Stop("The second one is in trouble.", "Help it.") from SessionLost("away")
     with announce.progress("steps", 3) as advance:
         for _ in range(3):
             advance(1)
-    announce.warn(f"I am {rank()}.")
-    count("episodes", 2)
-    return {"rank": rank()}
-
-
-def second_stops(context: StageContext) -> dict[str, Any]:
-    if rank() == 1:
-        raise Stop("The second one is in trouble.", "Help it.") from SessionLost("away")
-    time.sleep(600)  # as one that waits for the other in a collective
+    announce.warn("I am 0.")
+    spoken.touch()
+    time.sleep(600)
     return {}
 
 
