@@ -22,8 +22,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import StandingServers
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
@@ -74,7 +74,7 @@ def on_processes(
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:
     """With everything here that the processes need: artifacts in the folder, the environment's server running."""
-    work = context.work
+    work = context.run
     for each in given:
         if isinstance(each, Artifact):
             context.fetch(each)

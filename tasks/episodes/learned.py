@@ -1,6 +1,6 @@
-"""What a checkpoint was trained on: stage, seed and question of every episode.
+"""The record of what a checkpoint was trained on: stage, seed and question of every episode.
 
-In: what a training used, and the checkpoint before it. Out: learned.jsonl, which contamination and lineage read.
+In: the questions of a training, and its initial checkpoint. Out: learned.jsonl, for contamination checks and lineage.
 """
 
 import json
@@ -12,7 +12,7 @@ LEARNED = "learned.jsonl"
 
 
 def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
-    """Notes in a checkpoint that `stage` trained on these seeds and questions, after what `before` notes already."""
+    """Writes learned.jsonl: the rows of the initial checkpoint `before`, then these seeds and questions of `stage`."""
     with (out / LEARNED).open("w") as file:
         if before is not None:
             file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in read_learned(before))
@@ -21,13 +21,13 @@ def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], befor
 
 
 class TrainedQuestions:
-    """The questions that a training asked so far, by seed, kept in a file: one that is resumed still knows them."""
+    """The questions that a training has used so far, by seed, in a file that survives an interruption."""
 
     def __init__(self, path: Path):
         self._path = path
         whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         self._questions: dict[int, str] = dict(map(json.loads, whole))
-        path.write_bytes(b"".join(line + b"\n" for line in whole))  # without the line at which it was killed
+        path.write_bytes(b"".join(line + b"\n" for line in whole))  # drops an incomplete last line
 
     def note(self, asked: Iterable[tuple[int, str]]) -> None:
         new = {seed: text for seed, text in asked if seed not in self._questions}
@@ -40,6 +40,6 @@ class TrainedQuestions:
 
 
 def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
-    """What a checkpoint learned from: stage, seed, question; nothing for a student that was not trained here."""
+    """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
     path = checkpoint / LEARNED
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []

@@ -1,6 +1,6 @@
-"""The rows of a `Questions` artifact: purpose, seed, question, whether it is used.
+"""Reads and writes the rows of a `Questions` artifact: purpose, seed, question, whether it is used.
 
-In: rows, or an artifact's folder. Out: questions.jsonl, or rows; `same_text` says when two questions are one.
+In: rows, or an artifact's folder. Out: questions.jsonl, or rows. `same_text` defines when two questions are equal.
 """
 
 import json
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def same_text(question: str) -> str:
-    """Equal for questions that differ only in case and in white space: who has seen one has seen the other."""
+    """A normalized question: questions that differ only in case and white space count as the same."""
     return " ".join(question.casefold().split())
 
 
 def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """A line a row: purpose, seed, question, used."""
+    """Writes one line per row: purpose, seed, question, used."""
     with (out / "questions.jsonl").open("w") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 

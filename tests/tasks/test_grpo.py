@@ -12,8 +12,8 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.grpo import grpo
@@ -153,7 +153,7 @@ def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_
 def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, context: StageContext):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=1.0)
-        context = replace(context, work=RunContext(context.work.store, StandingServers({"reasoning_gym": few}, None)))
+        context = replace(context, run=RunContext(context.run.store, StandingServers({"reasoning_gym": few}, None)))
         nothing: Any = None
         with pytest.raises(Stop, match=r"A GRPO step plays 8 rollouts at once .* grants 3 sessions"):
             grpo.body(context, GrpoSpec(batch_size=2, gradient_accumulation=4), nothing, chain_sum, nothing, 0)
