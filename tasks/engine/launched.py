@@ -39,7 +39,7 @@ def main(job_file: Path) -> None:
     error = None
     with counted() as counts:
         try:
-            returned = job.body(StageContext(RunContext(**job.work), *job.stage), *job.given)
+            returned = job.body(StageContext(RunContext(**job.run), *job.stage), *job.given)
         except Exception as raised:
             error = raised
     failed = error, error.__cause__ if error is not None else None

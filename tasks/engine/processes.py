@@ -30,22 +30,20 @@ from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
 
 P = ParamSpec("P")
 KILLED = "Signal 9 (SIGKILL)"
-"""How torch's launcher tells of a process that was killed."""
+"""What torch's launcher reports of a process that was killed."""
 
 
 class Job(NamedTuple):
-    """What every process is told."""
+    """What every process gets. `run`: the arguments of its RunContext; `stage`: key, out and scratch."""
 
     body: Callable[..., dict[str, Any]]
     given: tuple[Any, ...]
+    run: dict[str, Any]
     stage: tuple[str, Path, Path]
-    """The key, the folder that becomes the artifact, the scratch folder."""
-    work: dict[str, Any]
-    """The arguments of RunContext."""
 
 
 class Outcome(NamedTuple):
-    """How a process ended: what it leaves in a file beside the job's, named by its rank."""
+    """How a process ended, in a file beside the job's."""
 
     returned: dict[str, Any]
     error: BaseException | None
@@ -65,7 +63,7 @@ def on_processes(
     config = _configured(spec, context.scratch / "accelerate.yaml")
     folder = context.scratch / "processes"
     shutil.rmtree(folder, ignore_errors=True)  # how an interrupted training ended
-    folder.mkdir(mode=0o700)  # the job may tell of private servers
+    folder.mkdir(mode=0o700)  # the job may name private servers
     (folder / "job").write_bytes(pickle.dumps(_job(body, context, given)))
     _run(config, spec, folder)
     outcomes = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("outcome-*"))]
@@ -74,17 +72,15 @@ def on_processes(
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:
     """With everything here that the processes need: artifacts in the folder, the environment's server running."""
-    work = context.run
+    run = context.run
     for each in given:
         if isinstance(each, Artifact):
             context.fetch(each)
     names = [each.name for each in given if isinstance(each, EnvironmentSpec)]
-    servers = StandingServers({name: work.servers.environment(name) for name in names}, None)
-    reporting = {"trackio": work.trackio, "report_to": work.report_to, "trusted": work.trusted}
-    store = LocalStore(work.store.root, work.store.project)
-    return Job(
-        body, given, (context.key, context.out, context.scratch), {"store": store, "servers": servers, **reporting}
-    )
+    servers = StandingServers({name: run.servers.environment(name) for name in names}, None)
+    shared = {"store": LocalStore(run.store.root, run.store.project), "servers": servers}
+    shared |= {"trackio": run.trackio, "report_to": run.report_to, "trusted": run.trusted}
+    return Job(body, given, shared, (context.key, context.out, context.scratch))
 
 
 def _configured(spec: TrainerSpec, default: Path) -> Path:
@@ -159,7 +155,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
     with (folder / "log").open("wb") as log, there:
         process = subprocess.Popen(
             command,
-            stdin=there.fileno(),  # the processes inherit it: they write to it, and its end tells them that we are gone
+            stdin=there.fileno(),  # the processes inherit it: they write to it, and it ends when we do
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is ours to handle
@@ -176,6 +172,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
                     show(*message)
     finally:
         here.close()
+        process.terminate()
         try:
             process.wait(timeout=20)
         except subprocess.TimeoutExpired:

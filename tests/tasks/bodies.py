@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
 from apprentice.tasks.artifacts.local import LocalStore
@@ -47,7 +48,7 @@ def puppets(context: StageContext, *given: Any) -> dict[str, Any]:
 
 
 def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any]:
-    """As `puppets`; at the third step the environment's server is given up, in the second process only, once."""
+    """As `puppets`; at the third step the environment's server is given up, in the second process only."""
     from transformers import Trainer
 
     from apprentice.tasks import grpo
@@ -61,21 +62,28 @@ def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any
 
         @property
         def gave_up(self) -> str | None:
-            once = context.scratch / "given-up"
-            if rank() == 0 or self.begun < 3 or once.exists():
-                return super().gave_up
-            once.touch()
-            return "the server is away"
+            return super().gave_up if rank() == 0 or self.begun < 3 else "the server is away"
 
     def slowly(self: Any, output_dir: str) -> None:
-        lost = self.state.global_step < self.args.max_steps
-        time.sleep(3 if rank() == 0 and lost else 0)  # what the first process writes is large
+        time.sleep(3 if rank() == 0 else 0)  # what the first process writes is large
         save(self, output_dir)
 
     save = Trainer._save_optimizer_and_scheduler
     Trainer._save_optimizer_and_scheduler = slowly
     grpo.Rollouts = Losing
     return puppets(context, *given)
+
+
+def one_after_another(
+    context: StageContext,
+    _environment: EnvironmentSpec,
+    *trainings: tuple[Any, tuple[str, Path, Path], tuple[Any, ...]],
+) -> dict[str, Any]:
+    """Several trainings in the same processes, which take longer to start than to train."""
+    each = (
+        (body, StageContext(context.run, key, out, scratch), given) for body, (key, out, scratch), given in trainings
+    )
+    return {training.key: body(training, *given) for body, training, given in each}
 
 
 def rank() -> int:

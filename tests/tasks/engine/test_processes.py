@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,6 +32,7 @@ from apprentice.tasks.training.trainer import newest_checkpoint, step_of
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,
+    one_after_another,
     puppets,
     second_is_killed,
     second_loses_its_server,
@@ -40,6 +41,7 @@ from tests.tasks.bodies import (
 )
 
 TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constant", "warmup_steps": 0}
+TWO_SFT = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
 TWO_GRPO = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=3)
 
 
@@ -94,13 +96,31 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
     return Made(RunContext(LocalStore(folder / "artifacts", "toy"), servers), TASKS["chain_sum"], folder)
 
 
+class Two(NamedTuple):
+    """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, and the rest of the first."""
+
+    stopped: Stop
+    kept: int
+    """Finished steps of the newest checkpoint that the first one left."""
+    returned: dict[str, Any]
+    counts: dict[str, float]
+    sft: StageContext
+    grpo: StageContext
+    resumed: StageContext
+
+
 @pytest.fixture(scope="module")
-def grpo_of_two(made: Made) -> tuple[StageContext, dict[str, Any], dict[str, float]]:
-    """A GRPO of two processes: its folders, what it returned, what was counted."""
-    context = made.context("two-grpo")
+def two(made: Made) -> Two:
+    sft, whole, lost = made.context("sft"), made.context("grpo"), made.context("lost")
+    given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, 0
+    with pytest.raises(Stop) as stopped:
+        on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
+    kept = step_of(newest_checkpoint(lost.scratch))
+    trainings = (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)), (puppets, whole, given)
+    each = [(body, (at.key, at.out, at.scratch), given) for body, at, given in (*trainings, (puppets, lost, given))]
     with counted() as counts:
-        returned = on_processes(TWO_GRPO, puppets, context, TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, 0)
-    return context, returned, counts
+        returned = on_processes(SPEC, one_after_another, made.context("two"), TASKS["chain_sum"], *each)
+    return Two(stopped.value, kept, returned, counts, sft, whole, lost)
 
 
 def weights(context: StageContext) -> dict[str, Any]:
@@ -124,40 +144,30 @@ def same_training(one: StageContext, other: StageContext, names: tuple[str, ...]
     assert sorted(learned[0].splitlines()) == sorted(learned[1].splitlines())
 
 
-def test_sft_in_two_processes_has_the_losses_of_one(made: Made):
-    given = made.base, made.kept, made.lengths, 0
-    spec = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
-    one, two = made.context("one-sft"), made.context("two-sft")
-    exclusive = spec.model_copy(update={"processes": 1, "batch_size": 8})
-    counts = on_processes(exclusive, train_sft, one, exclusive, *given)
-    assert on_processes(spec, train_sft, two, spec, *given) == counts
-    same_training(one, two, ("loss", "mean_token_accuracy"), steps=3)
+def test_sft_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
+    one, exclusive = made.context("one-sft"), TWO_SFT.model_copy(update={"processes": 1, "batch_size": 8})
+    counts = on_processes(exclusive, train_sft, one, exclusive, made.base, made.kept, made.lengths, 0)
+    assert two.returned["sft"] == counts
+    same_training(one, two.sft, ("loss", "mean_token_accuracy"), steps=3)
 
 
-def test_grpo_in_two_processes_has_the_losses_of_one(
-    made: Made, chain_sum: EnvironmentSpec, grpo_of_two: tuple[StageContext, dict[str, Any], dict[str, float]]
-):
-    exclusive = TWO_GRPO.model_copy(update={"processes": 1, "batch_size": 8})
-    one, (two, counts, there) = made.context("one-grpo"), grpo_of_two
+def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
+    one, exclusive = made.context("one-grpo"), TWO_GRPO.model_copy(update={"processes": 1, "batch_size": 8})
     with counted() as here:
-        assert on_processes(exclusive, puppets, one, exclusive, made.base, chain_sum, made.questions, 0) == counts
-    same_training(one, two, ("loss", "reward", "entropy"), steps=3)
+        counts = on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, 0)
+    assert two.returned["grpo"] == counts
+    same_training(one, two.grpo, ("loss", "reward", "entropy"), steps=3)
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
-    assert here["episodes"] == there["episodes"] == 24
+    assert here["episodes"] == 24
+    assert two.counts["episodes"] == 24 + 8, "the step that was left of the other one"
 
 
-def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(
-    made: Made, chain_sum: EnvironmentSpec, grpo_of_two: tuple[StageContext, dict[str, Any], dict[str, float]]
-):
-    given = made.base, chain_sum, made.questions, 0
-    lost, whole = made.context("lost"), grpo_of_two[0]
-    with pytest.raises(Stop, match="GRPO lost the environment: the server is away"):
-        on_processes(TWO_GRPO, second_loses_its_server, lost, TWO_GRPO, *given)
-    assert step_of(newest_checkpoint(lost.scratch)) == 2
-    on_processes(TWO_GRPO, second_loses_its_server, lost, TWO_GRPO, *given)
-    assert digest(lost.out, "*.safetensors") == digest(whole.out, "*.safetensors")
-    assert (lost.out / "log.json").read_text() == (whole.out / "log.json").read_text()
+def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(two: Two):
+    assert "GRPO lost the environment: the server is away" in str(two.stopped)
+    assert two.kept == 2
+    assert digest(two.resumed.out, "*.safetensors") == digest(two.grpo.out, "*.safetensors")
+    assert (two.resumed.out / "log.json").read_text() == (two.grpo.out / "log.json").read_text()
 
 
 def test_too_few_places_for_all_processes_are_told_before_any_is_started(
