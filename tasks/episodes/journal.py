@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from apprentice.tasks.episodes.json_lines import JsonLines
 from apprentice.tasks.reporting.errors import Stop
 
 
@@ -30,12 +31,14 @@ class Journal:
         numbered_by: The record field with its number.
     """
 
-    def __init__(self, folder: Path, numbered_by: str = "seed"):
-        self._path = folder / "episodes.jsonl"
-        self._file = self._path.open("a+b")
+    def __init__(self, path: Path, numbered_by: str):
+        self._lines = JsonLines(path)
         self._numbered_by = numbered_by
         self._numbers = array("q")
         self._offsets = array("q")
+        self._end = 0
+        for line in self._lines:
+            self._index(json.loads(line)[numbered_by], line)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -46,50 +49,35 @@ class Journal:
 
     def append(self, record: Line) -> None:
         """Writes and flushes one episode, so that a killed process does not lose it."""
-        offset = self._file.tell()
-        self._file.write(record.line())
-        self._file.flush()
-        self._numbers.append(getattr(record, self._numbered_by))
-        self._offsets.append(offset)
+        line = record.line()
+        self._lines.append(line)
+        self._index(getattr(record, self._numbered_by), line)
 
     def in_order(self) -> Iterator[bytes]:
         """The lines in the order of their numbers, one at a time."""
-        with self._path.open("rb") as file:
+        with self._lines.path.open("rb") as file:
             for position in sorted(range(len(self)), key=self._numbers.__getitem__):
                 file.seek(self._offsets[position])
                 yield file.readline()
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Stop(
-                "Another run is playing the same episodes.", "Wait for it to end; this run then uses its result."
-            ) from None
-
-    def _read(self) -> None:
-        """Indexes every complete line; truncates an incomplete last one."""
-        self._file.seek(0)
-        end = 0
-        while (line := self._file.readline()).endswith(b"\n"):
-            self._numbers.append(json.loads(line)[self._numbered_by])
-            self._offsets.append(end)
-            end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
+    def _index(self, number: int, line: bytes) -> None:
+        self._numbers.append(number)
+        self._offsets.append(self._end)
+        self._end += len(line)
 
 
 @contextmanager
 def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
     """Opens and locks the journal in `folder`. Raises Stop when it is locked or was started under other settings."""
-    opened = Journal(folder, numbered_by)
-    try:
-        opened._lock()
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(
+                "Another run is playing the same episodes.", "Wait for it to end; this run then uses its result."
+            ) from None
         check_begun_with(folder / "settings.json", begun_with)
-        opened._read()
-        yield opened
-    finally:
-        opened._file.close()
+        yield Journal(folder / "episodes.jsonl", numbered_by)
 
 
 def check_begun_with(path: Path, now: dict[str, Any]) -> None:

@@ -5,19 +5,15 @@ In: a recipe's section. Out: a validated model that knows which of its fields en
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
+
+from apprentice.envs.wire.server import STRICT
 
 
 class Spec(BaseModel):
     """A frozen settings model that rejects unknown fields, NaN and infinity. Numeric fields declare their range."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = STRICT
 
     def in_key(self) -> dict[str, Any]:
         """The fields that enter a key: all except `OPERATIONAL` and `SEARCH_SPACE` ones."""

@@ -28,7 +28,7 @@ def test_the_tutorials_protocol_gives_a_perfect_player_68_percent_and_says_what_
     assert (found["n"], found["format_compliance"], found["accuracy"]) == (50, 0.68, 0.68)
     assert found["protocol"] == "tutorial"
     assert "The tutorial's protocol" in done.stdout
-    assert "knows no minus sign" in done.stdout
+    assert "ignores minus signs" in done.stdout
 
 
 def test_parity_gives_the_same_player_everything(home: Path):

@@ -16,7 +16,7 @@ from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.journal import check_begun_with
+from apprentice.tasks.episodes.journal import check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
@@ -212,12 +212,10 @@ def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(scr
 
 
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
-    import fcntl
-
-    with (scripted_bench.scratch / "episodes.jsonl").open("a+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Stop, match="Another run is playing"):
-            collected(scripted_bench, chain_sum)
+    collected(scripted_bench, chain_sum)
+    begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
+    with journal(scripted_bench.scratch, begun_with), pytest.raises(Stop, match="Another run is playing"):
+        collected(scripted_bench, chain_sum)
 
 
 def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(scripted_bench: StageContext, chain_sum):

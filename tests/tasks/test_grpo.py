@@ -71,13 +71,6 @@ def test_a_lost_rollout_scores_none_and_never_zero(reward_of):
     assert reward_of(reward="exact")(None, 0.0) == [None, 0.0]
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-def test_a_reward_that_is_no_number_stops_the_stage_and_names_its_seed(reward_of, reward: float):
-    """TRL would leave a NaN out, and make no gradient of an infinite one: neither is seen in the curves."""
-    with pytest.raises(Stop, match=f"scored a rollout of seed 8 with {reward}"):
-        reward_of()(1.0, reward, seed=[7, 8])
-
-
 def test_too_many_lost_rollouts_stop_the_stage_with_the_reason(reward_of):
     reward = reward_of(max_failed=0.05)
     assert reward(*[None] * 5, *[1.0] * 60).count(None) == 5
