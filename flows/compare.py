@@ -22,7 +22,7 @@ from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.trust import is_repository
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_source import pinned

@@ -17,7 +17,7 @@ from apprentice.tasks.artifacts.types import (
     Release,
     Verdict,
 )
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.gate import gate
 from apprentice.tasks.questions import exam

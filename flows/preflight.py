@@ -17,7 +17,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.chat_template import check_prompt
 from apprentice.tasks.models.student_model import named_model
 from apprentice.tasks.models.tokenizer import tokenizer_of

@@ -7,12 +7,12 @@ budget of the collection; its answer need not be right, and is not kept.
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.collect import collect, collect_shard
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 
 
 def check_teacher(work: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
@@ -49,7 +49,7 @@ def _ask(
             "Name a model that calls tools (teacher.model), have its server parse them (vLLM: "
             "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens where thinking uses them up.",
         ) from failed
-    except TeacherAway as away:
+    except TeacherUnavailable as away:
         raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {away}.", "Run again when it does.") from away
     finally:
         teacher.close()

@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.difficulty import (
     rows_of,
 )
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, Questions, SftCheckpoint
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce

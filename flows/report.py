@@ -27,8 +27,8 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
     Verdict,
 )
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio
 from apprentice.tasks.training.completions import last_groups, read_completions

@@ -22,7 +22,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD
 from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.engine.replay import record_of
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import StudentSpec
 

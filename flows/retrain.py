@@ -24,7 +24,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.flows.watch import seen
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths

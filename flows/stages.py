@@ -29,8 +29,8 @@ from apprentice.tasks.artifacts.types import (
     Release,
     SftCheckpoint,
 )
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.failures import failure_of

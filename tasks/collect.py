@@ -1,9 +1,8 @@
-"""Has the teacher play one episode for each seed of the collect window.
+"""Collects one teacher episode for each seed of the collect window.
 
-In: the task, the teacher, the window. Out: `Rollouts`: rollouts.jsonl, one episode a line, by seed.
-Every finished episode is journaled at once, so an interrupted collection goes on where it was, and an outage of the
-environment or of the teacher costs time and nothing else. The window may be split into shards, each a task and an
-artifact of its own; together they are the dataset that one shard gives.
+In: the task, the teacher, the window. Out: `Rollouts`: rollouts.jsonl, one episode per line, ordered by seed.
+Every finished episode is journaled immediately, so an interrupted collection resumes where it stopped. The window may
+be split into shards, each with its own task and artifact; together they give the same dataset as a single shard.
 """
 
 import json
@@ -21,36 +20,36 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.broken import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
 from apprentice.tasks.engine.limits import leases, shared
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 
 COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
 PASSES = 2
-"""Times that an episode which infrastructure lost is played, all others first."""
+"""Attempts at an episode that infrastructure failures interrupt; retries come after all other episodes."""
 
 
 @stage(produces=Rollouts, version=3, title="Teacher's rollouts ({teacher.called})")
 def collect(
     context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
-    """Plays every seed of the window once. Raises Stop; what finished is kept."""
-    check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # others would buy everything again
-    work = context.work
-    there = StandingServers({environment.name: work.servers.environment(environment.name)}, work.servers.teacher())
-    standing = RunContext(work.store, there, work.place, recipe=work.recipe)
+    """Plays every seed of the window once. Raises Stop; finished episodes are kept."""
+    check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # another split would buy all again
+    run = context.run
+    there = StandingServers({environment.name: run.servers.environment(environment.name)}, run.servers.teacher())
+    standing = RunContext(run.store, there, run.place, recipe=run.recipe)
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
     try:
         shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]
-    except KeyboardInterrupt:  # came to this thread; the shards are on others
+    except KeyboardInterrupt:  # raised in this thread; the shards run in others
         for pool in list(open_pools):
             pool.interrupt()
         raise
@@ -65,7 +64,7 @@ def collect(
 def collect_shard(
     context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
 ) -> dict[str, Any]:
-    """Plays the seeds of one part of the window. Raises Stop; what finished is kept."""
+    """Plays the seeds of one part of the window. Raises Stop; finished episodes are kept."""
     instance = environment.make()
     begun_with = {
         "teacher": teacher.in_key(),
@@ -82,7 +81,7 @@ def collect_shard(
 
 
 class Collector:
-    """Fills a journal."""
+    """Plays the missing episodes of a journal."""
 
     def __init__(
         self,
@@ -92,15 +91,15 @@ class Collector:
         environment: EnvironmentSpec,
         kept: Journal,
     ):
-        self._bench = context
+        self._context = context
         self._spec = spec
         self._teacher = teacher
         self._environment = environment
         self._journal = kept
 
     def play(self, window: Window) -> list[Record]:
-        """Plays what is missing; returns the episodes that infrastructure lost again and again, and those on which the
-        environment broke. Raises Stop."""
+        """Plays the missing seeds. Returns the episodes that failed on every attempt: lost to infrastructure, or the
+        environment failed on the question itself. Raises Stop."""
         lost: list[Record] = []
         broken: list[Record] = []
         done = self._journal.done()
@@ -108,8 +107,8 @@ class Collector:
             return []
         share = 1 / self._spec.shards
         cap = self._teacher.budget_usd
-        budget = Budget(self._teacher.prices, cap and cap * share, self._bench.scratch / "spent_usd")
-        url = self._bench.work.servers.teacher()
+        budget = Budget(self._teacher.prices, cap and cap * share, self._context.scratch / "spent_usd")
+        url = self._context.run.servers.teacher()
         teacher = Teacher(self._teacher, url, self._spec.asks, budget, 1.0 if shared() else share)
         seeds = (seed for seed in window.seeds() if seed not in done)
         try:
@@ -119,20 +118,20 @@ class Collector:
                     seeds = iter([record.seed for record in lost])
         except BudgetReached:
             raise Stop(
-                f"The budget of {cap} USD is used up{f', a {self._spec.shards}th a shard' if share < 1 else ''}: "
+                f"The budget of {cap} USD is used up{f' (1/{self._spec.shards} per shard)' if share < 1 else ''}: "
                 f"{budget.spent:.4f} USD went into {len(self._journal)} of {window.size} episodes, which are kept.",
-                "Raise teacher.budget_usd and run again: it goes on from there.",
+                "Raise teacher.budget_usd and run again: collection resumes from there.",
             ) from None
         except Refused as refused:
             raise Stop(
                 f"The environment refused the task: {refused}. {len(self._journal)} of {window.size} episodes are "
                 "kept.",
-                "Correct environment.settings, or see that the server is the one that is meant; then run again.",
+                "Correct environment.settings or server.url, then run again.",
             ) from refused
         except SessionLost as gone:
             raise Stop(
                 f"The environment is out of reach: {gone}. {len(self._journal)} of {window.size} episodes are kept.",
-                "See that it runs, then run again: collection goes on from there.",
+                "Check that it runs, then run again: collection resumes from there.",
             ) from gone
         finally:
             teacher.close()
@@ -140,14 +139,14 @@ class Collector:
         return [*lost, *broken]
 
     def _pool(self) -> EnvironmentPool:
-        server = self._bench.work.servers.environment(self._environment.name)
+        server = self._context.run.servers.environment(self._environment.name)
         sessions = max(1, server.sessions // self._spec.shards)
         return EnvironmentPool(self._environment, server, sessions, announce.warn, leases)
 
     def _pass(
         self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any, broken: list[Record]
     ) -> list[Record]:
-        """Returns what infrastructure lost; what the environment broke on, it adds to `broken`."""
+        """Returns the episodes lost to infrastructure; adds those on which the environment failed to `broken`."""
         lost: list[Record] = []
 
         def play(instance: ToolEnvironment, seed: int) -> Record:
@@ -169,7 +168,7 @@ class Collector:
                 if len(lost) > max(self._spec.max_failed * of, 1):
                     raise Stop(
                         f"{len(lost)} episodes were lost to infrastructure, the last one to: {record.cause}",
-                        "See that the servers run, then run again: finished episodes are kept.",
+                        "Check that the servers run, then run again: finished episodes are kept.",
                     )
             else:
                 advance(1)
@@ -178,7 +177,7 @@ class Collector:
 
 
 def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Record:
-    """One whole episode of the teacher as a record; a failure is data, with the boundary at which it happened."""
+    """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
     instance = instance._part(seed)
     spent = Spent()
     messages: list[dict[str, Any]] = []
@@ -187,13 +186,13 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         episode = Episode(instance, seed)
         messages = episode.messages
         while not episode.done:
-            instance._wait_for_server()  # a turn that cannot be played is not bought
+            instance._wait_for_server()  # do not buy a turn that cannot be played
             episode.step(teacher.reply(messages, episode.tools, spent, seed))
         if episode.broken:
             failed_at, cause = "question", episode.broken
     except TeacherFailed as failed:
         failed_at, cause = "teacher", str(failed)
-    except TeacherAway as away:
+    except TeacherUnavailable as away:
         failed_at, cause = "teacher's endpoint", str(away)
     except SessionLost as gone:
         failed_at, cause = "environment", str(gone)
@@ -212,7 +211,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
 
 
 def _publish(kept: Journal, to: Path) -> dict[str, Any]:
-    """Writes the episodes by seed, one line in memory at a time, and counts."""
+    """Writes the episodes in seed order, one line in memory at a time; returns the totals."""
     counts: Counter[str] = Counter()
     with to.open("wb") as file:
         for line in kept.in_order():

@@ -1,8 +1,8 @@
-"""Examines one model on held-out questions: a checkpoint, or whatever answers at an endpoint.
+"""Evaluates one model on held-out questions: a checkpoint, or a model behind an endpoint.
 
 In: the model, the evaluation's `Questions`, a protocol. Out: `Evaluation`: episodes.jsonl and the rates.
-A checkpoint generates in batches, an endpoint is asked for many episodes at once, the environment is stepped
-concurrently. Finished episodes are journaled, so an evaluation that lost its environment goes on where it was.
+A checkpoint generates in batches; an endpoint and the environment are called concurrently. Finished episodes are
+journaled, so an interrupted evaluation resumes where it stopped.
 """
 
 import json
@@ -30,7 +30,7 @@ from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batch
 from apprentice.tasks.players.protocols import PROTOCOLS, Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import EvaluateSpec, TeacherSpec
 
@@ -45,14 +45,14 @@ def evaluate(
     questions: Questions,
     seed: int,
 ) -> dict[str, Any]:
-    """Plays every held-out question. Raises Stop when the environment is lost: no model is judged by an outage."""
+    """Plays every held-out question. Raises Stop when the environment is lost: an outage does not count as failure."""
     protocol = PROTOCOLS[spec.protocol]
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     with examination(context, spec, questions, checkpoint.stage) as (kept, ahead, keep):
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()
-                model = LocalModel(context.fetch(checkpoint), spec, protocol, seed, context.work.trusted)
+                model = LocalModel(context.fetch(checkpoint), spec, protocol, seed, context.run.trusted)
                 opened.result()
                 play_batched(pool, ahead, model, protocol, keep)
         return publish(kept, context.out / "episodes.jsonl", protocol, checkpoint.stage)
@@ -67,19 +67,19 @@ def evaluate_endpoint(
     questions: Questions,
     as_of: str,
 ) -> dict[str, Any]:
-    """As `evaluate`, for what answers at an endpoint: a served student, a teacher, a rival. Raises Stop.
+    """Like `evaluate`, for a model behind an endpoint: a served student, a teacher, a rival. Raises Stop.
 
-    `as_of` names the state of what answers there, such as a date: it is part of the key, since the weights cannot be.
+    `as_of`: the state of the model there, such as a date. It is part of the key, because the weights cannot be.
     """
     protocol = PROTOCOLS[spec.protocol]
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     asked = {
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
     budget = Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd")
     try:
-        teacher = Teacher(endpoint.model_copy(update=asked), context.work.servers.teacher(), asks=1, budget=budget)
+        teacher = Teacher(endpoint.model_copy(update=asked), context.run.servers.teacher(), asks=1, budget=budget)
         try:
             with examination(context, spec, questions, endpoint.called) as (kept, ahead, keep):
                 with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
@@ -95,9 +95,9 @@ def evaluate_endpoint(
 def examination(
     context: StageContext, spec: EvaluateSpec, questions: Questions, model: str
 ) -> Iterator[tuple[Journal, list[Play], Callable[[EvaluatedEpisode], None]]]:
-    """The journal, what is still to be played, and what to call with each played episode.
+    """Yields the journal, the episodes still to play, and a function to call with each played episode.
 
-    Raises Stop when a server is lost, or breaks on too many questions; what finished is kept.
+    Raises Stop when a server is lost or fails on too many questions; finished episodes are kept.
     """
     rows = [row for row in read_questions(context.fetch(questions), "evaluate") if row["used"]]
     plays = plays_of(rows, spec.samples)
@@ -109,7 +109,7 @@ def examination(
                 nonlocal broken
                 if record.broken:
                     broken += 1
-                    note("environment broke", WARNING, episode=record.seed, cause=record.broken)
+                    note("environment failed", WARNING, episode=record.seed, cause=record.broken)
                     check_broken(broken, len(plays), spec.max_failed, record.broken)
                 kept.append(record)
                 advance(1)
@@ -121,36 +121,36 @@ def examination(
             except SessionLost as lost:
                 raise Stop(
                     f"The evaluation lost the environment: {lost}. {len(kept)} of {len(plays)} episodes are kept.",
-                    "See that its server runs, then run again: it goes on from there.",
+                    "Check that its server runs, then run again: the evaluation resumes from there.",
                 ) from lost
             except Refused as refused:
                 raise Stop(
-                    f"The environment refused a question that it asked before: {refused}. {len(kept)} of {len(plays)} "
-                    "episodes are kept.",
-                    "See that its server is the one that it was, then run again: it goes on from there.",
+                    f"The environment refused a question that it accepted before: {refused}. {len(kept)} of "
+                    f"{len(plays)} episodes are kept.",
+                    "Check that its server is still the same one, then run again: the evaluation resumes from there.",
                 ) from refused
-            except (TeacherFailed, TeacherAway) as failed:
+            except (TeacherFailed, TeacherUnavailable) as failed:
                 raise Stop(
                     f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",
-                    "See that its endpoint runs, then run again: it goes on from there. If it refuses this very "
-                    "request, a longer context or fewer tokens (teacher.max_tokens) may be needed.",
+                    "Check that its endpoint runs, then run again: the evaluation resumes from there. If it refuses "
+                    "this request, it may need a longer context or fewer tokens (teacher.max_tokens).",
                 ) from failed
             except BudgetReached:
                 raise Stop(
                     f"The budget is used up; {len(kept)} of {len(plays)} episodes are kept.",
-                    "Raise teacher.budget_usd and run again: it goes on from there.",
+                    "Raise teacher.budget_usd and run again: the evaluation resumes from there.",
                 ) from None
 
 
 def publish(kept: Journal, to: Path, protocol: Parity, model: str, cost_usd: float = 0.0) -> dict[str, Any]:
-    """Writes the episodes in order and counts."""
+    """Writes the episodes in order; returns the fields of the `Evaluation`."""
     with to.open("wb") as file:
         file.writelines(kept.in_order())
     return {"model": model, "protocol": protocol.name, "cost_usd": cost_usd} | rates(read_episodes(to.parent), protocol)
 
 
 def rates(records: list[EvaluatedEpisode], protocol: Parity) -> dict[str, Any]:
-    """n and the three rates, as shares of all episodes, those on which the environment broke included."""
+    """n and the three rates over all episodes, including those on which the environment failed."""
     n = len(records)
     return {
         "n": n,

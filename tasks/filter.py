@@ -1,8 +1,8 @@
-"""Keeps the episodes that are worth learning from, and says why the others are not.
+"""Filters rollouts for SFT and counts the reason for every drop.
 
 In: `Rollouts` and the evaluation's `Questions`. Out: `KeptRollouts`: kept.jsonl and samples.md.
-The environment's reward does the labelling. The other checks are those that a person would make on samples: a valid
-call, arguments that fit, no leaked reasoning; and no question that the evaluation asks.
+An episode is kept when its reward is 1.0, every call is valid, no reasoning leaked into the text, and its question is
+not in the evaluation set.
 """
 
 import json
@@ -21,7 +21,7 @@ SAMPLES = 3
 
 @stage(produces=KeptRollouts, version=2, title="Filter by reward")
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
-    """Drops what is wrong, broken, leaky or examined later. Raises Stop when nothing is left."""
+    """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
     examined = {
         same_text(row["question"]) for row in read_questions(context.fetch(questions), "evaluate") if row["used"]
     }
@@ -48,7 +48,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
         raise Stop(
             f"The filter kept none of the {rollouts.episodes} episodes ({worst}).",
-            "Make the task easier (environment.settings), choose a stronger teacher, or look at the rollouts: "
+            "Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
             f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
         )
     text = "\n\n".join(_as_markdown(sample) for sample in samples)
@@ -59,7 +59,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
 
 
 def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
-    """The first cause for which an episode is not learned from, or None."""
+    """The first reason to drop an episode, or None to keep it."""
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
     if episode["reward"] != 1.0:
@@ -91,9 +91,9 @@ def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, 
 def _as_markdown(episode: dict[str, Any]) -> str:
     lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
     for message in episode["messages"]:
-        said = message.get("content") or ""
+        content = message.get("content") or ""
         calls = [
             f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []
         ]
-        lines.append(f"- *{message['role']}*: {' '.join([said, *calls]).strip()}")
+        lines.append(f"- *{message['role']}*: {' '.join([content, *calls]).strip()}")
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""Decides whether a trained model takes the champion's place.
+"""Decides whether a trained model replaces the champion.
 
-In: challenger and rival (the champion, or the untrained student where there is none), both examined on the same
-questions and guard rails. Out: `Decision`: decision.json, with every rule, what was found, and whether it held.
-The rules are the recipe's, written down before training: better on one metric by a margin with the interval above zero,
-on questions that neither has seen; no guard rail down by more than its allowance; no contamination.
+In: challenger and rival (the champion, or the untrained student without one), evaluated on the same questions and guard
+rails. Out: `Decision`: decision.json, with every rule, its finding, and whether it holds.
+The recipe fixes the rules before training: better on one metric by a margin, with the interval above zero, on questions
+that neither model has seen; no guard rail falls by more than its allowance; no contamination.
 """
 
 import json
@@ -40,10 +40,10 @@ def gate(
 
     Args:
         evaluations: "challenger" and "rival".
-        guards: By `<guard>.challenger` and `<guard>.rival`.
-        allowances: By guard, the share by which it may fall.
-        rolled_back: The challenger was the champion once, and someone took it back.
-        champion_known: It can be seen whether there is a champion.
+        guards: Keyed `<guard>.challenger` and `<guard>.rival`.
+        allowances: For each guard rail, the share by which it may fall.
+        rolled_back: Whether the challenger was the champion before and was rolled back.
+        champion_known: Whether the current champion could be looked up.
     """
     both, broke = scored({name: read_episodes(context.fetch(evaluations[name])) for name in ("challenger", "rival")})
     ours, theirs = both.values()
@@ -87,7 +87,7 @@ def gate(
 def _guarded(
     context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
 ) -> list[Any]:
-    """A rule, and a row for the report, a guard rail."""
+    """For each guard rail, its rule and its row for the report."""
     return [
         _guard(
             guard,
@@ -122,7 +122,7 @@ def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, A
     low, high = compared["ci"]
     found = f"{_points(compared['delta'])} ({_points(low)} to {_points(high)}), p = {compared['p_value']:.2g}"
     margin_met = compared["delta"] >= spec.margin and compared["delta"] > 0
-    agrees = compared["delta"] > 0 and compared["p_value"] < LEVEL  # of few changes the bootstrap alone is too sure
+    agrees = compared["delta"] > 0 and compared["p_value"] < LEVEL  # with few changes the bootstrap is overconfident
     held = (margin_met, low > 0, agrees)
     return [_rule(rule, holds, f"{metric}: {found}") for rule, holds in zip(rules, held, strict=True)]
 

@@ -1,9 +1,9 @@
-"""GRPO in the environment that the teacher played: the student learns from the reward of its own attempts.
+"""GRPO in the teacher's environment: the student learns from the rewards of its own rollouts.
 
 In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png,
 signals.json, completions.jsonl.
-TRL's GRPOTrainer, by one of the modes in training/entry_points.py. The seed stands in the dataset's row, so the
-completions of one group answer one question; a rollout that infrastructure failed scores None, never 0.0.
+Runs TRL's GRPOTrainer in one of the modes of training/entry_points.py. The seed is a column of the dataset, so all
+completions of a group answer one question. A rollout lost to infrastructure has the reward None, never 0.0.
 """
 
 import os
@@ -51,15 +51,19 @@ def grpo(
     questions: Questions,
     seed: int,
 ) -> dict[str, Any]:
-    """Trains for `spec.max_steps`. Raises Stop when more than `spec.max_failed` of the rollouts are lost, or the server
-    is away for longer than its patience: then the last finished step is kept."""
+    """Trains for `spec.max_steps` steps.
+
+    Raises Stop when more than `spec.max_failed` of the rollouts are lost, or when the server is unavailable for longer
+    than `server.patience`; the last finished step is kept.
+    """
     machine = this_machine()._replace(processes=spec.processes)
     check_training("grpo", spec, machine)
     check_generation(spec.generation, machine)
-    if spec.processes > 1:  # all of them together; then each takes its own
-        server = context.work.servers.environment(environment.name)
-        with EnvironmentPool(environment, server, spec.sessions() * spec.processes, announce.warn) as pool, _words():
-            _take_places(pool, environment)
+    if spec.processes > 1:  # check the total first; each process then opens its own
+        server = context.run.servers.environment(environment.name)
+        sessions = spec.sessions() * spec.processes
+        with EnvironmentPool(environment, server, sessions, announce.warn) as pool, _as_stop():
+            _open_sessions(pool, environment)
     return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
 
 
@@ -75,48 +79,50 @@ def train_grpo(
     from transformers import set_seed
 
     set_seed(seed)
-    asked = TrainedQuestions(
-        context.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl"
-    )  # each process knows all of them
-    server = context.work.servers.environment(environment.name)
-    places = spec.sessions()
-    with EnvironmentPool(environment, server, places, announce.warn) as pool, Rollouts(pool) as rollouts, _words():
-        _take_places(pool, environment)
+    asked = TrainedQuestions(context.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl")  # each process has all
+    server = context.run.servers.environment(environment.name)
+    sessions = spec.sessions()
+    with (
+        EnvironmentPool(environment, server, sessions, announce.warn) as pool,
+        Rollouts(pool) as rollouts,
+        _as_stop(),
+    ):
+        _open_sessions(pool, environment)
         instance = environment.make()
         streams = streams_of(instance, spec)
         own = grpo_arguments(context, spec, seed, streams)
-        config = config_of("grpo", own, spec.args)  # before the model: it says how that is sharded
+        config = config_of("grpo", own, spec.args)  # before the model: it decides how the model is sharded
         folder = context.fetch(checkpoint)
         used = [row for row in read_questions(context.fetch(questions), "grpo") if row["used"]]
         used, held = split(used, spec.held_out.questions, before=folder)
-        trainer_class, way = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
+        trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
-        tokenizer = load_tokenizer(folder, context.work.trusted)
+        tokenizer = load_tokenizer(folder, context.run.trusted)
         trainer = with_engine(trainer_class, spec.generation)(
-            model=model_to_train(folder, spec, context.work.trusted),
+            model=model_to_train(folder, spec, context.run.trusted),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=[reward, *reward.others()],
             args=on_one_gpu(config),
             **adapter_arguments(spec.lora),
-            **way,
+            **mode,
         )
         watch(trainer, spec.signals)
-        said = log_completions(context, trainer, rollouts, spec)
+        completions = log_completions(context, trainer, rollouts, spec)
         train(context, "GRPO steps", trainer, spec.max_steps)
         select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():
-        said.publish(context.out)
+        completions.publish(context.out)
     shown = SHOWN | ({f"rewards/{stream.called}/mean": stream.called for stream in streams} if streams[1:] else {})
     return finish(context, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
 
 
 def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
-    """A row a question: the prompt whose user turn `reset` completes, and the seed that names the question.
+    """The training dataset: one row per question, with the prompt and the seed.
 
-    In the order of TRL's own sampler, for as many passes as the steps need: the sampler itself forgets in which pass it
-    was when a training is resumed.
+    Rows come in the order of TRL's sampler, repeated for as many epochs as the steps need: TRL's sampler loses its
+    epoch when a training is resumed.
     """
     import torch
     from datasets import Dataset
@@ -126,23 +132,23 @@ def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSp
     order: list[int] = []
     while len(order) < needed:
         order += torch.randperm(len(used), generator=generator).tolist()
-    named, instance = [used[place] for place in order], environment.make()
+    named, instance = [used[index] for index in order], environment.make()
     return Dataset.from_list([row_of(spec.rollouts, instance, row["seed"], row["question"]) for row in named])
 
 
 @contextmanager
-def _words() -> Iterator[None]:
+def _as_stop() -> Iterator[None]:
     try:
         yield
     except SessionLost as lost:
         raise Stop(
             f"GRPO lost the environment: {lost}. The last finished step is kept.",
-            "See that its server runs, then run again: it goes on from there.",
+            "Check that its server runs, then run again: training resumes from there.",
         ) from lost
 
 
-def _take_places(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
-    """Opens a session for every rollout of a step, before a model is loaded. Raises Stop where there are too few."""
+def _open_sessions(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
+    """Opens a session for every rollout of a step, before a model is loaded. Raises Stop when too few are granted."""
     try:
         pool.open_all()
     except SessionLost:
@@ -157,7 +163,7 @@ def _take_places(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
 
 
 def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str, str, int]:
-    """Name, URL and sessions granted of the server that grants the fewest; a mixture has several."""
+    """Name, URL and granted sessions of the server that grants the fewest; a mixture has several servers."""
     if not pool.server.parts:
         return environment.name, pool.server.url, pool.granted
     mixed = [session for session in pool.sessions if isinstance(session, SessionOfParts)]
@@ -169,14 +175,14 @@ def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str,
 def grpo_arguments(
     context: StageContext, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)
 ) -> dict[str, Any]:
-    """What GRPOConfig is told, but for the recipe's `args`."""
+    """The arguments of GRPOConfig, without the recipe's `args`."""
     return {
         **arguments(context, spec, seed, "grpo"),
         **evaluation(spec),
         **generation_arguments(spec.generation),
         "reward_weights": [stream.weight for stream in streams],
         "max_steps": spec.max_steps,
-        "shuffle_dataset": False,  # the rows are, see _rows
+        "shuffle_dataset": False,  # _rows shuffles
         "num_generations": spec.num_generations,
         "max_completion_length": spec.max_completion_length,
         "max_grad_norm": spec.max_grad_norm,

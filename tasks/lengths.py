@@ -1,7 +1,7 @@
 """Measures the training texts in the student's tokens and derives max_length.
 
 In: `KeptRollouts` and the student's tokenizer. Out: `LengthStats`: lengths.json, histogram.png.
-Why: max_length that covers the 99th percentile truncates under one row in a hundred and pads little.
+Why: a max_length at the 99th percentile truncates fewer than one row in a hundred and keeps padding small.
 """
 
 import json
@@ -19,9 +19,9 @@ from apprentice.tasks.settings.stages import LengthsSpec
 
 @stage(produces=LengthStats, version=1, title="Token lengths")
 def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
-    """p50, p95, p99 and the longest text in tokens, and max_length = p99 + margin, rounded up, within the model."""
+    """p50, p95, p99 and maximum length in tokens; max_length = p99 + margin, rounded up, at most the model's limit."""
     folder = context.fetch(student)
-    tokenizer = load_tokenizer(folder, context.work.trusted)
+    tokenizer = load_tokenizer(folder, context.run.trusted)
     measured = []
     with (
         (context.fetch(kept) / "kept.jsonl").open() as episodes,
@@ -40,7 +40,7 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
 
 
 def summarise(measured: list[int], spec: LengthsSpec, positions: int) -> dict[str, int]:
-    """Percentiles in tokens; max_length is a multiple of `spec.multiple_of`, never beyond the model's positions."""
+    """Percentiles in tokens; max_length is a multiple of `spec.multiple_of` and at most `positions`."""
     import numpy as np
 
     p50, p95, p99 = (int(np.percentile(measured, q)) for q in (50, 95, 99))

@@ -1,9 +1,8 @@
-"""Asks the environment for the text of every question in the three seed windows.
+"""Reads the text of every question in the three seed windows from the environment.
 
 In: the task and the windows. Out: `Questions`: questions.jsonl (purpose, seed, question, used).
-Why: a question is its seed, but small problem spaces repeat questions under different seeds. With the texts known
-beforehand, what stands in the evaluation set can be kept out of training, and a space that is too small is refused
-before anything was bought or trained.
+Why: small problem spaces repeat questions under different seeds. Knowing the texts in advance keeps evaluation
+questions out of training and rejects a task with too few questions before anything is bought or trained.
 """
 
 from collections.abc import Sequence
@@ -21,16 +20,16 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import SeedWindows, Window
 
 LEAST_FRESH = 0.5
-"""Share of a training window that must be left when the evaluation's questions are taken out."""
+"""Minimum share of a training window that must remain after evaluation questions are removed."""
 
 
 @stage(produces=Questions, version=2, title="Questions of the seed windows")
 def questions(
     context: StageContext, environment: EnvironmentSpec, windows: SeedWindows, examined: int
 ) -> dict[str, Any]:
-    """Writes down the questions; `examined` distinct ones of the evaluation window become the evaluation set.
+    """Records all questions and selects `examined` distinct ones from the evaluation window as the evaluation set.
 
-    Raises Stop when the environment refuses the configuration, cannot be reached, or has too few questions.
+    Raises Stop when the environment rejects the configuration, cannot be reached, or has too few questions.
     """
     texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
     examination: dict[str, int] = {}
@@ -56,7 +55,7 @@ def questions(
 
 @stage(produces=Questions, version=1, title="Questions of an examination")
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
-    """The first `examined` distinct questions of one window, or as many as there are. Raises Stop as `questions`."""
+    """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
     chosen: dict[str, dict[str, Any]] = {}
     for seed, text in sorted(ask(context, environment, window.seeds()).items()):
         if len(chosen) < examined:
@@ -66,23 +65,23 @@ def exam(context: StageContext, environment: EnvironmentSpec, window: Window, ex
 
 
 def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
-    """`examined`: the seed under which the evaluation asks this question, if it does."""
+    """`examined`: the seed of this question in the evaluation set; None when it is not in the set."""
     return examined == seed if purpose == "evaluate" else examined is None
 
 
 def ask(
     context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int], named: str = "environment.settings"
 ) -> dict[int, str]:
-    """The question of each seed. Raises Stop when the environment refuses the task, or cannot be reached.
+    """The question of each seed. Raises Stop when the environment rejects the task or cannot be reached.
 
-    `named`: where the recipe has the task's settings.
+    `named`: the recipe field that holds the task's settings, for the error message.
     """
 
     def reset(instance: ToolEnvironment, seed: int) -> str:
         return instance._ask(seed)
 
     texts = {}
-    server = context.work.servers.environment(environment.name)
+    server = context.run.servers.environment(environment.name)
     try:
         with (
             announce.progress("questions", len(seeds)) as advance,
@@ -96,18 +95,18 @@ def ask(
     except SessionLost as lost:
         raise Stop(
             f"The environment's server gave no question: {lost}",
-            "See that it runs and serves this environment (apprentice env check says so), then run again.",
+            "Check with `apprentice env check` that it runs and serves this environment, then run again.",
         ) from lost
     return texts
 
 
 def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
     distinct = len({same_text(row["question"]) for row in rows})
-    advice = "Make the task wider (environment.settings), or ask for fewer evaluation questions (evaluate.questions)."
+    advice = "Widen the task (environment.settings) or reduce evaluate.questions."
     if len(examination) < examined:
         raise Stop(
             f"The problem space is too small: {windows.evaluate.size} seeds gave only {len(examination)} distinct "
-            f"questions, and the evaluation needs {examined} ({distinct} distinct ones in all windows).",
+            f"questions, and the evaluation needs {examined} ({distinct} distinct questions in all windows).",
             advice,
         )
     for purpose in ("collect", "grpo"):
@@ -115,8 +114,8 @@ def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[d
         fresh = sum(row["used"] for row in window)
         if fresh < LEAST_FRESH * len(window):
             raise Stop(
-                f"The problem space is too small: {len(window) - fresh} of the {len(window)} seeds for {purpose} ask "
-                f"what the evaluation asks ({distinct} distinct questions in all windows).",
+                f"The problem space is too small: {len(window) - fresh} of the {len(window)} {purpose} seeds repeat "
+                f"evaluation questions ({distinct} distinct questions in all windows).",
                 advice,
             )
 
@@ -125,10 +124,10 @@ def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[d
 def rung_questions(
     context: StageContext, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
 ) -> dict[str, Any]:
-    """GRPO's questions under a rung's settings. Raises Stop as `questions` does, or when too few are left.
+    """GRPO's questions under the settings of one rung. Raises Stop like `questions`, or when too few remain.
 
     Args:
-        kept_out: Whose examined questions are not trained on, by any name.
+        kept_out: Question sets whose evaluation questions are excluded from training; the names are not read.
     """
     examined = {same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, "evaluate")}
     rows = [
@@ -138,9 +137,9 @@ def rung_questions(
     left = sum(row["used"] for row in rows)
     if left < LEAST_FRESH * len(rows):
         raise Stop(
-            f"A rung of grpo.auto_difficulty is too small: {len(rows) - left} of its {len(rows)} seeds ask what the "
-            f"evaluation or a guard rail asks. Its settings: {environment.settings}.",
-            "Make it wider, leave it out, or ask for fewer evaluation questions (evaluate.questions).",
+            f"A rung of grpo.auto_difficulty is too small: {len(rows) - left} of its {len(rows)} seeds repeat "
+            f"questions of the evaluation or of a guard rail. Its settings: {environment.settings}.",
+            "Widen it, remove it, or reduce evaluate.questions.",
         )
     write_questions(context.out, rows)
     return {"collect": 0, "grpo": left, "evaluate": 0, "dropped_from_grpo": len(rows) - left}
@@ -148,7 +147,7 @@ def rung_questions(
 
 @stage(produces=Questions, version=1, title="Questions of the probe")
 def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
-    """The first `examined` distinct questions that GRPO would train on, or as many as there are, to be played."""
+    """The first `examined` distinct questions that GRPO would train on, or all if there are fewer."""
     chosen: dict[str, dict[str, Any]] = {}
     for row in _used(context, questions, "grpo"):
         if len(chosen) < examined:

@@ -1,7 +1,7 @@
-"""Makes a trained model presentable: its weights again, with a card that tells what it can do and what the gate said.
+"""Packages a trained model for release: its weights, and a card with its results and the gate's decision.
 
 In: the GRPO checkpoint, the `Verdict`, the `Decision`. Out: `Release`, promoted or not.
-The weights are linked, not copied, where the file system can.
+The weights are hard-linked where the file system allows it, else copied.
 """
 
 import os
@@ -33,7 +33,7 @@ def release(context: StageContext, trained: GrpoCheckpoint, judged: Verdict, dec
 
 
 def weights_of(checkpoint: Path) -> str:
-    """Names a checkpoint's weights, whatever else lies beside them: a model that is made again is the same one."""
+    """Digest of a checkpoint's weights alone: a model that is trained again to the same weights has the same one."""
     return digest(checkpoint, "*.safetensors")
 
 

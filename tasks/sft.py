@@ -1,8 +1,8 @@
 """Supervised fine-tuning on the kept rollouts: the student learns the form of an episode from the teacher.
 
 In: the base student, `KeptRollouts`, `LengthStats`. Out: `SftCheckpoint`: weights, tokenizer, log.json, curves.png.
-TRL's SFTTrainer with loss on the assistant's tokens only, over whole trajectories: the call, and the short turn after
-the tool's reply, for loops that generate one (a student that never saw it runs on to the length limit).
+TRL's SFTTrainer computes the loss on the assistant's tokens of whole trajectories. These include a short closing turn
+after the last tool reply: a student that never saw one generates up to the length limit there.
 """
 
 import itertools
@@ -34,7 +34,7 @@ SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "
 def sft(
     context: StageContext, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
-    """Trains for `spec.epochs` over the kept rollouts, or until it is right often enough."""
+    """Trains for `spec.epochs` epochs, or until token accuracy reaches `spec.stop_at_token_accuracy`."""
     check_training("sft", spec, this_machine())
     return on_processes(spec, train_sft, context, spec, student, kept, lengths, seed)
 
@@ -49,14 +49,14 @@ def train_sft(
 
     set_seed(seed)
     folder = context.fetch(student)
-    tokenizer = load_tokenizer(folder, context.work.trusted)
+    tokenizer = load_tokenizer(folder, context.run.trusted)
     with (context.fetch(kept) / "kept.jsonl").open() as episodes:
         played, apart = train_eval_split(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = SFTTrainer(
-        model=model_to_train(folder, spec, context.work.trusted),
+        model=model_to_train(folder, spec, context.run.trusted),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         eval_dataset={label: Dataset.from_list(_rows(each)) for label, each in apart.items()} or None,
@@ -74,7 +74,7 @@ def train_sft(
 
 
 def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
-    """What SFTConfig is told, but for the recipe's `args` and what is measured on examples held apart."""
+    """The arguments of SFTConfig, without the recipe's `args` and the evaluation settings."""
     return {
         **arguments(context, spec, seed, "sft"),
         "num_train_epochs": spec.epochs,
@@ -84,9 +84,11 @@ def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: i
 
 
 def train_eval_split(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[Episode]]]:
-    """The episodes to train on, and of a mixture a twentieth of each environment's, by its label, on which loss and
-    accuracy are measured after each epoch; of an environment alone none. What is held apart is trained on under no
-    other seed."""
+    """Splits the episodes into those to train on and, for a mixture only, an evaluation set for each label.
+
+    An evaluation set has 5% of its environment's episodes; loss and accuracy are measured on it after each epoch. Its
+    questions are excluded from training by text, under any seed.
+    """
     by_label: dict[str, list[Episode]] = {}
     for episode in episodes:
         label, is_labelled, _ = episode.get("environment", "").partition(": ")
@@ -102,7 +104,7 @@ def _asked(episode: Episode) -> str:
 
 
 def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
-    """By steps: one at an epoch's end comes after that step's checkpoint; a training that goes on there lacks it."""
+    """Evaluates by steps: at an epoch's end TRL evaluates after the checkpoint, so a resumed training would skip it."""
     return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size}
 
 
@@ -111,7 +113,7 @@ def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:
 
 
 def _stopper(enough: float) -> Any:
-    """Ends training once a log's mean token accuracy is `enough`."""
+    """Ends training once the logged mean token accuracy reaches `enough`."""
     from transformers import TrainerCallback
 
     class Stopper(TrainerCallback):

@@ -1,8 +1,8 @@
-"""The student before training: a model that there is (student_model.py), or a small Qwen3 built and seeded on the spot.
+"""The student before training: an existing model (student_model.py), or a small Qwen3 with seeded random weights.
 
-In: what the recipe says of the student, the task (its prompt), the questions (their fixed frame). Out: `BaseStudent`.
-Why a tokenizer of our own for the built one: a net of a million weights without pretraining must not spend itself on
-copying a prompt. Letters and digits stay single; every stretch of text that is the same in all episodes is one token.
+In: the recipe's student settings, the task's prompt, the questions. Out: `BaseStudent`.
+The built student has its own tokenizer: a model of a million weights has no capacity to spare for copying the prompt.
+Letters and digits are single tokens; every text span that is the same in all episodes is one token.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
 def student(
     context: StageContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:
-    """Publishes the model and a tokenizer that is prepared for training."""
+    """Publishes the model and a tokenizer prepared for training."""
     if spec.build is not None:
         rows = read_questions(context.fetch(questions), "collect")
         parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out)
@@ -33,7 +33,7 @@ def student(
 
 
 def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:
-    """Each part of a mixture with its questions; an environment alone with all."""
+    """Each part of a mixture with its questions; a single environment with all of them."""
     return [
         (part, [row["question"] for row in rows if instance._part(row["seed"]) is part]) for part in instance._parts()
     ]

@@ -1,7 +1,7 @@
-"""Compares the models on the same questions, reads GRPO's curves, and says what the comparison rests on.
+"""Compares the models on the same questions, diagnoses GRPO's curves, and checks for contamination.
 
-In: the models' `Evaluation`s, those on the guard rails, rollouts, the GRPO checkpoint. Out: `Verdict`: verdict.json.
-What training has seen more of than the recipe allows is not compared at all.
+In: the models' `Evaluation`s, the guard rails' ones, rollouts, the GRPO checkpoint. Out: `Verdict`: verdict.json.
+Nothing is compared when training has seen more of the evaluation's questions than the recipe allows.
 """
 
 import json
@@ -36,11 +36,11 @@ def verdict(
     trained: GrpoCheckpoint,
     beta: float,
 ) -> dict[str, Any]:
-    """Rates with intervals, neighbours' paired differences, slices, failures, guard rails, the diagnosis.
+    """Rates with intervals, paired differences of consecutive models, slices, failures, guard rails, the diagnosis.
 
     Args:
         evaluations: base, sft, grpo, in this order.
-        guards: By `<guard>.<model>`, the model before training and the one after, in this order.
+        guards: Keyed `<guard>.<model>`: the model before training, then the one after.
     """
     episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}

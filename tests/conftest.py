@@ -20,8 +20,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 
 TASKS = {
     "chain_sum": EnvironmentSpec(

@@ -13,18 +13,20 @@ NO_HEADERS = (
     "OpenEnv's client sends no headers either: have the server listen where only this machine reaches it, or open a "
     "tunnel to it (ssh -L) and name that"
 )
+STRICT = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    use_attribute_docstrings=True,
+    allow_inf_nan=False,
+    hide_input_in_errors=True,
+)
+"""Of all settings: unknown fields are refused, and numbers that are none; an error does not show what was given."""
 
 
 class EnvironmentServer(BaseModel):
     """An OpenEnv server. Not part of any key: a question is the same on every server."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = STRICT
 
     url: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """http:// or https://; for a Space https://OWNER-NAME.hf.space. One that runs already. No user, password or query:

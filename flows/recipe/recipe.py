@@ -7,10 +7,10 @@ nearest known name.
 import difflib
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.models.student_source import pinned
 from apprentice.tasks.settings.spec import Spec
@@ -37,13 +37,7 @@ BLOCK = 100_000_000
 class Recipe(BaseModel):
     """A whole run."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = STRICT
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """Names the repositories: lower case, digits, dots, dashes."""

@@ -25,7 +25,7 @@ from apprentice.envs.wire.session import wait_until_there
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.place import AWAY, COUNTS, MAX_CRASHES, place_of, read_run, retry_while_away
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
-from apprentice.tasks.engine.work import Dispatched
+from apprentice.tasks.engine.run import Dispatched
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

@@ -14,7 +14,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.types._datetime import now
 
-from apprentice.tasks.engine.work import WorkerLocation
+from apprentice.tasks.engine.run import WorkerLocation
 from apprentice.tasks.reporting.errors import Stop
 
 MAX_CRASHES = 5

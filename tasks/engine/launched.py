@@ -16,8 +16,8 @@ from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.processes import Job, Outcome
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting import announce
 
 

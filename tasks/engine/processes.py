@@ -24,8 +24,8 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import StandingServers
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.stages import Reporter, StudentSpec, TrackioSpec
@@ -84,7 +84,7 @@ def on_processes(
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...], address: str, secret: bytes) -> Job:
     """With everything here that the processes need: artifacts in the folder, the environment's server running."""
-    work = context.work
+    work = context.run
     for each in given:
         if isinstance(each, Artifact):
             context.fetch(each)

@@ -1,7 +1,7 @@
 """What makes a function a stage: its result is named by what made it, looked up before it is made, published whole.
 
-In: a body `body(bench, *settings_and_artifacts) -> counts` that fills `bench.out`.
-Out: a callable `stage(work, *settings_and_artifacts) -> Artifact`, run as a Prefect task whose cache key is the
+In: a body `body(context, *settings_and_artifacts) -> counts` that fills `context.out`.
+Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, run as a Prefect task whose cache key is the
 artifact's key. The store is the truth: Prefect's cached result is used only where the store holds the artifact.
 """
 
@@ -27,7 +27,7 @@ from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
 from apprentice.tasks.cards.card import write_card
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
@@ -50,16 +50,16 @@ class StageContext:
 
     Attributes:
         out: The folder that becomes the artifact.
-        scratch: A folder that outlives an interruption, named by the key, so that only the same work finds it.
+        scratch: A folder that outlives an interruption, named by the key, so that only the same run finds it.
     """
 
-    work: RunContext
+    run: RunContext
     key: str
     out: Path
     scratch: Path
 
     def fetch(self, artifact: Artifact) -> Path:
-        return self.work.store.fetch(artifact)
+        return self.run.store.fetch(artifact)
 
 
 class Stage(Generic[P, A]):
@@ -91,74 +91,74 @@ class Stage(Generic[P, A]):
         """A process finds a stage where it is defined; its body bears the same name and would be taken for it."""
         return _stage_at, (self.body.__module__, self.name)
 
-    def __call__(self, work: RunContext, *args: P.args, **kwargs: P.kwargs) -> A:
+    def __call__(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
         title = self._titled(args, kwargs)
-        found, made = work.store.find(self.produces, key), None
+        found, made = run.store.find(self.produces, key), None
         with counted() as looked:
             if found is None:
-                work.look_ahead(self.name)
+                run.look_ahead(self.name)
         started = time.perf_counter()
-        if found is None and self.gpu and work.dispatch is not None:
+        if found is None and self.gpu and run.dispatch is not None:
             with counted() as counts:  # what was waited for on this side
-                place, attempts, there = work.dispatch(self.name, title, self._bound(args, kwargs), key)
+                place, attempts, there = run.dispatch(self.name, title, self._bound(args, kwargs), key)
             counts |= {name: counts.get(name, 0) + value for name, value in there.items()}
         else:
-            place, attempts = work.place, 1
+            place, attempts = run.place, 1
             with counted() as counts:
-                made = self._task_for(work, key, (args, kwargs), found)(work, key, (args, kwargs))
+                made = self._task_for(run, key, (args, kwargs), found)(run, key, (args, kwargs))
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
         counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
-        artifact = found or made or work.store.find(self.produces, key)
+        artifact = found or made or run.store.find(self.produces, key)
         assert artifact is not None
         seconds = time.perf_counter() - started
         ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
-        work.log.append(ended)
-        announce.stage_ended(title, ended, told=not work.holds_device)
+        run.log.append(ended)
+        announce.stage_ended(title, ended, emit=not run.holds_device)
         return artifact
 
     def titled(self, title: str) -> "Stage[P, A]":
         """The same stage under another title, where a run has it do two things that a person tells apart."""
         return Stage(self.body, self.produces, self.version, title, self.gpu)
 
-    def map(self, work: RunContext, given: list[tuple[Any, ...]]) -> list[A]:
+    def map(self, run: RunContext, given: list[tuple[Any, ...]]) -> list[A]:
         """The stage for every tuple of arguments, as tasks on the flow's task runner; results in order.
 
-        Whatever `work` holds must be picklable where the runner is not made of threads. Raises the first exception,
+        Whatever `run` holds must be picklable where the runner is not made of threads. Raises the first exception,
         after all tasks have ended.
         """
         futures = []
         for args in given:
             key = self.key(args, {})
-            run = self._task_for(work, key, (args, {}), work.store.find(self.produces, key))
-            futures.append(run.submit(work, key, (args, {})))
+            task = self._task_for(run, key, (args, {}), run.store.find(self.produces, key))
+            futures.append(task.submit(run, key, (args, {})))
         wait(futures)
         return [future.result() for future in futures]
 
-    def _task_for(self, work: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
+    def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
         """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
         made, made_from = announce.assets(
-            work.store.address(self.produces, key),
-            [work.store.address(type(each), each.key) for each in self.inputs(*given).values()],
+            run.store.address(self.produces, key),
+            [run.store.address(type(each), each.key) for each in self.inputs(*given).values()],
         )
         return self._task.with_options(
             assets=made,
             asset_deps=made_from,
-            task_run_name=f"{work.store.project}: {self._titled(*given)} · {key[:8]}",
+            task_run_name=f"{run.store.project}: {self._titled(*given)} · {key[:8]}",
             refresh_cache=found is None,
         )
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return make_key(self.name, self.version, *self.key_contents(args, kwargs))
 
-    def find(self, work: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
+    def find(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
         """The artifact, where it was made before."""
-        return work.store.find(self.produces, self.key(args, kwargs))
+        return run.store.find(self.produces, self.key(args, kwargs))
 
-    def scratch(self, work: RunContext, key: str) -> Path:
+    def scratch(self, run: RunContext, key: str) -> Path:
         """What an interrupted stage has kept."""
-        return work.store.root / ".scratch" / f"{self.name}-{key}"
+        return run.store.root / ".scratch" / f"{self.name}-{key}"
 
     def key_contents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """What enters the key: every setting as JSON, and every input artifact's revision."""
@@ -191,27 +191,27 @@ class Stage(Generic[P, A]):
         """The title with the arguments that it names, such as "Evaluation of {checkpoint.stage}"."""
         return self.title.format(**self._bound(args, kwargs))
 
-    def _make(self, work: RunContext, key: str, given: tuple[Any, Any]) -> A:
+    def _make(self, run: RunContext, key: str, given: tuple[Any, Any]) -> A:
         """The body of the task: makes the artifact, unless another process has made it meanwhile."""
         args, kwargs = given
         name = f"{self.name}-{key}"
-        with of_stage(self.name, key), work.store.exclusive(name, announce.warn, wait=not work.holds_device):
-            if (found := work.store.find(self.produces, key)) is not None:
+        with of_stage(self.name, key), run.store.exclusive(name, announce.warn, wait=not run.holds_device):
+            if (found := run.store.find(self.produces, key)) is not None:
                 return found
-            made_by, provenance = self._record(work, args, kwargs)
+            made_by, provenance = self._record(run, args, kwargs)
             announce.stage_starts(self._titled(args, kwargs))
-            scratch = self.scratch(work, key)
-            with work.store.staging(name) as out:
+            scratch = self.scratch(run, key)
+            with run.store.staging(name) as out:
                 scratch.mkdir(parents=True, exist_ok=True)
                 body: Callable[..., dict[str, Any]] = self.body
-                counts = body(StageContext(work, key, out, scratch), *args, **kwargs)
-                write_card(out, self.produces, key, work.store, counts, made_by, provenance)
-                artifact = work.store.publish(self.produces, key, out, counts, made_by, provenance)
-            announce.materialized(work.store.address(self.produces, key), artifact.model_dump(mode="json"))
+                counts = body(StageContext(run, key, out, scratch), *args, **kwargs)
+                write_card(out, self.produces, key, run.store, counts, made_by, provenance)
+                artifact = run.store.publish(self.produces, key, out, counts, made_by, provenance)
+            announce.materialized(run.store.address(self.produces, key), artifact.model_dump(mode="json"))
             shutil.rmtree(scratch)
             return artifact
 
-    def _record(self, work: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
+    def _record(self, run: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
         """What makes the artifact: what its revision covers, and what is only told beside it."""
         settings, inputs = self.key_contents(args, kwargs)
         made_by = {
@@ -224,10 +224,10 @@ class Stage(Generic[P, A]):
         provenance = Provenance(
             stage=f"{self.body.__module__}:{self.name}",
             code=code_version(),
-            recipe=work.recipe,
+            recipe=run.recipe,
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            pool=work.place.pool,
-            worker=work.place.worker,
+            pool=run.place.pool,
+            worker=run.place.worker,
             inputs={name: parent(artifact) for name, artifact in self.inputs(args, kwargs).items()},
         )
         return made_by, provenance

@@ -1,1 +1,1 @@
-"""One played episode: its turns, its record, its token ids, and the questions it answers."""
+"""One played episode: its turns, its record, its token ids, and its question."""

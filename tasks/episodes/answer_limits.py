@@ -1,23 +1,23 @@
-"""How much one answer of a model may be: beyond it, it is a failed answer, whoever gave it.
+"""Limits on the size and nesting of a model's answer; an answer beyond them counts as failed.
 
-In: an assistant message. Out: what is too much about it, and what is kept of it.
-Why: whatever a model says is written down with its episode, read by a JSON parser and checked against a schema. Twenty
-megabytes fill a disk, and a thousand brackets within one another end in Python's RecursionError.
+In: an assistant message. Out: the limit that it exceeds, and the part of it that is kept.
+Why: every answer is stored with its episode, parsed as JSON and validated against a schema. Huge answers fill the disk,
+and deep nesting ends in Python's RecursionError.
 """
 
 import json
 from typing import Any
 
 MOST_BYTES = 128 * 1024
-"""Of a message's text and its calls together: about 30,000 tokens."""
+"""Maximum bytes of a message's text and calls together: about 30,000 tokens."""
 MOST_DEPTH = 32
-"""Lists and structures within one another in a call's arguments."""
+"""Maximum nesting of lists and objects in a call's arguments."""
 KEPT = 500
-"""Characters of a failed answer that are kept, for people."""
+"""Characters of a failed answer that are kept for the record."""
 
 
 def beyond_limits(message: dict[str, Any]) -> str | None:
-    """What is too much about an answer; None where it is within the limits."""
+    """The limit that an answer exceeds, as text; None when it is within the limits."""
     functions = [call["function"] for call in message.get("tool_calls") or []]
     if any(_too_deep(function["arguments"]) for function in functions):
         return f"arguments nested deeper than {MOST_DEPTH} levels"
@@ -28,7 +28,7 @@ def beyond_limits(message: dict[str, Any]) -> str | None:
 
 
 def cut(message: dict[str, Any]) -> dict[str, Any]:
-    """The beginning of an answer that is beyond the limits, as plain content: its calls are not executed."""
+    """The beginning of an oversized answer as plain content; its calls are not executed."""
     functions = [call["function"] for call in message.get("tool_calls") or []]
     parts = [
         message.get("content") or "",
@@ -38,7 +38,7 @@ def cut(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bytes(text: Any) -> int:
-    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)  # not too deep, so it can be written
+    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)  # the depth was checked before
     return len(text.encode(errors="replace")) if len(text) <= MOST_BYTES else len(text)
 
 
@@ -47,7 +47,7 @@ def _begin(arguments: Any) -> str:
 
 
 def _too_deep(arguments: Any) -> bool:
-    """Level by level, as whatever descends would end in a RecursionError; of a text by its brackets alone."""
+    """Checks objects level by level, because recursion could fail, and JSON text by counting brackets."""
     if isinstance(arguments, str):
         return _deepest(arguments) > MOST_DEPTH
     level = [arguments]
@@ -61,7 +61,7 @@ def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def _deepest(text: str) -> int:
-    """How many brackets are open at once, outside of JSON's strings."""
+    """Maximum number of open brackets outside of JSON strings; 0 if there are too few brackets to exceed the limit."""
     depth = deepest = 0
     in_string = escaped = False
     if text.count("[") + text.count("{") <= MOST_DEPTH:

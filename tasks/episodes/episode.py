@@ -1,12 +1,10 @@
-"""One episode of messages and tool calls, as teacher and evaluation play it and as TRL's GRPO loop plays it.
+"""One episode of messages and tool calls, used by teacher, evaluation and GRPO alike.
 
 In: an environment, a seed, assistant messages. Out: the transcript in OpenAI's format, the reward, whether the calls
 were valid.
-Why: the teacher answers one conversation at a time, a local model a batch of them; both advance the same episode.
-What an assistant message does to the environment follows TRL's tool loop (trl.GRPOTrainer, `_tool_call_loop`): every
-call is executed, an error becomes the tool's reply as text, a message without a call ends the episode. Not so an error
-of the server: what it breaks on is played once more on a new connection. What comes and goes is an outage; what breaks
-again is the question's own failure.
+Calls are handled as in TRL's tool loop (trl.GRPOTrainer, `_tool_call_loop`): every call is executed, an error becomes
+the tool's reply, a message without a call ends the episode. When the server itself fails on a call, the episode is
+replayed once on a new connection. If it fails again, the question is at fault, not the infrastructure.
 """
 
 import inspect
@@ -28,18 +26,18 @@ class Episode:
     Attributes:
         messages: The transcript so far: system, user, then assistant and tool messages.
         tools: The tools' JSON schemas, as rendered into the prompt.
-        done: Whether it is over: the environment said so, no tool was called, or the turns are used up.
-        causes: What was wrong with the calls so far; empty as long as all were valid.
-        broken: Why the environment broke on the last call, and again when all was played once more: the question's own
-            failure, for which the reward is None. Empty as long as it did not.
+        done: Whether the episode has ended: the environment ended it, no tool was called, or max_turns is reached.
+        causes: What was wrong with the calls so far; empty while all are valid.
+        broken: Why the environment failed on the last call and again in the replay; the reward is None then. Empty
+            otherwise.
     """
 
     def __init__(self, environment: ToolEnvironment, seed: int):
-        """Resets the environment; of a mixture, the one that the seed belongs to. Raises SessionLost."""
+        """Resets the environment; in a mixture, the part that the seed belongs to. Raises SessionLost."""
         environment = environment._part(seed)
         self.environment = environment
         self.seed = seed
-        self.sample = 0  # which of several tries at this question
+        self.sample = 0  # index of the sample of this question
         self.tools = tool_schemas(environment)
         self._callable = {tool.__name__: tool for tool in tools_of(environment)}
         self.messages = prompt(environment, environment._ask(seed))
@@ -51,7 +49,7 @@ class Episode:
 
     @property
     def turns(self) -> int:
-        """Messages of the model so far."""
+        """Number of assistant messages so far."""
         return self._turns
 
     @property
@@ -60,12 +58,12 @@ class Episode:
 
     @property
     def reward(self) -> float | None:
-        """The environment's reward; None when the infrastructure failed, or the environment broke."""
+        """The environment's reward, 0.0 to 1.0; None when the infrastructure or the environment failed."""
         return self.environment.reward
 
     @property
     def valid(self) -> bool:
-        """Format compliance: the model called tools, and every call was one that the schema accepts."""
+        """Format compliance: the model called tools, and every call fits its schema."""
         return self._turns > 0 and not self.causes
 
     def step(self, message: Message) -> None:
@@ -80,7 +78,7 @@ class Episode:
         self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
 
     def _taken(self, message: Message) -> Message:
-        """The message as it is written down: of one beyond the limits only the beginning, and none of its calls."""
+        """Adds the message to the transcript; an oversized one is truncated and loses its calls."""
         if found := beyond_limits(message):
             self.causes.append(found)
             message = cut(message)
@@ -97,14 +95,14 @@ class Episode:
         return content
 
     def _again(self, name: str, arguments: str | dict[str, Any]) -> str:
-        """The tool's reply when the whole episode is played once more, on a new connection. Raises SessionLost."""
+        """Replays the episode on a new connection and returns the tool's reply. Raises SessionLost."""
         environment = self.environment
         environment._renew()
         environment._ask(self.seed)
         try:
             for each in self._executed:
                 self._call(*each)
-        except BadReply as bad:  # it took all of this before
+        except BadReply as bad:  # the server accepted these calls before
             environment._lose(f"the episode could not be played again up to where the server broke: {bad}")
             raise SessionLost(environment.failure) from bad
         try:
@@ -116,7 +114,7 @@ class Episode:
             return str({"error": "the environment broke"})
 
     def _call(self, name: str, arguments: str | dict[str, Any]) -> str:
-        """The tool's reply, or what was wrong with the call. Raises BadReply, SessionLost."""
+        """The tool's reply, or the error of the call as text. Raises BadReply, SessionLost."""
         tools = self._callable
         try:
             if name not in tools:
@@ -126,7 +124,7 @@ class Episode:
             content = str(tools[name](**given))
         except (SessionLost, BadReply):
             raise
-        except Exception as error:  # as TRL does: the model reads what was wrong with its call
+        except Exception as error:  # as in TRL, the model reads the error
             content = str({"error": str(error)})
         self.environment._check_reward()
         return content
@@ -138,7 +136,7 @@ def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
 
 
 def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:
-    """Why this assistant message is not one valid tool call after another; empty when it is."""
+    """What is wrong with the tool calls of an assistant message; empty when all are valid."""
     if found := beyond_limits(message):
         return [found]
     calls = message.get("tool_calls") or []
@@ -156,7 +154,7 @@ def _call_problem(function: dict[str, Any], tools: list[dict[str, Any]]) -> str 
     try:
         given = function["arguments"]
         given = json.loads(given) if isinstance(given, str) else given
-    except ValueError:  # a number of more than 4,300 digits is JSON, and Python's parser refuses it
+    except ValueError:  # also raised for numbers of more than 4,300 digits
         return "malformed arguments"
     return None if validator.is_valid(given) else "arguments off the schema"
 

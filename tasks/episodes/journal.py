@@ -1,8 +1,8 @@
-"""Where episodes are kept while a collection or an evaluation runs: one line each, appended as they finish.
+"""The journal of a running collection or evaluation: one line per episode, appended as each finishes.
 
-In: records, each with a number (its seed, its place). Out: the numbers that are done, and the whole in their order.
-The file lies in the stage's scratch folder, whose name is the key, so only the very same work finds it again. Beside it
-stands what it was begun with; work that would go on under something else is refused.
+In: records, each with a number (seed or place). Out: the finished numbers, and all lines in order.
+The file is in the stage's scratch folder, which is named by the key, next to the settings that it was started with;
+resuming under other settings raises Stop.
 """
 
 import fcntl
@@ -14,86 +14,74 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from apprentice.tasks.episodes.json_lines import JsonLines
 from apprentice.tasks.reporting.errors import Stop
 
 
 class Line(Protocol):
-    """A record that is written as a line."""
+    """A record that serializes to one line."""
 
     def line(self) -> bytes: ...
 
 
 class Journal:
-    """An open journal. Memory: 16 bytes an episode.
+    """An open journal. Uses 16 bytes of memory per episode.
 
     Args:
-        numbered_by: The field of a record that numbers it.
+        numbered_by: The record field with its number.
     """
 
-    def __init__(self, folder: Path, numbered_by: str = "seed"):
-        self._path = folder / "episodes.jsonl"
-        self._file = self._path.open("a+b")
+    def __init__(self, path: Path, numbered_by: str):
+        self._lines = JsonLines(path)
         self._numbered_by = numbered_by
         self._numbers = array("q")
-        self._places = array("q")
+        self._offsets = array("q")
+        self._end = 0
+        for line in self._lines:
+            self._index(json.loads(line)[numbered_by], line)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def done(self) -> set[int]:
-        """The numbers of the episodes that are done."""
+        """The numbers of the finished episodes."""
         return set(self._numbers)
 
     def append(self, record: Line) -> None:
-        """Writes one episode; from then on a killed process does not lose it."""
-        place = self._file.tell()
-        self._file.write(record.line())
-        self._file.flush()
-        self._numbers.append(getattr(record, self._numbered_by))
-        self._places.append(place)
+        """Writes and flushes one episode, so that a killed process does not lose it."""
+        line = record.line()
+        self._lines.append(line)
+        self._index(getattr(record, self._numbered_by), line)
 
     def in_order(self) -> Iterator[bytes]:
-        """The lines by number, one at a time."""
-        with self._path.open("rb") as file:
+        """The lines in the order of their numbers, one at a time."""
+        with self._lines.path.open("rb") as file:
             for position in sorted(range(len(self)), key=self._numbers.__getitem__):
-                file.seek(self._places[position])
+                file.seek(self._offsets[position])
                 yield file.readline()
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Stop(
-                "Another run plays the very same episodes.", "Wait for it to end: its result serves both."
-            ) from None
-
-    def _read(self) -> None:
-        """Notes number and place of every whole line; a torn last one is cut off."""
-        self._file.seek(0)
-        end = 0
-        while (line := self._file.readline()).endswith(b"\n"):
-            self._numbers.append(json.loads(line)[self._numbered_by])
-            self._places.append(end)
-            end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
+    def _index(self, number: int, line: bytes) -> None:
+        self._numbers.append(number)
+        self._offsets.append(self._end)
+        self._end += len(line)
 
 
 @contextmanager
 def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
-    """The journal in `folder`, for this process alone. Raises Stop when another has it, or it was begun otherwise."""
-    opened = Journal(folder, numbered_by)
-    try:
-        opened._lock()
+    """Opens and locks the journal in `folder`. Raises Stop when it is locked or was started under other settings."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(
+                "Another run is playing the same episodes.", "Wait for it to end; this run then uses its result."
+            ) from None
         check_begun_with(folder / "settings.json", begun_with)
-        opened._read()
-        yield opened
-    finally:
-        opened._file.close()
+        yield Journal(folder / "episodes.jsonl", numbered_by)
 
 
 def check_begun_with(path: Path, now: dict[str, Any]) -> None:
-    """Notes what a piece of work is begun with. Raises Stop, with the difference, when it was begun otherwise."""
+    """Saves the settings at the first call. Raises Stop, with the difference, when the saved settings differ."""
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()
     if not path.exists():
         half = path.with_suffix(".half")
@@ -104,8 +92,8 @@ def check_begun_with(path: Path, now: dict[str, Any]) -> None:
     if begun["digest"] != digest:
         difference = "\n".join(f"  {line}" for line in _differences(begun["settings"], now))
         raise Stop(
-            f"These episodes were begun under other settings:\n{difference}",
-            f"Go back to those, or remove {path.parent} to begin anew.",
+            f"These episodes were started under other settings:\n{difference}",
+            f"Restore those settings, or remove {path.parent} to start over.",
         )
 
 

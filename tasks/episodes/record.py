@@ -1,8 +1,8 @@
-"""One played episode as one JSON line: what a dataset of rollouts, and an evaluation, consists of.
+"""One played episode as one JSON line, for datasets of rollouts and for evaluations.
 
-In: an episode and what it took. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer takes as it stands.
-Why no nested optional parts: Arrow types a column by its first rows, so a column is never null in one row and a
-structure in the next, and what has a schema of its own (tools, a call's arguments) is JSON text.
+In: an episode and its costs. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer accepts unchanged.
+Arrow infers a column's type from its first rows. So no column is null in one row and a structure in the next, and
+values with a schema of their own (tools, a call's arguments) are JSON text.
 """
 
 import json
@@ -18,41 +18,40 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     seed: int
-    """Names the question, together with the environment and its settings."""
+    """Identifies the question, together with the environment and its settings."""
     environment: str
     """Name and version of the environment."""
     messages: list[dict[str, Any]]
-    """The conversation in OpenAI's format, as it was sent and heard; a call's arguments are JSON text that fits the
-    tool's schema."""
+    """The conversation in OpenAI's format; a call's arguments are JSON text that fits the tool's schema."""
     tools: str
     """The tools' schemas, as JSON text."""
     reward: float | None
-    """What the environment gave, 0.0 to 1.0; null when the episode failed."""
+    """The environment's reward, 0.0 to 1.0; null when the episode failed."""
     correct: str = ""
-    """The environment's own answer, where it names one; empty when the episode ended without it."""
+    """The environment's own answer, if it gives one; empty when the episode ended without it."""
     failed_at: str = ""
-    """Where the episode failed: "teacher" (no valid call), "environment" (its server was lost), "question" (the
-    environment broke on it, and again on a new connection); else empty."""
+    """Where the episode failed: "teacher" (no valid call), "teacher's endpoint" (it did not answer), "environment" (its
+    server was lost), "question" (the environment failed on it, and again on a new connection); else empty."""
     cause: str = ""
     """Why it failed."""
     attempts: int = 0
     """Requests to the teacher."""
     asked_again: str = ""
-    """Why answers were asked for again, separated by "; "."""
+    """Reasons for repeated requests, separated by "; "."""
     prompt_tokens: int = 0
-    """Tokens that the teacher read, answers that were asked for again included."""
+    """Prompt tokens of all requests, repeated ones included."""
     completion_tokens: int = 0
-    """Tokens that the teacher wrote."""
+    """Completion tokens of all requests."""
     cached_tokens: int = 0
-    """Of the prompt tokens, those that the endpoint had cached."""
+    """Cached tokens among the prompt tokens."""
     reasoning_tokens: int = 0
-    """Of the completion tokens, those that were reasoning."""
+    """Reasoning tokens among the completion tokens."""
     cost_usd: float = 0.0
-    """At the recipe's prices."""
+    """Cost in USD at the recipe's prices."""
 
     @property
     def is_final(self) -> bool:
-        """Whether the episode ended by itself, with a score or without a valid call."""
+        """Whether the episode is final: it ended with a score, or the teacher gave no valid call."""
         return self.failed_at in ("", "teacher")
 
     def line(self) -> bytes:
@@ -60,42 +59,42 @@ class Record(BaseModel):
 
 
 class EvaluatedEpisode(BaseModel):
-    """One episode of an examination."""
+    """One episode of an evaluation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     place: int
-    """Where it stands: questions in order, each one's samples together."""
+    """Index in the evaluation: question index × samples + sample."""
     seed: int
-    """Names the question, together with the environment and its settings."""
+    """Identifies the question, together with the environment and its settings."""
     sample: int
     """0 for the first completion of this question, 1 for the next."""
     question: str
     messages: list[dict[str, Any]]
     """The conversation in OpenAI's format; a call's arguments are JSON text."""
     turns: int
-    """The model's turns."""
+    """Number of assistant messages."""
     reward: float | None
-    """What the environment gave, 0.0 to 1.0; null when it broke."""
+    """The environment's reward, 0.0 to 1.0; null when the environment failed."""
     broken: str = ""
-    """Why the environment broke on what the model did, and again on a new connection; else empty."""
+    """Why the environment failed on the model's call, and again on a new connection; else empty."""
     valid: bool
-    """Format compliance: tools were called, and every call was one that the parser of training accepts."""
+    """Format compliance: tools were called, and the training parser accepts every call."""
     causes: list[str]
     """What was wrong with the calls."""
     correct: str
-    """The environment's own answer, where the episode came to one."""
+    """The environment's own answer; empty when the episode ended without it."""
     traits: str
-    """What kind of question it is, as JSON text, such as {"terms": 3}."""
+    """Properties of the question as JSON text, such as {"terms": 3}."""
 
     @property
     def score(self) -> float:
-        """The reward; 0.0 where the environment broke."""
+        """The reward; 0.0 when the environment failed."""
         return self.reward or 0.0
 
     @property
     def is_right(self) -> bool:
-        """Accuracy is reward 1.0; partial credit is none."""
+        """Whether the reward is 1.0; partial credit does not count."""
         return self.reward == 1.0
 
     def line(self) -> bytes:
@@ -103,7 +102,7 @@ class EvaluatedEpisode(BaseModel):
 
 
 def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose calls have their arguments as JSON text."""
+    """The messages with all call arguments as JSON text."""
     return [
         message | {"tool_calls": [_with_text(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -115,7 +114,7 @@ def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a character cannot be written
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # lone surrogates cannot be encoded
     return call | {"function": call["function"] | {"arguments": text}}
 
 

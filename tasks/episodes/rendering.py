@@ -1,10 +1,9 @@
-"""Messages to token ids, for SFT rows, GRPO prompts and evaluation alike.
+"""Renders messages to token ids, the same way for SFT rows, GRPO prompts and evaluation.
 
-In: a tokenizer from the Hub or a checkpoint, messages in OpenAI's format. Out: a tokenizer whose template is safe to
-train on, rows for TRL, token ids.
-Why: Qwen3's plain template drops the empty <think> block from earlier assistant turns, so an episode that is rendered
-whole differs from the same episode as GRPO concatenates it. TRL's training template does not; here it replaces the
-plain one once, when the student is first loaded, and travels with every checkpoint.
+In: a prepared tokenizer, messages in OpenAI's format. Out: rows for TRL, token ids, parsed completions.
+Why: Qwen3's plain template drops the empty <think> block of earlier assistant turns, so an episode rendered as a whole
+differs from the same episode as GRPO concatenates it. TRL's training template does not; it replaces the plain one when
+the student is first loaded, and every checkpoint keeps it.
 """
 
 import json
@@ -16,14 +15,14 @@ TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
 
 CLOSING = {"role": "assistant", "content": "Done."}
-"""The turn after the environment ended the episode. Whoever lets a student speak again, as TRL's own loop does, gets a
-short one: SFT teaches it. In our GRPO, and in an examination, the episode is over before."""
+"""The turn after the environment ended the episode. SFT trains it, so that loops that generate one more turn, such as
+TRL's own, get a short one. Our GRPO and evaluation end the episode before it."""
 
 
 def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
     """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn.
 
-    Arguments are JSON texts: columns of an Arrow table would fill what one row lacks with nulls, and render them.
+    Arguments are JSON text: as Arrow structures, missing ones would become nulls and be rendered.
     """
     return {
         "messages": [_as_trained(message) for message in messages] + [CLOSING],
@@ -33,7 +32,7 @@ def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[s
 
 
 def _as_trained(message: Message) -> Message:
-    """Without the wire's ids, and with the arguments spelt as the chat template spells them."""
+    """The message without call ids, with its arguments formatted as in the chat template."""
     kept: Message = {"role": message["role"], "content": message.get("content") or ""}
     if message.get("tool_calls"):
         kept["tool_calls"] = [
@@ -50,7 +49,7 @@ def _spelt(call: dict[str, Any]) -> str:
 
 
 def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
-    """The token ids after which the model speaks."""
+    """The token ids of the prompt, generation prompt included."""
     return tokenizer.apply_chat_template(
         messages,
         tools=tools,
@@ -62,7 +61,7 @@ def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, An
 
 
 def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
-    """The token ids of a training row, as SFTTrainer makes them."""
+    """The token ids of a training row, as SFTTrainer computes them."""
     return tokenizer.apply_chat_template(
         row["messages"],
         tools=json.loads(row["tools"]),
@@ -73,10 +72,10 @@ def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
 
 
 def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:
-    """What the model said, by the parser that GRPO uses; a broken tool call comes back as plain content."""
+    """Parses a completion with GRPO's parser; a malformed tool call becomes plain content."""
     from trl.chat_template_utils import parse_response
 
     try:
         return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))
-    except RecursionError:  # a thousand brackets within one another; TRL catches what else a call can be broken by
+    except RecursionError:  # deeply nested brackets; TRL catches all other errors
         return {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}

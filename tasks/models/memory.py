@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.failures import is_full
+from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import Spec
 from apprentice.tasks.settings.stages import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
@@ -26,7 +26,7 @@ SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
 
 
 def explain_oom(section: str) -> Callable[[Body], Body]:
-    """For a body `body(bench, spec, …)` whose settings stand in `section` of a recipe."""
+    """For a body `body(context, spec, …)` whose settings stand in `section` of a recipe."""
 
     def around(body: Body) -> Body:
         @functools.wraps(body)
@@ -34,7 +34,7 @@ def explain_oom(section: str) -> Callable[[Body], Body]:
             try:
                 return body(*args, **kwargs)
             except Exception as error:
-                if not is_full(error):
+                if not is_out_of_memory(error):
                     raise
                 _let_go(error)
                 spec = inspect.signature(body).bind(*args, **kwargs).arguments["spec"]

@@ -122,5 +122,5 @@ class Endpoint:
         self._spent = spent
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
-        """One message an episode. Raises TeacherFailed, TeacherAway, Stop."""
+        """One message an episode. Raises TeacherFailed, TeacherUnavailable, Stop."""
         return [self._teacher.say(each.messages, each.tools, self._spent, "auto", each.seed) for each in episodes]

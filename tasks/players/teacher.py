@@ -22,7 +22,7 @@ from apprentice.tasks.players.completion import Completion
 from apprentice.tasks.players.retries import Redirected, Unanswered, may_pass, no_quota, retrying
 from apprentice.tasks.players.usage import usage_of
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.visible import one_line
 from apprentice.tasks.settings.stages import TeacherSpec
 
@@ -94,7 +94,7 @@ class Teacher:
     def say(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, seed: int | None = None
     ) -> Message:
-        """The endpoint's next message as it is, adding to `spent`. Raises TeacherFailed, TeacherAway, Stop.
+        """The endpoint's next message as it is, adding to `spent`. Raises TeacherFailed, TeacherUnavailable, Stop.
 
         `choice`: "required" for a call, "auto" where it may also speak. `seed`: the question's, for a scripted teacher.
         """
@@ -110,7 +110,10 @@ class Teacher:
     def reply(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, seed: int | None = None
     ) -> Message:
-        """The teacher's next message, adding to `spent`. Raises TeacherFailed, TeacherAway, BudgetReached, Stop."""
+        """The teacher's next message, one valid call; adds its costs to `spent`.
+
+        Raises TeacherFailed, TeacherUnavailable, BudgetReached, Stop.
+        """
         for _ in range(self._asks):
             message = self.say(messages, tools, spent, "required", seed)
             found = problems(message, tools)
@@ -230,7 +233,7 @@ class Teacher:
             return Stop(f"{endpoint} refused the first request: {said}", "Correct the teacher section of the recipe.")
         cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else said
         if monotonic() - self._answered < self._spec.patience:
-            return TeacherAway(f"{cause} for {self._spec.patience:g} s")
+            return TeacherUnavailable(f"{cause} for {self._spec.patience:g} s")
         if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
             return Stop(
                 f"{endpoint} has given no answer for {self._spec.patience:g} s ({cause}).",

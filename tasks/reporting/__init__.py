@@ -1,1 +1,1 @@
-"""What a run tells: terminal, Prefect, log, errors and which of them pass."""
+"""What a run reports: terminal, Prefect, log, errors, and which failures are retried."""

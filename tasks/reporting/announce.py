@@ -1,6 +1,6 @@
-"""What a run says while it goes: on the terminal, and to Prefect so that its interface tells the same story.
+"""Reports a run's progress on the terminal and in Prefect's interface.
 
-In: titles, tables, pictures, progress. Out: lines and bars on the terminal (rich), Prefect artifacts in a run.
+In: titles, tables, pictures, progress. Out: lines and bars on the terminal (rich); Prefect artifacts within a flow run.
 """
 
 import base64
@@ -41,14 +41,14 @@ P = ParamSpec("P")
 
 
 def _go_quiet(self: Console) -> None:
-    """Nobody reads it any more, such as a worker that was killed: the run goes on."""
+    """Keeps running when the reader of the output, such as a worker, was killed."""
     self.quiet = True
 
 
-# rich ends the process; Prefect's own logging prints through it as well, to the same reader
+# rich would end the process; Prefect's logging prints through rich too
 Console.on_broken_pipe = _go_quiet  # type: ignore[method-assign]
 console = Console(file=sys.__stdout__, highlight=False)
-"""Past any redirection: what libraries print while a bar runs is kept off the terminal, this is not."""
+"""Bypasses redirection: output of libraries is hidden while a progress bar runs, this console's output is not."""
 
 
 Teller = Callable[..., None]
@@ -58,7 +58,7 @@ _teller: Teller | None = None
 
 
 def say_through(teller: Teller) -> None:
-    """Leaves it to another process to say what this one says: where several train, the first one tells the stage's."""
+    """Sends this process's reports through `teller`: of several training processes only the first one reports."""
     global _teller
     _teller = teller
 
@@ -76,7 +76,7 @@ def _said_there(function: Callable[P, None]) -> Callable[P, None]:
 
 @contextmanager
 def relaying() -> Iterator[Teller]:
-    """Yields what says here what another process told; a bar that it did not end is ended with the block."""
+    """Yields a function that repeats another process's reports here; progress bars left open close with the block."""
     with ExitStack() as bars:
         advance: Callable[[int], None] | None = None
 
@@ -105,16 +105,16 @@ def _log(line: str) -> None:
 
 @_said_there
 def event(name: str, resource: str, payload: dict[str, Any]) -> None:
-    """An event on Prefect's server, where one is in use that outlives this run: automations listen to it.
+    """Emits an event to a permanent Prefect server, if one is in use, to trigger automations.
 
-    `resource`: what it is about, such as champion.local/toy-model.
+    `resource`: the subject of the event, such as champion.local/toy-model.
     """
     if shared():
         emit_event(f"apprentice.{name}", resource={"prefect.resource.id": f"apprentice.{resource}"}, payload=payload)
 
 
 def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list[str | Asset]]:
-    """What Prefect is told that a task makes, and from what, on a server that outlives this run: it shows lineage.
+    """The assets that a task materializes and depends on, for a permanent Prefect server's lineage view; else none.
 
     https://docs.prefect.io/v3/concepts/assets
     """
@@ -124,14 +124,14 @@ def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list
 
 
 def materialized(asset: str, metadata: dict[str, Any]) -> None:
-    """Says of an asset that the running task makes what became of it."""
+    """Adds metadata to an asset that the running task materializes."""
     context = AssetContext.get()
     if context is not None and any(each.key == asset for each in context.downstream_assets):
         context.add_asset_metadata(asset, metadata)
 
 
 def link(key: str, url: str, text: str) -> None:
-    """A link on the run's page in Prefect."""
+    """Adds a link to the run's page in Prefect."""
     if _in_prefect():
         create_link_artifact(link=url, link_text=text, key=key, description=text)
 
@@ -142,14 +142,14 @@ def stage_starts(title: str) -> None:
     note("stage began", title=title)
 
 
-def stage_ended(title: str, run: "StageRun", told: bool = True) -> None:
-    """`told`: also to the log and as an event, which a stage that was dispatched leaves to the dispatcher."""
+def stage_ended(title: str, run: "StageRun", emit: bool = True) -> None:
+    """`emit`: also write to the log and emit an event; for a dispatched stage the dispatcher does that."""
     if run.state == "cached":
         console.print(f"[dim]✓ {title}: cached as {run.key}[/]")
     else:
         console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
     _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
-    if told:
+    if emit:
         fields = {**run._asdict(), "seconds": round(run.seconds, 1)}
         fields["stage"] = fields.pop("name")
         note("stage ended", **fields)
@@ -164,7 +164,7 @@ def dispatched(title: str, deployment: str, run: str) -> None:
 
 @_said_there
 def warn(text: str) -> None:
-    """Says what a person who watches should know now, on the terminal and in Prefect's log. From any thread."""
+    """Prints a warning on the terminal and writes it to Prefect's log and the run's log. Thread-safe."""
     console.print(f"[yellow]  {escape(text)}[/]")
     if _in_prefect():
         get_run_logger().warning(text)
@@ -173,7 +173,7 @@ def warn(text: str) -> None:
 
 @_said_there
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Shows rows as a table, here and in Prefect. `key`: lower case and dashes."""
+    """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
     shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for row in rows:
         shown.add_row(*(str(value) for value in row.values()))
@@ -184,7 +184,7 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 @_said_there
 def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Shows rows as a table in Prefect, where there is room for long ones."""
+    """Shows rows as a table in Prefect only, for tables too long for the terminal."""
     if _in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)
 
@@ -203,14 +203,14 @@ def markdown(key: str, text: str, description: str) -> None:
 
 @_said_there
 def picture(key: str, png: Path, description: str) -> None:
-    """Shows a picture in Prefect, embedded, so that no file server is needed."""
+    """Shows a picture in Prefect, embedded as a data URL, so that no file server is needed."""
     if _in_prefect():
         data = base64.b64encode(png.read_bytes()).decode()
         create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
 
 class _Bars:
-    """The terminal's bars: one display, however many stages advance at once."""
+    """The terminal's progress bars: one display for all concurrent stages."""
 
     def __init__(self):
         columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -220,19 +220,19 @@ class _Bars:
 
     @contextmanager
     def bar(self, title: str, total: int, done: int) -> Iterator[Callable[[int], int]]:
-        """Yields a function that advances the bar and returns where it stands."""
+        """Yields a function that advances the bar and returns its position."""
         with self._lock:
             self._using += 1
             if self._using == 1:
                 self._display.start()
         line = self._display.add_task(title, total=total, completed=done)
-        stands = done
+        position = done
 
         def advance(units: int) -> int:
-            nonlocal stands
-            stands += units
-            self._display.update(line, completed=stands)
-            return stands
+            nonlocal position
+            position += units
+            self._display.update(line, completed=position)
+            return position
 
         try:
             yield advance
@@ -245,13 +245,13 @@ class _Bars:
 
 
 _bars = _Bars()
-SILENCE = 30.0
-"""Seconds for which a slow bar's progress stands still in Prefect, at most, while its units end."""
+PREFECT_UPDATE_S = 30.0
+"""Maximum seconds between two progress updates in Prefect while a bar advances."""
 
 
 @contextmanager
 def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar of `total` units, `done` of them finished before; yields `advance(n)`, to be called from one thread."""
+    """Shows a bar of `total` units, `done` of them already finished; yields `advance(n)`, for use from one thread."""
     if _teller is not None:
         _teller("progress", title, total, done)
         yield partial(_teller, "advance")
@@ -260,14 +260,15 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
     percent = 100.0 * done / total if total else 100.0
     artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
     shown, began = done, monotonic()
-    told = began
+    updated = began
     with _bars.bar(title, total, done) as bar:
 
         def advance(units: int) -> None:
-            nonlocal shown, told, artifact
+            nonlocal shown, updated, artifact
             now = bar(units)
-            if artifact is not None and (now - shown >= total / 10 or now == total or monotonic() - told >= SILENCE):
-                shown, told = now, monotonic()
+            late = monotonic() - updated >= PREFECT_UPDATE_S
+            if artifact is not None and (now - shown >= total / 10 or now == total or late):
+                shown, updated = now, monotonic()
                 try:
                     left = (monotonic() - began) / (now - done) * (total - now)
                     update_progress_artifact(
@@ -275,15 +276,15 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
                         progress=100.0 * now / total,
                         description=f"{title}: {now:,} of {total:,}" + (f", {in_words(left)} left" if left else ""),
                     )
-                except Exception as error:  # the work goes on without Prefect's server
+                except Exception as error:  # a run does not depend on Prefect's server
                     artifact = None
-                    console.print(f"[yellow]  Prefect takes no progress any more ({type(error).__name__}).[/]")
+                    console.print(f"[yellow]  Prefect no longer accepts progress ({type(error).__name__}).[/]")
 
         yield advance
 
 
 def in_words(seconds: float) -> str:
-    """A duration as a person says it, such as "about 3 min"."""
+    """A duration for people, such as "about 3 min"."""
     if seconds < 90:
         return f"about {max(seconds, 1):.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
@@ -297,7 +298,7 @@ outage_listeners.append(_outage)
 
 
 class StageRun(NamedTuple):
-    """One line of the run's log."""
+    """One entry of the run's log."""
 
     name: str
     state: Literal["ran", "cached"]
@@ -307,6 +308,6 @@ class StageRun(NamedTuple):
     pool: str = ""
     worker: str = ""
     attempts: int = 1
-    """Times that it was begun, on a pool of its own: more than one where it was interrupted and went on."""
+    """Number of attempts; more than one for a stage that was interrupted on a work pool and resumed."""
     counts: dict[str, float] = {}  # noqa: RUF012
-    """Episodes, tokens, dollars, retries, reconnects, seconds waited, seconds on a device."""
+    """Counters by name: episodes, tokens, USD, retries, reconnects, seconds waited, seconds on a device."""

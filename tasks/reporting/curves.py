@@ -1,26 +1,23 @@
-"""Which folder and which project of Trackio the curves of a run's trainings go to.
+"""The Trackio folder and project of a run's training curves.
 
-In: the store's folder, a run's name. Out: the environment variable that Trackio reads, a project's name.
+In: the store's folder, a run's name. Out: the environment variable that Trackio reads, the project's name.
 """
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    pass
 FOLDER = "trackio"
-"""Beside the artifacts."""
+"""The folder within the store."""
 
 
 def keep_curves_in(store: Path) -> None:
-    """Names Trackio's folder: it reads that when it is imported, which is when TRL's GRPO is."""
+    """Sets Trackio's folder. Call this first: Trackio reads it on import, which TRL's GRPO triggers."""
     os.environ["TRACKIO_DIR"] = str(store / FOLDER)
 
 
 def project_in_trackio(project: str) -> str:
-    """What Trackio calls a project, in its files and its addresses: without dots, for one.
+    """A project's name in Trackio's files and URLs, which allow no dots, for example.
 
-    As its `canonical_project_name`, without Trackio's import, which takes seconds and reads the folder's name.
+    Same as Trackio's `canonical_project_name`, without the import, which takes seconds and fixes the folder.
     """
     return "".join(sign for sign in project if sign.isalnum() or sign in "-_") or "default"

@@ -1,37 +1,37 @@
-"""The one exception a user is meant to read: what went wrong, and what to do about it."""
+"""The exceptions that several stages share; `Stop` is the one that users read."""
 
 
 class Stop(Exception):
-    """Ends a run with a sentence for the user instead of a traceback.
+    """Ends a run with a message for the user instead of a traceback.
 
     Args:
-        what: What went wrong, in one or two sentences.
-        do: What the user can do about it.
+        cause: What went wrong, in one line.
+        remedy: What the user can do about it, in one line.
     """
 
-    def __init__(self, what: str, do: str):
-        super().__init__(f"{what}\n→ {do}")
+    def __init__(self, cause: str, remedy: str):
+        super().__init__(f"{cause}\n→ {remedy}")
 
     def __reduce__(self):
-        what, _, do = str(self).partition("\n→ ")
-        return Stop, (what, do)
+        cause, _, remedy = str(self).partition("\n→ ")
+        return Stop, (cause, remedy)
 
 
 class MadeElsewhere(Stop):
-    """Another process makes the same artifact, and here is a device that must not wait for it."""
+    """Another process is making the same artifact, and this process must not wait while it occupies a device."""
 
 
 class ProcessDied(Exception):
-    """One of the processes of a training was killed, or ended without a word."""
+    """A training process was killed or exited without an error."""
 
 
 class TeacherFailed(Exception):
-    """The teacher gave no usable turn; the episode is recorded as failed at this boundary."""
+    """The teacher gave no usable turn; the episode is recorded as failed."""
 
 
-class TeacherAway(Exception):
-    """The endpoint did not answer one request for longer than one is patient, while it answered others."""
+class TeacherUnavailable(Exception):
+    """The endpoint did not answer one request within the teacher's patience, while it answered others."""
 
 
 class BudgetReached(Exception):
-    """What is left of the budget does not cover the most that the next request could cost."""
+    """The remaining budget does not cover the maximum cost of the next request."""

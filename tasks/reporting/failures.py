@@ -1,9 +1,9 @@
-"""Which failure is mended by what: tried again, waited for without a device, or left to a person.
+"""Classifies failures: retry at once, wait without holding a device, or leave to a person.
 
-In: an exception, with what caused it. Out: the row of the table that it falls under.
-A boundary is what the failure crossed to reach us; what crossed none is a fault of settings or of code, and trying
-again would only repeat it. Waiting is not trying again: the clients of an environment, a teacher and the Hub have
-waited for their whole patience before they give up, so a second try at once would find the same outage.
+In: an exception with its causes. Out: the matching row of the table.
+A boundary is the external system that failed; a failure without one is an error in settings or code, which a retry
+would only repeat. The clients of environments, teachers and the Hub retry for their whole patience before they raise,
+so their failures wait instead of being retried at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,17 +18,17 @@ from apprentice.tasks.reporting.errors import (
     MadeElsewhere,
     ProcessDied,
     Stop,
-    TeacherAway,
     TeacherFailed,
+    TeacherUnavailable,
 )
 
 Remedy = Literal["retry", "wait", "person"]
-TOLD = ("memory: you tried to allocate", "CUBLAS_STATUS_ALLOC_FAILED", "gpu_memory_utilization")
-"""How full memory is told other than by its type: by the processor's allocator, by cuBLAS, and by vLLM at its start."""
+OOM_MESSAGES = ("memory: you tried to allocate", "CUBLAS_STATUS_ALLOC_FAILED", "gpu_memory_utilization")
+"""Out-of-memory messages of exceptions without a type of their own: torch on CPU, cuBLAS, vLLM at startup."""
 
 
 class Failure(NamedTuple):
-    """One row: whether an exception is of this kind, what it crossed, what mends it."""
+    """One row of the table: the boundary, the remedy, and whether an exception belongs to this row."""
 
     boundary: str
     remedy: Remedy
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """`error` first."""
+    """`error` and its causes, outermost first."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -46,8 +46,8 @@ def _of(*types: type[BaseException]) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, types)
 
 
-def _prefect_is_away(error: BaseException) -> bool:
-    """Prefect's server gave no answer, for longer than its client tries."""
+def _prefect_is_unavailable(error: BaseException) -> bool:
+    """Whether Prefect's server did not answer any of its client's retries."""
     import httpx
     from prefect.exceptions import PrefectHTTPStatusError
 
@@ -57,7 +57,7 @@ def _prefect_is_away(error: BaseException) -> bool:
 
 
 def _hub_is_busy(error: BaseException) -> bool:
-    """429 and 5xx of the Hub, and connections to it that were cut."""
+    """Whether the Hub answered 429 or 5xx, or the connection to it failed."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -69,27 +69,28 @@ def _hub_is_busy(error: BaseException) -> bool:
 def _hub_refuses(error: BaseException) -> bool:
     from huggingface_hub.errors import HfHubHTTPError
 
-    return isinstance(error, HfHubHTTPError) and error.response is not None  # without one its cause tells
+    return isinstance(error, HfHubHTTPError) and error.response is not None  # without one, look at its cause
 
 
 def _memory_ran_out(error: BaseException) -> bool:
-    """The device's, or the machine's."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
+    """Whether memory of the device or of the machine ran out."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # by name: avoids importing torch
         return True
-    refused = isinstance(error, ValidationError)  # settings that name the same words
-    return isinstance(error, RuntimeError | ValueError) and not refused and any(sign in str(error) for sign in TOLD)
+    invalid = isinstance(error, ValidationError)  # a settings error may contain the same words
+    known = any(message in str(error) for message in OOM_MESSAGES)
+    return isinstance(error, RuntimeError | ValueError) and not invalid and known
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether memory ran out in `error` or in one of its causes."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` or one of its causes is an out-of-memory error."""
     return any(map(_memory_ran_out, _causes(error)))
 
 
 TABLE = (
     Failure("another run", "wait", _of(MadeElsewhere)),
     Failure("environment", "wait", _of(SessionLost)),
-    Failure("Prefect's server", "wait", _prefect_is_away),
-    Failure("teacher", "wait", _of(TeacherAway)),
+    Failure("Prefect's server", "wait", _prefect_is_unavailable),
+    Failure("teacher", "wait", _of(TeacherUnavailable)),
     Failure("teacher", "person", _of(TeacherFailed, BudgetReached)),
     Failure("hub", "wait", _hub_is_busy),
     Failure("hub", "person", _hub_refuses),
@@ -102,7 +103,7 @@ CODE = Failure("code", "person", lambda _: True)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The row for the first of `error` and its causes that is in the table; a Stop without one is of the settings."""
+    """The row of the first among `error` and its causes that is in the table; `SETTINGS` for any other Stop."""
     rows = (row for cause in _causes(error) for row in TABLE if row.is_one(cause))
     if found := next(rows, None):
         return found

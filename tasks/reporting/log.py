@@ -1,7 +1,7 @@
-"""The structured log: one line of JSON for each thing that happened, with its run, stage and episode.
+"""The structured log: one JSON line per event, with its run, stage and episode.
 
-In: a few words and fields. Out: `<store>/logs/<project>.jsonl`, to which all processes of a project append whole lines.
-What went well is counted, not told: an episode has a line where it was lost, failed, or was asked for again.
+In: a message and fields. Out: `<store>/logs/<project>.jsonl`, to which all processes of a project append whole lines.
+Successful episodes are only counted; an episode gets a line when it fails, is lost, or its answer is requested again.
 """
 
 import logging
@@ -16,7 +16,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 
 class _Quiet(logging.FileHandler):
-    """Says nothing about a full disk on standard error: the store does, in words, when it comes to an artifact."""
+    """Ignores write errors such as a full disk; the store reports them when it writes an artifact."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         return
@@ -29,7 +29,7 @@ _logger.setLevel(logging.INFO)
 
 
 def keep_in(store: Path, project: str) -> None:
-    """Writes to a project's log in a store from now on, if that can be written: if not, the store says so itself."""
+    """Logs to a project's file in the store from now on. A folder that cannot be written is reported by the store."""
     path = store / "logs" / f"{project}.jsonl"
     for handler in [handler for handler in _logger.handlers if getattr(handler, "baseFilename", "") != str(path)]:
         _logger.removeHandler(handler)
@@ -44,7 +44,7 @@ def keep_in(store: Path, project: str) -> None:
 
 @contextmanager
 def of_stage(stage: str, key: str) -> Iterator[None]:
-    """What is noted in the block is of this stage."""
+    """Attributes the lines that are logged within the block to this stage."""
     token = _stage.set({"stage": stage, "key": key})
     try:
         yield
@@ -53,7 +53,7 @@ def of_stage(stage: str, key: str) -> Iterator[None]:
 
 
 def note(what: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Writes a line where a log was opened."""
+    """Writes a line if a log is open."""
     if not _logger.handlers:
         return
     _logger.log(level, what, extra={**_run(), **_stage.get(), **fields})

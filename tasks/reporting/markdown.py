@@ -1,4 +1,4 @@
-"""Tables in Markdown, for cards and reports."""
+"""Markdown tables and escaped text, for cards and reports."""
 
 import re
 
@@ -6,7 +6,7 @@ from apprentice.tasks.reporting.visible import visible
 
 
 def markdown_table(rows: list[dict[str, str]]) -> str:
-    """A table with a column for each name of the first row, without a final newline; empty for no rows."""
+    """A table with the first row's names as columns, without a final newline; an empty string without rows."""
     if not rows:
         return ""
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
@@ -24,7 +24,7 @@ def cell(value: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text that is shown as it is, in a line; nothing in it is markup or invisible. Line ends become spaces."""
+    """Text as inline code: no markup, invisible characters escaped, line ends as spaces."""
     text = visible(" ".join(text.splitlines()))
     fence = "`" * (_longest_run(text) + 1)
     padding = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
@@ -32,12 +32,12 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """Text that is shown as it is, in a block of its own; what is invisible in it is written out."""
+    """Text as a code block, with invisible characters escaped, without a final newline."""
     text = visible(text)
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _longest_run(text: str) -> int:
-    """Of backticks."""
+    """Length of the longest run of backticks."""
     return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -1,11 +1,11 @@
-"""Pictures for reports and for Prefect: a histogram of lengths, the curves of a training run."""
+"""Plots for reports and Prefect: the histogram of token lengths, the curves of a training."""
 
 from pathlib import Path
 from typing import Any
 
 
 def histogram(values: list[int], line: int, to: Path) -> Path:
-    """A histogram of token lengths with max_length as a line."""
+    """A histogram of token lengths with max_length as a vertical line."""
     figure, axes = _figure(1)
     axes[0].hist(values, bins=min(40, max(values) - min(values) + 1), color="#4878a8")
     axes[0].axvline(line, color="#b04030", linestyle="--", label=f"max_length = {line}")
@@ -15,8 +15,8 @@ def histogram(values: list[int], line: int, to: Path) -> Path:
 
 
 def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
-    """One panel for each metric of `shown` (name to label) over the steps of a trainer's log history; with what was
-    measured on held-out questions, where that was."""
+    """Plots one panel for each metric of `shown` (name to label) over the steps of a trainer's log history, with the
+    held-out values where there are any."""
     figure, axes = _figure(len(shown))
     for axis, (metric, label) in zip(axes, shown.items(), strict=True):
         points, held_out = _points(log, metric), _points(log, f"eval_{metric}")

@@ -1,6 +1,6 @@
-"""Whether a Prefect server is in use that outlives this run and serves others, too.
+"""Whether a permanent Prefect server is in use, shared with other runs.
 
-In: Prefect's settings. Out: an answer. A command that finds no server starts a temporary one and names it here.
+In: Prefect's settings. Out: a boolean. A command that finds no server starts a temporary one and names it here.
 """
 
 import os
@@ -12,10 +12,10 @@ TEMPORARY = "APPRENTICE_TEMPORARY_SERVER"
 
 
 def shared() -> bool:
-    """Whether a Prefect server is in use that other runs use as well: not the temporary one of a single run."""
+    """Whether the Prefect server in use is a permanent one, not the temporary server of this run."""
     url = get_current_settings().api.url
     return bool(url) and url != os.environ.get(TEMPORARY)
 
 
 LOCAL = "local"
-"""The tag of flow runs that a command started, in a process of a person's."""
+"""The tag of flow runs that a command started on this machine, not a worker."""

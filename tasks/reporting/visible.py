@@ -1,16 +1,16 @@
-"""Text of others, such that a person sees what is in it: what is invisible is written out.
+"""Escapes invisible characters in untrusted text.
 
-In: any text. Out: text that prints, on every terminal and page.
+In: any text. Out: text that is safe to print on terminals and pages.
 """
 
 
 def visible(text: str) -> str:
-    """The text with all that does not print written out, such as \\x07 or \\u200b; line ends stay."""
+    """The text with non-printable characters escaped, such as \\x07 or \\u200b; line ends are kept."""
     return "".join(c if c.isprintable() or c == "\n" else _written_out(c) for c in text)
 
 
 def one_line(text: str) -> str:
-    """For within a sentence: white space becomes single spaces."""
+    """The text on one line: white space becomes single spaces."""
     return visible(" ".join(text.split()))
 
 

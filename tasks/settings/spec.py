@@ -1,34 +1,30 @@
-"""The base of all settings: frozen, strict, and split into what enters a key and what is operational.
+"""The base class of all settings: frozen, strict, and split into key fields and operational fields.
 
-In: a recipe's section. Out: a checked model that knows what of it names an artifact.
+In: a recipe's section. Out: a validated model that knows which of its fields enter an artifact's key.
 """
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
+
+from apprentice.envs.wire.server import STRICT
 
 
 class Spec(BaseModel):
-    """Frozen; unknown fields are refused, and numbers that are none. A numeric field has its range in its type."""
+    """A frozen settings model that rejects unknown fields, NaN and infinity. Numeric fields declare their range."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = STRICT
 
     def in_key(self) -> dict[str, Any]:
-        """What enters a key: all fields but the operational ones and those that only choose."""
+        """The fields that enter a key: all except `OPERATIONAL` and `SEARCH_SPACE` ones."""
         return self._without(OPERATIONAL, SEARCH_SPACE)
 
     def in_record(self) -> dict[str, Any]:
-        """What is written down of how a run was meant: all fields but the operational ones."""
+        """The fields that an artifact's record keeps: all except `OPERATIONAL` ones."""
         return self._without(OPERATIONAL)
 
     def _without(self, *marks: dict[str, Any]) -> dict[str, Any]:
-        """Of sections within it, too."""
+        """Removes the marked fields, also from nested sections."""
         left_out = {
             name
             for name, field in type(self).model_fields.items()
@@ -41,9 +37,8 @@ class Spec(BaseModel):
 
 
 OPERATIONAL: dict[str, Any] = {"operational": True}
-"""Marks a field that says how fast, how patiently or how dear, and never what: changing it makes nothing anew."""
+"""Marks a field that changes speed, patience or cost but not the result; changing it invalidates no artifact."""
 SEARCH_SPACE: dict[str, Any] = {"chooses": True}
-"""Marks a field from which a run chooses: what was chosen enters the key by itself, what was not does not."""
+"""Marks a field with candidates to choose from: the chosen one enters the key, the others do not."""
 WHEN_GIVEN: dict[str, Any] = {"when_given": True}
-"""Marks a field that enters the key only where it differs from its default: a later one leaves older keys as they are.
-"""
+"""Marks a field that enters the key only when it differs from its default, so that adding it keeps existing keys."""

@@ -1,6 +1,6 @@
-"""One frozen settings model a stage, and what names the questions. Everything here enters the stage's key.
+"""The settings of the stages and the seed windows. Everything here enters a stage's key, except OPERATIONAL fields.
 
-In: a recipe's sections. Out: checked settings; a field's docstring says what it means and what its value costs.
+In: a recipe's sections. Out: validated settings. The fields' docstrings are the recipe reference (docs/recipes.md).
 """
 
 import itertools
@@ -15,7 +15,7 @@ from apprentice.tasks.settings.who_played import who_played
 
 
 class Window(Spec):
-    """The seeds start, start + 1, … start + size - 1: one question each."""
+    """The seeds from start to start + size - 1, one question each."""
 
     start: int = Field(ge=0)
     size: int = Field(ge=1)
@@ -27,14 +27,14 @@ class Window(Spec):
         return range(self.start, self.start + self.size)
 
     def split(self, parts: int) -> "list[Window]":
-        """`parts` windows, or fewer for fewer seeds, one after another, that make this one; sizes differ by one."""
+        """Splits the window into `parts` consecutive windows, or `size` if that is less; sizes differ by at most 1."""
         parts = min(parts, self.size)
         edges = [self.start + self.size * part // parts for part in range(parts + 1)]
         return [Window(start=start, size=end - start) for start, end in itertools.pairwise(edges)]
 
 
 class SeedWindows(Spec):
-    """A window a purpose. They cannot overlap: a question is its seed."""
+    """One seed window for each purpose. Windows cannot overlap: a question is its seed."""
 
     collect: Window
     grpo: Window
@@ -47,22 +47,22 @@ class SeedWindows(Spec):
             if start + size > next_start:
                 raise ValueError(
                     f"the seed windows of {first} ({start} to {start + size - 1}) and {second} (from {next_start}) "
-                    f"overlap; move {second} to {start + size} or beyond, or leave the starts out"
+                    f"overlap; move {second} to {start + size} or beyond, or omit the starts"
                 )
         return self
 
 
 class BuiltStudent(Spec):
-    """A Qwen3 made and seeded on the spot, with a byte-level tokenizer: nothing is downloaded."""
+    """A small Qwen3 with seeded random weights and a byte-level tokenizer; nothing is downloaded."""
 
     hidden_size: int = Field(default=128, ge=2)
-    """Width. Twice the width is about four times the work."""
+    """Width. Twice the width is about four times the compute."""
     intermediate_size: int = Field(default=384, ge=1)
     """Width of the feed-forward layers."""
     layers: int = Field(default=4, ge=1)
-    """Depth: the work grows with it."""
+    """Number of layers. Compute grows linearly with it."""
     heads: int = Field(default=4, ge=1)
-    """Attention heads; they divide hidden_size into even parts."""
+    """Attention heads; hidden_size ÷ heads must be even."""
     max_positions: int = Field(default=512, ge=1)
     """Longest sequence in tokens."""
 
@@ -76,50 +76,50 @@ class BuiltStudent(Spec):
 
 
 class StudentSpec(Spec):
-    """Who learns: a model of the Hub, one in a folder, or one built on the spot."""
+    """The model to train: from the Hub, from a folder, or built from scratch."""
 
     model: str | None = None
-    """A model's repository on the Hub, such as Qwen/Qwen3-1.7B, or a folder."""
+    """A model repository on the Hub, such as Qwen/Qwen3-1.7B, or a local folder."""
     revision: str | None = None
-    """The commit, tag or branch of a model of the Hub, needed with it; the commit that it is at enters the key."""
+    """Commit, tag or branch of a Hub model; required for one. It is resolved to a commit, which enters the key."""
     content: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
-    """Digest of the files of a folder that loading reads. Filled in; a folder with another content is refused."""
+    """Digest of the model files in a folder. Filled in automatically; a folder with other contents is rejected."""
     trust_remote_code: bool = False
-    """Run Python code that lies with the model: only for a commit, or a folder, whose code you have read."""
+    """Run the Python code that comes with the model. Only for a commit or folder whose code you have read."""
     safetensors_only: bool = True
-    """Refuse weights that are pickled: loading them can run code."""
+    """Reject pickled weights, which can run code when loaded."""
     build: BuiltStudent | None = None
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "StudentSpec":
         if (self.model is None and self.content is None) == (self.build is None):
             raise ValueError(
-                "name either `model` (a repository of the Hub, or a folder) or `build` (a small model made here)"
+                "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights)"
             )
         in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
         if self.model is not None and self.revision is None and not in_folder:
-            raise ValueError(f"name the revision of {self.model}, best a commit (or a folder that is there)")
+            raise ValueError(f"name the revision of {self.model}, preferably a commit (or an existing folder)")
         return self
 
     def in_key(self) -> dict[str, Any]:
-        """A folder by its content, wherever it lies."""
+        """A folder enters the key by its content, not by its path."""
         return super().in_key() | ({"model": None} if self.content else {})
 
 
 Reporter = Literal["trackio", "wandb", "mlflow"]
-"""Where the curves of a training can be sent while they grow, as transformers' `report_to` names it."""
+"""Experiment trackers that receive training curves, by the names of transformers' `report_to`."""
 
 
 class TrackioSpec(Spec):
-    """Where the curves of trainings grow; changes nothing of what is made, and enters no key."""
+    """Where Trackio logs training curves. Enters no key."""
 
     space_id: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
-    """A Space of the Hub, such as owner/curves, which Trackio makes where there is none; HF_TOKEN must be allowed to
-    write to it. Left out, the curves lie in the store's folder, where `apprentice dashboard` shows them."""
+    """A Space on the Hub, such as owner/curves; Trackio creates it if needed, and HF_TOKEN must have write access.
+    Default: the store's folder, which `apprentice dashboard` shows."""
     private: bool = True
-    """Whether a Space that is made is private."""
+    """Create the Space as private."""
     url: str = ""
-    """Where a dashboard of the store runs, such as http://127.0.0.1:7860: a link on the run's page."""
+    """URL of a running dashboard of the store, such as http://127.0.0.1:7860, for a link on the run's page."""
 
     @field_validator("url")
     @classmethod
@@ -128,50 +128,51 @@ class TrackioSpec(Spec):
 
 
 class Prices(Spec):
-    """What a teacher costs, in USD for a million tokens."""
+    """The teacher's prices in USD per million tokens."""
 
     prompt: float = Field(ge=0.0)
-    """Of prompt tokens."""
+    """Price of prompt tokens."""
     cached: float = Field(default=0.0, ge=0.0)
-    """Of prompt tokens that the endpoint had cached."""
+    """Price of cached prompt tokens."""
     completion: float = Field(ge=0.0)
-    """Reasoning tokens included."""
+    """Price of completion tokens, reasoning included."""
 
 
 DEFAULT_TEACHER = "gpt-5-mini"
 
 
 class TeacherSpec(Spec):
-    """Who shows how: a model at any OpenAI-compatible endpoint, or else the environment's scripted policy."""
+    """The teacher: a model behind an OpenAI-compatible endpoint, or the environment's scripted policy."""
 
     scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Set: no model, but the scripted policy plays, wrong on this share of the questions. Costs nothing."""
+    """Use the scripted policy instead of a model, with this share of wrong answers. Costs nothing."""
     base_url: str | None = None
-    """The endpoint; left out, OpenAI's own. Not beside `scripted_error_rate`."""
+    """The endpoint; default: OpenAI. Cannot be combined with `scripted_error_rate`."""
     model: str = ""
-    """As the endpoint calls it; left out, gpt-5-mini. Not beside `scripted_error_rate`."""
+    """The model's name at the endpoint; default: gpt-5-mini. Cannot be combined with `scripted_error_rate`."""
     max_tokens: int = Field(default=1024, ge=1)
-    """Tokens an answer may take, reasoning included."""
+    """Maximum tokens of an answer, reasoning included."""
     temperature: float = Field(default=1.0, ge=0.0, le=2.0)
-    """Left out of the request for models that refuse it."""
+    """Sampling temperature; not sent to models that reject it."""
     serves_student: bool = False
-    """A student of ours behind vLLM or the like: it is sent the tools and the template arguments of its training."""
+    """The endpoint serves a student trained here, for example with vLLM: send the tools and template arguments of its
+    training."""
     key_block: str | None = Field(default=None, json_schema_extra=OPERATIONAL)
-    """Name of the Prefect Secret block that holds the key; left out, the environment variable `key_variable` does."""
+    """Name of the Prefect Secret block with the API key; default: the environment variable `key_variable`."""
     key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=OPERATIONAL)
-    """The environment variable that holds the key; the key itself never stands in a recipe."""
+    """The environment variable with the API key; the key itself never appears in a recipe."""
     timeout: float = Field(default=60.0, gt=0, json_schema_extra=OPERATIONAL)
-    """Seconds for one request."""
+    """Timeout of one request, in seconds."""
     patience: float = Field(default=120.0, gt=0, json_schema_extra=OPERATIONAL)
-    """Seconds over which a request that fails is sent again; then collection stops, to be resumed."""
+    """Seconds for which a failing request is retried; then collection stops and can be resumed."""
     prices: Prices | None = Field(default=None, json_schema_extra=OPERATIONAL)
-    """Left out, costs are not counted."""
+    """Without prices, costs are not counted."""
     budget_usd: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
-    """Hard cap on what one collection costs, resumed ones included; needs `prices`."""
+    """Hard cap on the cost of one collection, including resumed runs; needs `prices`."""
     requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
-    """The endpoint's limit; concurrent runs share it where a Prefect server is in use."""
+    """The endpoint's rate limit; with a Prefect server, concurrent runs share it."""
     tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
-    """Prompt and answer together, the answer counted as `max_tokens`, as endpoints count when they admit a request."""
+    """The endpoint's token limit: prompt plus `max_tokens` per request, as endpoints count when they admit it."""
 
     @field_validator("base_url")
     @classmethod
@@ -180,7 +181,7 @@ class TeacherSpec(Spec):
 
     @property
     def called(self) -> str:
-        """Its name, for people."""
+        """The display name."""
         return who_played(self.model_dump())
 
     @model_validator(mode="before")
@@ -192,8 +193,8 @@ class TeacherSpec(Spec):
             return given | {"model": given.get("model") or DEFAULT_TEACHER}
         if named := [name for name in ("model", "base_url") if given.get(name)]:
             raise ValueError(
-                f"scripted_error_rate names a script and {' and '.join(named)} a model, and only one of them can play; "
-                f"leave scripted_error_rate out for the model, or {' and '.join(named)} for the script"
+                f"scripted_error_rate selects a script and {' and '.join(named)} a model, and only one of them can "
+                f"play; remove scripted_error_rate for the model, or {' and '.join(named)} for the script"
             )
         return given
 
@@ -205,70 +206,72 @@ class TeacherSpec(Spec):
 
 
 class CollectSpec(Spec):
-    """How the teacher plays."""
+    """How the teacher's rollouts are collected."""
 
     asks: int = Field(default=3, ge=1)
-    """Times the teacher is asked for one turn before a malformed answer counts as the episode's failure."""
+    """Attempts at one turn; the episode fails when all of them are malformed."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of episodes that may be lost to infrastructure, and share on which the environment may break; above it the
-    stage stops, to be resumed."""
+    """Share of episodes that may be lost to infrastructure, and share on which the environment may fail. Above it the
+    stage stops and can be resumed."""
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
-    """Seed ranges that are collected as tasks of their own, on the flow's task runner; the dataset is the same."""
+    """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
 
 
 class LengthsSpec(Spec):
-    """How max_length follows from the lengths."""
+    """How max_length is derived from the token lengths."""
 
     margin: int = Field(default=16, ge=0)
     """Tokens added to the 99th percentile."""
     multiple_of: int = Field(default=8, ge=1)
-    """max_length is rounded up to it."""
+    """max_length is rounded up to a multiple of this."""
 
 
 class EvaluateSpec(Spec):
-    """How a model is examined."""
+    """How a model is evaluated."""
 
     questions: int = Field(default=400, ge=1)
-    """Distinct held-out questions. 400 show a difference of about 7 points at 50%; 1,000 one of about 4."""
+    """Distinct held-out questions. At 50% accuracy, 400 resolve a difference of about 7 points and 1,000 one of about
+    4."""
     decoding: Literal["greedy", "sampled"] = "greedy"
-    """`sampled`: at the temperature of training, the policy as it is; `greedy`: its most likely answer."""
+    """`sampled`: sample at `temperature`; `greedy`: take the most likely token."""
     temperature: float = Field(default=1.0, gt=0.0)
-    """Of sampled decoding."""
+    """Temperature of sampled decoding."""
     max_new_tokens: int = Field(default=64, ge=1)
-    """Tokens a turn may take."""
+    """Maximum tokens of a turn."""
     batch_size: int = Field(default=64, ge=1, json_schema_extra=OPERATIONAL)
-    """Episodes generated together, and as many sessions."""
+    """Episodes generated together, each with its own session."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
-    """Share of episodes on which the environment may break, twice each; above it the stage stops, to be resumed."""
+    """Share of episodes on which the environment may fail, after one retry each. Above it the stage stops and can be
+    resumed."""
     samples: int = Field(default=1, ge=1)
-    """Completions of each question; more than one, `sampled`, gives pass@k."""
+    """Completions per question; more than one needs `sampled` and gives pass@k."""
     protocol: Literal["parity", "tutorial"] = "parity"
-    """`parity`: prompt and parser of training. `tutorial`: as the public SFT tutorial prints it, for comparison
-    with its figures only."""
+    """`parity`: prompt and parser of training. `tutorial`: the evaluation as the public SFT tutorial prints it, only
+    for comparison with its figures."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> "EvaluateSpec":
         if self.samples > 1 and self.decoding == "greedy":
-            raise ValueError(f"samples: {self.samples} with greedy decoding are the same one; set decoding: sampled")
+            raise ValueError(f"samples: {self.samples} are all equal with greedy decoding; set decoding: sampled")
         return self
 
 
 class ProbeSpec(Spec):
-    """What the SFT model is asked before GRPO, to see whether the task leaves GRPO something to do."""
+    """Measures, before GRPO, whether the task leaves the SFT model something to learn."""
 
     questions: int = Field(default=48, ge=0)
-    """Of those that GRPO trains on, one sample each, drawn as GRPO draws them; 0 leaves the probe out. 48 tell a rate
-    within 14 points, in the time of a small evaluation."""
+    """Number of GRPO training questions to play, one sample each with GRPO's sampling; 0 disables the probe. 48
+    estimate the rate within 14 points."""
 
 
 class GateSpec(Spec):
-    """When a trained model becomes the champion. Written down before it is trained: it enters the decision's key."""
+    """When a trained model becomes the champion. Fixed before training: it enters the decision's key."""
 
     metric: Literal["accuracy", "format_compliance", "mean_score"] = "accuracy"
-    """What decides."""
+    """The deciding metric."""
     margin: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """By how much the challenger must be better, as a share; the interval must lie above zero besides."""
+    """Required improvement, as a share. In addition, the 95% interval must be above zero."""
     max_overlap: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the evaluation's questions that training may have seen; above it nothing is compared."""
+    """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
     least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Share of the questions that neither the champion nor the challenger has seen; on fewer nothing is decided."""
+    """Minimum share of the questions that neither champion nor challenger has seen; below it nobody is promoted."""

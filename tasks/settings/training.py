@@ -1,6 +1,6 @@
-"""The settings of the two trainers, SFT and GRPO. Everything here enters the stage's key, unless it is marked HOW.
+"""The settings of the two trainers, SFT and GRPO. Everything here enters the stage's key, except OPERATIONAL fields.
 
-In: a recipe's sections `sft` and `grpo`. Out: checked settings; what is not here keeps TRL's defaults.
+In: a recipe's sections `sft` and `grpo`. Out: validated settings; everything else keeps TRL's defaults.
 """
 
 from pathlib import Path
@@ -27,47 +27,46 @@ Scheduler = Literal[
     "inverse_sqrt",
     "warmup_stable_decay",
 ]
-"""Those of transformers that need no evaluation; what one needs besides goes into `args.lr_scheduler_kwargs`."""
+"""transformers' schedulers that need no evaluation; their arguments go into `args.lr_scheduler_kwargs`."""
 
 
 class TrainerSpec(Spec):
-    """What SFT and GRPO share; what is not here keeps TRL's defaults."""
+    """The settings that SFT and GRPO share."""
 
     section: ClassVar[str]
 
     batch_size: Positive
-    """Sequences that a device takes at once."""
+    """Sequences per device and batch."""
     gradient_accumulation: Positive
-    """Batches that make one optimizer step."""
+    """Batches per optimizer step."""
     processes: int = Field(default=1, ge=1)
-    """Devices that train together, each a process under accelerate: a step takes batch_size × gradient_accumulation ×
-    processes sequences."""
+    """Devices to train on, one accelerate process each. A step takes batch_size × gradient_accumulation × processes
+    sequences."""
     accelerate_config: Path | None = Field(default=None, json_schema_extra=OPERATIONAL)
-    """How several processes share the work: a file as `accelerate config` writes, or of deployments/accelerate/; left
-    out, each has the whole model, on this machine."""
+    """An accelerate configuration file, as written by `accelerate config` or from deployments/accelerate/. Default:
+    data parallel on this machine, with the whole model in each process."""
     learning_rate: LearningRate
     scheduler: Scheduler
     warmup_steps: int = Field(default=10, ge=0)
-    """Steps over which the learning rate rises to its full height."""
+    """Steps of linear warmup to the peak learning rate."""
     adam_epsilon: float = Field(default=1e-8, gt=0.0, lt=1.0)
-    """Larger ones damp the steps of weights with small gradients: a net without pretraining keeps what it knows."""
+    """A larger value damps updates of weights with small gradients, which stabilizes a model without pretraining."""
     adam_beta2: float = Field(default=0.999, gt=0.0, lt=1.0)
-    """Memory of the squared gradients: 0.95 forgets twenty times as fast, for short trainings."""
+    """Decay of the squared gradients; 0.95 adapts faster, for short trainings."""
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=OPERATIONAL)
-    """Less memory for about a third more time."""
+    """Saves memory for about a third more time."""
     bf16: bool = False
-    """bf16 compute over fp32 master weights; needs a GPU that has it."""
+    """Compute in bf16 over fp32 master weights; needs a GPU with bf16 support."""
     lora: LoraSpec | None = None
-    """Train low-rank adapters in place of all weights; left out, all weights are trained."""
+    """Train low-rank adapters; default: train all weights."""
     liger: bool = Field(default=False, json_schema_extra=OPERATIONAL)
-    """Liger's Triton kernels in the layers: less memory, faster steps; needs a GPU and `apprentice[liger]`."""
+    """Use Liger's Triton kernels: less memory, faster steps; needs a GPU and `apprentice[liger]`."""
     logging_steps: int = Field(default=1, ge=1)
-    """Steps between two points of the curves."""
+    """Steps between two logs."""
     checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=OPERATIONAL)
-    """Steps after which the stage keeps all that it needs to go on from there: what a killed one loses at most."""
+    """Steps between two checkpoints; a killed training loses at most this many steps."""
     args: dict[str, Any] = Field(default={}, json_schema_extra=WHEN_GIVEN)
-    """Further arguments of TRL's SFTConfig or GRPOConfig, by the names of its documentation, such as
-    {weight_decay: 0.01}: those that have no field here."""
+    """Further arguments of TRL's SFTConfig or GRPOConfig that have no field here, such as {weight_decay: 0.01}."""
 
     @field_validator("args")
     @classmethod
@@ -80,7 +79,7 @@ class TrainerSpec(Spec):
         if self.checkpoint_steps % self.logging_steps:
             raise ValueError(
                 f"checkpoint_steps ({self.checkpoint_steps}) must be a multiple of logging_steps "
-                f"({self.logging_steps}): a log's means would lack the steps before a checkpoint"
+                f"({self.logging_steps}), else a resumed log's mean lacks the steps before the checkpoint"
             )
         return self
 
@@ -91,24 +90,24 @@ class SftSpec(TrainerSpec):
     section = "sft"
 
     batch_size: Positive = 4
-    """Sequences that a device takes at once."""
+    """Sequences per device and batch."""
     gradient_accumulation: Positive = 2
-    """Batches that make one optimizer step."""
+    """Batches per optimizer step."""
     learning_rate: LearningRate = 2e-5
-    """At its height; a student built on the spot takes a hundred times as much."""
+    """Peak learning rate; a built student needs about a hundred times as much."""
     scheduler: Scheduler = "cosine"
-    """How the learning rate falls: one of transformers' schedulers."""
+    """Learning rate schedule, one of transformers' schedulers."""
     logging_steps: int = Field(default=5, ge=1)
-    """Steps between two points of the curves."""
+    """Steps between two logs."""
     epochs: float = Field(default=3.0, gt=0.0)
-    """At most; see `stop_at_token_accuracy`."""
+    """Maximum number of epochs; see `stop_at_token_accuracy`."""
     stop_at_token_accuracy: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Stop when this share of the trained tokens is predicted right: SFT brings the form, mastery is GRPO's. A small
-    net learns a skill all at once, after a number of steps that differs from seed to seed; this does not."""
+    """Stop when the logged token accuracy reaches this share, and leave the rest to GRPO. A small model learns a skill
+    abruptly, after a number of steps that varies with the seed; the accuracy at which to stop does not vary."""
     max_rows: Positive | None = None
-    """Train on the first rows only: where SFT stops is part of the recipe."""
+    """Train on the first rows only."""
     signals: Signals = Signals()
-    """What to stop at, or to warn of, while it trains."""
+    """What to warn about or stop at during training."""
 
 
 class GrpoSpec(TrainerSpec):
@@ -117,48 +116,50 @@ class GrpoSpec(TrainerSpec):
     section = "grpo"
 
     batch_size: Positive = 1
-    """Completions that a device takes at once."""
+    """Completions per device and batch."""
     gradient_accumulation: Positive = 4
-    """batch_size × gradient_accumulation completions, and as many sessions, make one step on one device."""
+    """Batches per optimizer step. Each device plays batch_size × gradient_accumulation rollouts at once, each with its
+    own session."""
     learning_rate: LearningRate = 1e-6
-    """At its height; a student built on the spot takes a thousand times as much."""
+    """Peak learning rate; a built student needs about a thousand times as much."""
     scheduler: Scheduler = "linear"
-    """How the learning rate falls: one of transformers' schedulers."""
+    """Learning rate schedule, one of transformers' schedulers."""
     max_steps: Positive = 150
-    """Optimizer steps: batch_size × gradient_accumulation completions each."""
+    """Optimizer steps."""
     num_generations: int = Field(default=2, ge=2)
-    """Completions of one question: a group. One alone has nothing to differ from."""
+    """Completions per question (the group size)."""
     max_grad_norm: float = Field(default=1.0, ge=0.0)
-    """Longer gradients are cut to this length; 0 cuts none."""
+    """Clip gradients to this norm; 0 disables clipping."""
     beta: float = Field(default=0.0, ge=0.0)
-    """Weight of the KL term against the starting checkpoint; 0 means that there is no reference model."""
+    """Weight of the KL term against the initial checkpoint; with 0 there is no reference model."""
     temperature: float = Field(default=1.0, gt=0.0)
-    """Of sampling: 1.0 is the policy as it is."""
+    """Sampling temperature."""
     max_completion_length: Positive = 256
-    """Tokens of a whole rollout after its prompt, tool replies included."""
+    """Maximum tokens of a rollout after its prompt, tool replies included."""
     reward: Literal["score", "exact"] = "score"
-    """`score`: the environment's reward as it is. `exact`: 1.0 where it is 1.0, else 0.0: no partial credit."""
+    """`score`: the environment's reward. `exact`: 1.0 for a reward of 1.0, else 0.0, so no partial credit."""
     reward_weights: dict[str, Annotated[float, Field(ge=-1000.0, le=1000.0)]] = Field(default={})
-    """Weights of an environment's reward streams, such as {greens: 0.5}; left-out ones keep the environment's own."""
+    """Weights of the environment's reward streams, such as {greens: 0.5}; default: the environment's weights."""
     rollouts: Literal["environment_factory", "rollout_func"] = Field(
         default="environment_factory", json_schema_extra=OPERATIONAL
     )
-    """The way into TRL: it renders and calls us, or, with `rollout_func`, we render and call it. The same rollouts."""
+    """TRL's entry point for rollouts. Both give the same rollouts; with `rollout_func`, apprentice renders the prompts
+    instead of TRL."""
     generation: GenerationSpec = GenerationSpec()
-    """Who generates the completions, which enters the key (each draws other samples of the same policy, and TRL
-    corrects vLLM's for its rounding), and with how much of the device, which does not."""
+    """The generation engine. The engine enters the key, because each one draws different samples; its memory settings
+    do not."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of rollouts that may fail for reasons of infrastructure; above it the stage stops."""
+    """Share of rollouts that infrastructure may lose; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
-    """What to stop at, or to warn of, while it trains; the report reads the curves by the same rules."""
+    """What to warn about or stop at during training; the report applies the same rules."""
     held_out: HeldOut = HeldOut()
     """Questions that decide which step's weights are published."""
     said_every: int = Field(default=10, ge=1)
-    """Logs after which one group is kept as it was said (completions.jsonl), to be read by a person; of the first log
-    and of the last one it is kept, too."""
+    """Logs between two groups that are kept in completions.jsonl for reading; the first and the last log's group are
+    always kept."""
     auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=SEARCH_SPACE)
-    """A ladder: settings of the environment, each whole as in environment.settings, the easiest first. GRPO trains on
-    those under which the SFT model is right nearest to half of the time. Costs a probe, and the questions, of each."""
+    """A ladder of complete environment settings, easiest first. GRPO trains on the rung where the SFT model's accuracy
+    is nearest to one half. Each rung costs a probe and its questions."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":
@@ -171,7 +172,7 @@ class GrpoSpec(TrainerSpec):
 
     @property
     def rollouts_a_step(self) -> int:
-        """Completions, and sessions, of all processes together."""
+        """Completions per step over all processes; each needs a session."""
         return self.batch_size * self.gradient_accumulation * self.processes
 
     @model_validator(mode="after")
@@ -182,28 +183,28 @@ class GrpoSpec(TrainerSpec):
         if self.held_out.questions % at_once:
             raise ValueError(
                 f"held_out.questions ({self.held_out.questions}) must be a multiple of the {at_once} that are asked at "
-                "once (held_out.batch_size, or batch_size, × processes): their mean is taken over whole batches"
+                "once (held_out.batch_size or batch_size, × processes), because TRL averages over whole batches"
             )
         if self.held_out.every % self.logging_steps:
             raise ValueError(
-                f"held_out.every ({self.held_out.every}) must be a multiple of logging_steps ({self.logging_steps}): "
-                "a log's means would lack the steps before a checkpoint"
+                f"held_out.every ({self.held_out.every}) must be a multiple of logging_steps ({self.logging_steps}), "
+                "else a resumed log's mean lacks the steps before the checkpoint"
             )
         return self
 
     def sessions(self) -> int:
-        """Rollouts that one process plays at once, at most."""
+        """Maximum number of rollouts that one process plays at once."""
         evaluation = self.held_out.at_once(self.batch_size) if self.held_out.questions else 0
         return max(self.rollouts_a_step // self.processes, evaluation)
 
     @model_validator(mode="after")
     def _generation_fits(self) -> "GrpoSpec":
         if self.generation.engine == "vllm" and self.lora is not None and self.lora.quantized:
-            raise ValueError("vLLM would be sent weights of 4 bits as if they were whole; leave out lora.quantized")
+            raise ValueError("vLLM cannot load 4-bit weights from the trainer; leave out lora.quantized")
         longest = self.generation.max_model_length
         if longest is not None and longest <= self.max_completion_length:
             raise ValueError(
-                f"generation.max_model_length ({longest}) must hold a prompt besides max_completion_length "
-                f"({self.max_completion_length})"
+                f"generation.max_model_length ({longest}) must be greater than max_completion_length "
+                f"({self.max_completion_length}): it includes the prompt"
             )
         return self

@@ -1,7 +1,7 @@
-"""What a recipe may say to TRL beyond its own fields: `sft.args` for SFTConfig and `grpo.args` for GRPOConfig.
+"""Checks the further TRL arguments of a recipe: `sft.args` for SFTConfig and `grpo.args` for GRPOConfig.
 
-In: names and values. Out: the same, checked by the config class's own fields; ours are refused with the recipe's name.
-TRL is imported only where a recipe has such arguments: it takes seconds, and torch with it.
+In: names and values. Out: the same, checked against TRL's config class; an argument that has a recipe field is rejected
+with that field's name. TRL takes seconds to import, so it is imported only for recipes with such arguments.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from pydantic import TypeAdapter
 from apprentice.tasks.reporting.errors import Stop
 
 CONFIGS = {"sft": "SFTConfig", "grpo": "GRPOConfig"}
-"""TRL's class by the recipe's section."""
+"""TRL's config class for each recipe section."""
 ITSELF = ""
-"""Of an argument that follows from something else, and has no field."""
+"""For an argument that has no recipe field because other fields determine it."""
 
 _SHARED = {
     "per_device_train_batch_size": "{section}.batch_size",
@@ -73,13 +73,13 @@ _GRPO = {
 
 
 def field_of(section: str, name: str) -> str | None:
-    """The recipe's field behind an argument of TRL; ITSELF where it follows from others, None where it is free."""
+    """The recipe field that sets a TRL argument: ITSELF if other fields determine it, None if no field does."""
     field = (_SHARED | {"sft": _SFT, "grpo": _GRPO}[section]).get(name)
     return None if field is None else field.format(section=section)
 
 
 def check_arguments(section: str, given: dict[str, Any]) -> None:
-    """Raises ValueError for the first argument that is ours, that TRL lacks, or whose value is of another type."""
+    """Raises ValueError for the first argument that apprentice sets, that TRL lacks, or that has the wrong type."""
     for name in given:
         field = field_of(section, name)
         if field is not None:
@@ -102,14 +102,14 @@ def check_arguments(section: str, given: dict[str, Any]) -> None:
 
 
 def config_of(section: str, own: dict[str, Any], given: dict[str, Any]) -> Any:
-    """TRL's config with our arguments and the recipe's. Raises Stop where TRL refuses what the recipe gives."""
+    """TRL's config with our arguments and the recipe's. Raises Stop when TRL rejects the recipe's."""
     try:
         return _config_class(section)(**own, **given)
     except (ValueError, TypeError) as error:
         if not given:
             raise
         raise Stop(
-            f"TRL refuses {section}.args: {' '.join(str(error).split())}", "Correct it, or leave it out."
+            f"TRL rejects {section}.args: {' '.join(str(error).split())}", "Correct or remove the argument."
         ) from error
 
 
@@ -120,5 +120,5 @@ def _config_class(section: str) -> Any:
 
 
 def _in_words(annotation: Any) -> str:
-    """A type as a person writes it, without the modules' names."""
+    """A type annotation as text, without module names."""
     return re.sub(r"\w+\.", "", inspect.formatannotation(annotation))

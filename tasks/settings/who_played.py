@@ -1,6 +1,6 @@
-"""Who plays a teacher's episodes, in a few words: a model and its endpoint, or a script, which is no model.
+"""The display name of a teacher: a model and its endpoint, or a scripted policy.
 
-In: the settings of a teacher, also as an artifact's record has them. Out: words for terminal, report and cards.
+In: a teacher's settings, from a recipe or an artifact's record. Out: a short text for terminal, report and cards.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ def who_played(teacher: dict[str, Any]) -> str:
 
 
 def who_played_for_strangers(teacher: dict[str, Any]) -> str:
-    """As `who_played`; a host that only its maker's network knows is not named."""
+    """Like `who_played`, but without the host name of a private endpoint."""
     host = _host(teacher.get("base_url"))
     if teacher.get("scripted_error_rate") is not None or _is_public(host):
         return who_played(teacher)

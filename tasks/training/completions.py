@@ -11,6 +11,7 @@ from typing import Any
 
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.json_lines import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.markdown import code, markdown_table
 from apprentice.tasks.settings.training import GrpoSpec
@@ -27,12 +28,11 @@ class CompletionLog:
 
     def forget_after(self, step: int) -> None:
         """Drops what a training that goes on after `step` will say again, and the line at which it was killed."""
-        whole = self._path.read_bytes().split(b"\n")[:-1] if self._path.exists() else []
-        self._path.write_bytes(b"".join(line + b"\n" for line in whole if json.loads(line)["step"] <= step))
+        kept = [line for line in JsonLines(self._path) if json.loads(line)["step"] <= step]
+        self._path.write_bytes(b"".join(kept))
 
     def note(self, rows: list[dict[str, Any]]) -> None:
-        with self._path.open("a") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        JsonLines(self._path).append(*map(as_line, rows))
 
     def publish(self, out: Path) -> None:
         """Puts the rows beside the weights, and shows them in Prefect."""
@@ -70,7 +70,7 @@ def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spe
 def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
     """The rows that a checkpoint keeps; none for one that was trained before there were any."""
     path = checkpoint / COMPLETIONS
-    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    return read_rows(path) if path.exists() else []
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:

@@ -4,7 +4,6 @@ In: rollouts that were played, the streams that their environments tell apart. O
 that infrastructure lost scores None in all of them, never 0.0; one of another environment scores None, too.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -99,14 +98,6 @@ class EnvironmentReward:
         asked = list(zip(seed, question, strict=True)) if trained_on else []
         broke = self._rollouts.broken()
         self._agree(_Heard(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
-        for place, environment in enumerate(environments):
-            scores = {} if environment.reward is None else environment._scores() | {"reward": environment.reward}
-            for name, score in scores.items():
-                if score is not None and not math.isfinite(score):
-                    raise Stop(
-                        f"The environment scored a rollout of seed {seed[place]} with {score} ({name}).",
-                        "Correct its reward, then run again: training goes on from the last checkpoint.",
-                    )
         if (own := self._own()) and "log_metric" in row:
             row["log_metric"](OWN_REWARD, sum(own) / len(own))
         return self._read(self._first)

@@ -14,19 +14,19 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TrackioSpec
 
 if TYPE_CHECKING:
-    from apprentice.tasks.engine.work import RunContext
+    from apprentice.tasks.engine.run import RunContext
 
 PATIENCE = 20.0
 """Seconds that the Hub may take to answer, at a run's beginning."""
 
 
-def trackio_arguments(work: "RunContext") -> dict[str, Any]:
+def trackio_arguments(run: "RunContext") -> dict[str, Any]:
     """What TrainingArguments say of Trackio."""
     return {
-        "project": work.store.project,
-        "trackio_space_id": work.trackio.space_id,
+        "project": run.store.project,
+        "trackio_space_id": run.trackio.space_id,
         "trackio_static_space_id": False,  # else each training leaves one more Space, with a copy
-        "hub_private_repo": work.trackio.private,
+        "hub_private_repo": run.trackio.private,
     }
 
 

@@ -65,9 +65,9 @@ def arguments(context: StageContext, spec: TrainerSpec, seed: int, name: str) ->
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
         "disable_tqdm": True,
-        "report_to": report_to(context.work.report_to, context.work.store.project),
-        **trackio_arguments(context.work),
-        "run_name": f"{name} {context.work.store.project} seed {seed} {context.key[:8]}",
+        "report_to": report_to(context.run.report_to, context.run.store.project),
+        **trackio_arguments(context.run),
+        "run_name": f"{name} {context.run.store.project} seed {seed} {context.key[:8]}",
     }
 
 
@@ -193,7 +193,7 @@ def finish(
     if lora is None:
         counts = save(trainer.model, trainer.processing_class, context.out, weights, learned.before)
     else:
-        whole = merged(trainer.model, learned.before, lora, weights, context.work.trusted)
+        whole = merged(trainer.model, learned.before, lora, weights, context.run.trusted)
         counts = save(whole, trainer.processing_class, context.out, begun=learned.before)
     return counts | {"stage": learned.stage}
 

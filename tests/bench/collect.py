@@ -47,8 +47,8 @@ def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = Fa
     """Seconds that the stage's body takes for `episodes`, from opening its sessions to the finished file."""
     from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.collect import collect_shard
+    from apprentice.tasks.engine.run import RunContext, StandingServers
     from apprentice.tasks.engine.stage import StageContext
-    from apprentice.tasks.engine.work import RunContext, StandingServers
     from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 
     if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
@@ -182,8 +182,8 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
     from apprentice.tasks.collect import COUNTED
+    from apprentice.tasks.engine.run import RunContext, StandingServers
     from apprentice.tasks.engine.stage import StageContext
-    from apprentice.tasks.engine.work import RunContext, StandingServers
     from apprentice.tasks.episodes.episode import Episode
     from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.filter import filter_rollouts

@@ -26,8 +26,8 @@ from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
@@ -64,7 +64,7 @@ def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     from trl import SFTConfig, SFTTrainer
 
     spec = chosen.sft
-    with EnvironmentPool(TASK, bench.work.servers.environment(TASK.name)) as pool:
+    with EnvironmentPool(TASK, bench.run.servers.environment(TASK.name)) as pool:
         episodes = played(pool, range(size.rows))
     rows = rows_of(episodes)
     tokenizer = tokenizer_of(rows, [episode.question for episode in episodes], size.shape)
@@ -94,7 +94,7 @@ def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     """The GRPO stage's training; its figures."""
     from datasets import Dataset
 
-    spec, server = chosen.grpo, bench.work.servers.environment(TASK.name)
+    spec, server = chosen.grpo, bench.run.servers.environment(TASK.name)
     together = spec.batch_size * spec.gradient_accumulation
     with EnvironmentPool(TASK, server) as pool:
         episodes = played(pool, range(spec.max_steps * together // spec.num_generations))

@@ -25,8 +25,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.collect import COUNTED, collect_shard
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths

@@ -47,7 +47,7 @@ class OtherMachines:
         self._recipe, self._pool = recipe, deployment
 
     def __call__(self, stage: Any, title: str, given: dict[str, Any], key: str) -> Any:
-        from apprentice.tasks.engine.work import Dispatched, WorkerLocation
+        from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 
         folder = Path.cwd() / f"gpu-{next(self.numbers)}"
         folder.mkdir()

@@ -12,8 +12,8 @@ from pathlib import Path
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 from tests.conftest import TASKS

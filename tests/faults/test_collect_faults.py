@@ -205,7 +205,7 @@ def test_an_environment_server_that_stays_away_stops_the_stage_to_be_resumed(run
     run.server["patience"] = 5.0
     out = run.disturbed(run.environment.kill, code=1)
     assert "The environment is out of reach" in out
-    assert "collection goes on from there" in out
+    assert "collection resumes from there" in out
     run.environment.start()
     run.note_finished()
     assert run.start().wait(120) == 0
@@ -305,7 +305,7 @@ def test_a_second_collector_on_one_folder_is_refused(run: Collection):
         second = run.start()
         out, _ = second.communicate(timeout=60)
         assert second.returncode == 1
-        assert "Another run plays the very same episodes" in out
+        assert "Another run is playing the same episodes" in out
 
     run.episodes = 3000
     run.disturbed(fault)

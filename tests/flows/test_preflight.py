@@ -18,7 +18,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.announce import StageRun

@@ -25,7 +25,7 @@ from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.learned import read_learned
 from apprentice.tasks.episodes.questions import read_questions, same_text

@@ -16,7 +16,7 @@ from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, KeptRollouts, Questions, Rollouts, RolloutShard
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.questions import questions
 from apprentice.tasks.release import weights_of

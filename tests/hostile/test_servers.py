@@ -15,8 +15,8 @@ from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.collect import collect_shard
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.answer_limits import MOST_BYTES
 from apprentice.tasks.episodes.episode import Episode, Message, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record

@@ -12,8 +12,8 @@ from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.processes import on_processes
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -27,8 +27,8 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.release import release

@@ -10,8 +10,8 @@ from pathlib import Path
 import huggingface_hub.constants  # before the tests' own settings, which are offline
 
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.stages import TrackioSpec
 from apprentice.tasks.settings.training import SftSpec

@@ -14,9 +14,9 @@ from apprentice.envs.wire.session import Session
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.collect import collect, collect_shard, play_one
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
-from apprentice.tasks.episodes.journal import check_begun_with
+from apprentice.tasks.episodes.journal import check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
@@ -184,7 +184,7 @@ WINDOW = Window(start=0, size=40)
 
 @pytest.fixture
 def scripted_bench(context: StageContext, scripted: str, server: EnvironmentServer) -> StageContext:
-    context.work.servers = StandingServers({"reasoning_gym": server}, scripted)
+    context.run.servers = StandingServers({"reasoning_gym": server}, scripted)
     return context
 
 
@@ -212,12 +212,10 @@ def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(scr
 
 
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
-    import fcntl
-
-    with (scripted_bench.scratch / "episodes.jsonl").open("a+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Stop, match="Another run plays"):
-            collected(scripted_bench, chain_sum)
+    collected(scripted_bench, chain_sum)
+    begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
+    with journal(scripted_bench.scratch, begun_with), pytest.raises(Stop, match="Another run is playing"):
+        collected(scripted_bench, chain_sum)
 
 
 def test_going_on_under_other_settings_is_refused_and_the_difference_is_shown(scripted_bench: StageContext, chain_sum):
@@ -273,7 +271,7 @@ def test_shards_on_threads_or_processes_make_the_dataset_of_one(
 ):
     from prefect.task_runners import ProcessPoolTaskRunner
 
-    work = scripted_bench.work
+    work = scripted_bench.run
     whole = in_shards(of_project(work, "whole"), 1, chain_sum)
     threads = in_shards(of_project(work, "threads"), 3, chain_sum)
     processes = in_shards(of_project(work, "processes"), 2, chain_sum, ProcessPoolTaskRunner(max_workers=2))
@@ -283,7 +281,7 @@ def test_shards_on_threads_or_processes_make_the_dataset_of_one(
 
 
 def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: StageContext, chain_sum, prefect_server):
-    work = scripted_bench.work
+    work = scripted_bench.run
     made = in_shards(work, 4, chain_sum)
     refs = work.store.root / "datasets" / "local"
     (refs / "toy-rollouts" / "refs" / made.key).unlink()
@@ -308,12 +306,12 @@ def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: StageCo
 def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
     scripted_bench: StageContext, chain_sum, prefect_server, caplog, capfd
 ):
-    scripted_bench.work.servers = StandingServers(
+    scripted_bench.run.servers = StandingServers(
         {"reasoning_gym": EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)},
-        scripted_bench.work.servers.teacher(),
+        scripted_bench.run.servers.teacher(),
     )
     with pytest.raises(Stop, match=r"The environment is out of reach: http://127.0.0.1:9 was away"):
-        in_shards(scripted_bench.work, 1, chain_sum)
+        in_shards(scripted_bench.run, 1, chain_sum)
     told = "http://127.0.0.1:9 does not answer; waiting for it"
     assert told in capfd.readouterr().out
     assert [record for record in caplog.records if record.name == "prefect.task_runs" and told in record.message]
@@ -332,8 +330,8 @@ def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
 
     from tests.tasks.test_one_prompt import tiny_model
 
-    made = in_shards(scripted_bench.work, 1, chain_sum)
-    folder = scripted_bench.work.store.fetch(made)
+    made = in_shards(scripted_bench.run, 1, chain_sum)
+    folder = scripted_bench.run.store.fetch(made)
     dataset = load_dataset(str(folder), "rollouts", split="train", cache_dir=str(tmp_path / "hf"))
     assert dataset.num_rows == 40
     records = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
@@ -352,7 +350,7 @@ def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
 
 
 def test_the_card_explains_every_column(scripted_bench: StageContext, chain_sum, prefect_server):
-    made = in_shards(scripted_bench.work, 1, chain_sum)
-    card = (scripted_bench.work.store.fetch(made) / "README.md").read_text()
-    columns = json.loads(rollouts(scripted_bench.work, made).splitlines()[0])
+    made = in_shards(scripted_bench.run, 1, chain_sum)
+    card = (scripted_bench.run.store.fetch(made) / "README.md").read_text()
+    columns = json.loads(rollouts(scripted_bench.run, made).splitlines()[0])
     assert all(f"| `{column}` | " in card for column in columns)

@@ -32,7 +32,7 @@ class Case:
 
     def __init__(self, context: StageContext):
         self.context = context
-        self.store = context.work.store
+        self.store = context.run.store
 
     def decide(
         self,

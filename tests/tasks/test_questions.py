@@ -77,7 +77,7 @@ def test_too_few_distinct_questions_for_the_evaluation_are_refused(context: Stag
 
 
 def test_a_space_that_the_evaluation_uses_up_is_refused(context: StageContext):
-    with pytest.raises(Stop, match="of the 60 seeds for collect ask what the evaluation asks"):
+    with pytest.raises(Stop, match="of the 60 collect seeds repeat evaluation questions"):
         questions.body(context, SMALL, windows(60, 3000), 180)
 
 

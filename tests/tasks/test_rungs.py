@@ -37,10 +37,10 @@ def published(context: StageContext, key: str, rows: list[tuple[str, str, bool]]
         json.dumps({"purpose": purpose, "seed": seed, "question": text, "used": used})
         for seed, (purpose, text, used) in enumerate(rows)
     ]
-    with context.work.store.staging() as folder:
+    with context.run.store.staging() as folder:
         (folder / "questions.jsonl").write_text("\n".join([*lines, ""]))
         counts = dict(collect=0, grpo=0, evaluate=len(rows), dropped_from_grpo=0)
-        return context.work.store.publish(Questions, key, folder, counts, {"stage": "questions"})
+        return context.run.store.publish(Questions, key, folder, counts, {"stage": "questions"})
 
 
 def used(rows: list[dict[str, Any]]) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
+from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import StandingServers
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import parse
@@ -98,7 +98,7 @@ class Case:
     def __init__(self, context: StageContext, task: EnvironmentSpec):
         self.context = context
         self.task = task
-        self.store = context.work.store
+        self.store = context.run.store
         instance = task.make()
         texts = ["What is the result of 4 + 7?", "What is the result of 12 - 9?"]
         with self.store.staging() as folder:
@@ -117,7 +117,7 @@ class Case:
 
     def at(self, url: str, server: EnvironmentServer, **given: Any) -> dict[str, Any]:
         """What the evaluation of an endpoint counts."""
-        self.context.work.servers = StandingServers({"reasoning_gym": server}, url)
+        self.context.run.servers = StandingServers({"reasoning_gym": server}, url)
         endpoint = TeacherSpec(**({"base_url": url, "model": "toy", "patience": 1.0} | given))
         return evaluate_endpoint.body(self.context, SPEC, endpoint, self.task, self.questions, "today")
 
@@ -172,10 +172,10 @@ def test_an_endpoint_that_goes_away_judges_nobody_and_the_next_run_goes_on(case:
 
 def test_a_lost_environment_judges_nobody_and_the_next_run_goes_on(case: Case, server: EnvironmentServer):
     gone = EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)
-    case.context.work.servers = StandingServers({"reasoning_gym": gone}, None)
+    case.context.run.servers = StandingServers({"reasoning_gym": gone}, None)
     with pytest.raises(Stop, match="The evaluation lost the environment"):
         evaluate.body(case.context, SPEC, case.student, case.task, case.questions, 0)
-    case.context.work.servers = StandingServers({"reasoning_gym": server}, None)
+    case.context.run.servers = StandingServers({"reasoning_gym": server}, None)
     assert evaluate.body(case.context, SPEC, case.student, case.task, case.questions, 0)["n"] == 6
 
 

@@ -28,11 +28,11 @@ SMALL = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, lay
 
 @pytest.fixture
 def asked(context: StageContext) -> Questions:
-    with context.work.store.staging() as folder:
+    with context.run.store.staging() as folder:
         rows = [{"purpose": "collect", "seed": place, "question": f"{place} + 1 =", "used": True} for place in range(9)]
         (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         counts = dict(collect=9, grpo=0, evaluate=0, dropped_from_grpo=0)
-        return context.work.store.publish(Questions, "k", folder, counts, {"stage": "questions"})
+        return context.run.store.publish(Questions, "k", folder, counts, {"stage": "questions"})
 
 
 def test_the_same_seed_builds_the_same_student(context: StageContext, chain_sum: EnvironmentSpec, asked: Questions):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.signals import read_signals
 from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec

@@ -30,7 +30,7 @@ def test_every_checked_in_recipe_is_valid_and_named_by_its_file(path: Path):
 
 @pytest.mark.parametrize("path", QWEN3, ids=lambda path: path.stem)
 def test_a_recipe_for_a_model_of_the_hub_leaves_the_commit_to_who_runs_it(path: Path):
-    with pytest.raises(Stop, match=r"name the revision of Qwen/Qwen3-(1\.7|0\.6)B, best a commit"):
+    with pytest.raises(Stop, match=r"name the revision of Qwen/Qwen3-(1\.7|0\.6)B, preferably a commit"):
         load_recipe(path, [])
 
 
@@ -121,7 +121,7 @@ def test_a_script_and_a_model_exclude_each_other(tmp_path: Path, named: str):
     both["teacher"][field] = value
     (tmp_path / "both.yaml").write_text(yaml.safe_dump(both))
     for path, overrides in ((tmp_path / "both.yaml", []), (TOY, [named, "teacher.scripted_error_rate=0.1"])):
-        with pytest.raises(Stop, match=rf"only one of them can play; leave scripted_error_rate out.*or {field} for"):
+        with pytest.raises(Stop, match=rf"only one of them can play; remove scripted_error_rate.*or {field} for"):
             load_recipe(path, overrides)
 
 

@@ -22,8 +22,8 @@ from apprentice.flows.runtime.dispatch import Pool
 from apprentice.flows.runtime.place import AWAY
 from apprentice.flows.stages import sft_stage
 from apprentice.tasks.artifacts.types import SftCheckpoint
+from apprentice.tasks.engine.run import Dispatched
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.engine.work import Dispatched
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from tests.restartable import RestartableServer

@@ -78,7 +78,7 @@ def test_a_model_s_card_tells_settings_sources_curves_and_limits(family: Family)
     text = card(family.store, family.release).text
     for source in (family.grpo, family.sft, family.base, family.kept, family.rollouts, family.questions):
         assert f"`{source.repository}` | `{source.key}` | `{source.revision}`" in text
-    assert "| `epochs` | `3.0` | At most; see" in text
+    assert "| `epochs` | `3.0` | Maximum number of epochs; see" in text
     assert "| `max_steps` | `150` | Optimizer steps" in text
     assert "![The curves of GRPO](curves.png)" in text
     assert "| grpo | 4 | 100.0%" in text

@@ -17,8 +17,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.engine.processes import _check_sharded, launch_command, on_processes
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext, StandingServers
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
@@ -156,7 +156,7 @@ def test_too_few_places_for_all_processes_are_told_before_any_is_started(
     nothing: Any = None
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         servers = StandingServers({"reasoning_gym": EnvironmentServer(url=url, patience=1.0)}, None)
-        few = StageContext(RunContext(context.work.store, servers), context.key, context.out, context.scratch)
+        few = StageContext(RunContext(context.run.store, servers), context.key, context.out, context.scratch)
         with pytest.raises(Stop, match=r"plays 8 rollouts at once .* grants 3 sessions"):
             grpo.body(few, GrpoSpec(processes=4, batch_size=2, gradient_accumulation=1), nothing, chain_sum, nothing, 0)
     assert not list(few.scratch.iterdir())

@@ -9,8 +9,8 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 
 from apprentice.tasks.artifacts.types import LengthStats, Questions
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage, StageContext, stage
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.settings.stages import CollectSpec, LengthsSpec, TeacherSpec, Window
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

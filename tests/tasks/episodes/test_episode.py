@@ -124,3 +124,26 @@ def test_negative_and_unusual_answers_are_valid_calls(answer: str):
     from apprentice.envs.base import tool_schemas
 
     assert problems(call("answer", {"answer": answer}), tool_schemas(Environment(Settings(dataset="chain_sum")))) == []
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 7.0])
+def test_a_reward_outside_its_range_is_a_broken_environment_and_never_a_reward(reward: float):
+    """TRL would leave a NaN out, and make no gradient of an infinite one: neither is seen in the curves."""
+
+    class Broken(Guess):
+        def guess(self, number: int) -> str:
+            """Guess the number.
+
+            Args:
+                number: Your guess.
+
+            Returns:
+                Whether it is higher or lower.
+            """
+            self.done, self.reward = True, reward
+            return "Right."
+
+    episode = Episode(Broken(Settings(dataset="chain_sum")), 7)
+    episode.step(call("guess", {"number": 7}))
+    assert episode.reward is None
+    assert f"reward is {reward}, which is not within 0 to 1" in episode.broken

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.breaker import SessionLost
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.adapters import adapter_arguments, merged, model_to_train
 from apprentice.tasks.models.checkpoints import load_model, save

@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.memory import explain_oom, memory_remedies
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.failures import failure_of, is_full
+from apprentice.tasks.reporting.failures import failure_of, is_out_of_memory
 from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
 from apprentice.tasks.settings.signals import HeldOut
 from apprentice.tasks.settings.stages import EvaluateSpec
@@ -106,12 +106,12 @@ def test_each_stage_that_loads_a_model_names_its_own_settings(chain_sum, work: R
 def test_what_ran_out_behind_another_error_is_found():
     outer = RuntimeError("the step failed")
     outer.__cause__ = cuda_is_full()
-    assert is_full(outer)
-    assert is_full(MemoryError())
-    assert not is_full(ValueError("wrong"))
+    assert is_out_of_memory(outer)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(ValueError("wrong"))
     with pytest.raises(ValidationError, match="gpu_memory_utilization") as refused:
         GenerationSpec(gpu_memory_utilization=0.5)
-    assert not is_full(refused.value), "settings that do not fit are no full memory"
+    assert not is_out_of_memory(refused.value), "settings that do not fit are no full memory"
 
 
 def test_the_settings_come_in_order_from_the_recipes_own_values():

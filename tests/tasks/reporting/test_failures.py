@@ -11,9 +11,9 @@ from prefect import flow
 from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.engine.work import RunContext
-from apprentice.tasks.reporting.errors import BudgetReached, ProcessDied, Stop, TeacherAway, TeacherFailed
+from apprentice.tasks.reporting.errors import BudgetReached, ProcessDied, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.failures import failure_of
 
 
@@ -29,7 +29,7 @@ class OutOfMemoryError(RuntimeError):
     ("error", "boundary", "remedy"),
     [
         (SessionLost("away for 300 s"), "environment", "wait"),
-        (TeacherAway("503 for 600 s"), "teacher", "wait"),
+        (TeacherUnavailable("503 for 600 s"), "teacher", "wait"),
         (TeacherFailed("no valid call"), "teacher", "person"),
         (BudgetReached(), "teacher", "person"),
         (hub(503), "hub", "wait"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.hardware import GenerationSpec
@@ -62,7 +62,7 @@ def test_what_is_given_reaches_trl(context: StageContext):
 
 def test_what_only_the_whole_config_can_refuse_is_said_in_a_line(context: StageContext):
     spec = SftSpec(args={"optim": "no-such-optimizer"})
-    with pytest.raises(Stop, match=r"TRL refuses sft\.args: .*no-such-optimizer") as stop:
+    with pytest.raises(Stop, match=r"TRL rejects sft\.args: .*no-such-optimizer") as stop:
         config_of("sft", sft_arguments(context, spec, 0, 64), spec.args)
     assert len(str(stop.value).splitlines()) == 2
 

@@ -140,9 +140,9 @@ def test_trl_is_told_under_its_own_names(spec: GenerationSpec, told: dict[str, A
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"generation": {"mode": "server"}}, "mode is not heeded by plain .*set engine: vllm"),
-        ({"generation": {"engine": "vllm", "server_timeout": 3}}, "server_timeout is not heeded by vllm .colocate"),
-        ({"generation": {"engine": "vllm", "max_model_length": 256}}, "must hold a prompt besides"),
+        ({"generation": {"mode": "server"}}, "mode has no effect with plain .*set engine: vllm"),
+        ({"generation": {"engine": "vllm", "server_timeout": 3}}, "server_timeout has no effect with vllm .colocate"),
+        ({"generation": {"engine": "vllm", "max_model_length": 256}}, "must be greater than max_completion_length"),
         ({"generation": {"engine": "vllm"}, "lora": {"quantized": True}}, "leave out lora.quantized"),
         ({"generation": {"engine": "vllm", "mode": "server", "server_base_url": "there:8000"}}, "should match pattern"),
         ({"lora": {"targets": ["q_proj", "lm_head"]}}, "would never be trained"),

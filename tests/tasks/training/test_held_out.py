@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.local import digest
-from apprentice.tasks.engine.work import RunContext
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import HeldOut

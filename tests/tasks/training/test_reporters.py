@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.training import reporters

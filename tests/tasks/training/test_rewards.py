@@ -11,7 +11,6 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.signals import reward_of
 from apprentice.tasks.episodes.learned import TrainedQuestions
-from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rewards import OWN_REWARD, EnvironmentReward, Stream, streams_of
 from apprentice.tasks.training.rollouts import Rollouts
@@ -126,10 +125,3 @@ def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_besid
     assert logged == {OWN_REWARD: 0.75}
     assert reward_of({"reward": 1.3, OWN_REWARD: 0.75}) == 0.75
     assert reward_of({"reward": 0.5}) == 0.5
-
-
-def test_a_stream_that_is_no_number_stops_the_training(tmp_path: Path):
-    broken = ended(1.0)
-    broken.tidy = float("inf")
-    with pytest.raises(Stop, match=r"seed 0 with inf \(tidy\)"):
-        told(tmp_path, ended(0.0), [broken])

@@ -8,8 +8,8 @@ import pytest
 
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec

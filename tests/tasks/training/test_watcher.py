@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.engine.work import RunContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import GrpoSignals
 from apprentice.tasks.training.trainer import newest_checkpoint, step_of
