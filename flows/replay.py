@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from apprentice.flows.recipe.loading import explain, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.artifacts.lineage import Lineage, Node
+from apprentice.tasks.artifacts.lineage import Lineage
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.trust import CODE, source_of
 from apprentice.tasks.artifacts.types import BaseStudent
 from apprentice.tasks.engine.replay import arguments_of, at_present, differences, record_of, stage_of
@@ -37,7 +38,7 @@ class Replay(NamedTuple):
 def replay_of(lineage: Lineage, node: Node, overrides: list[str], folder: Path) -> Replay:
     """Raises Stop where an artifact cannot be made again."""
     stage = stage_of(node)
-    arguments = arguments_of(stage, lineage, node)
+    arguments = arguments_of(stage, node)
     for name, value in arguments.items():
         if isinstance(value, StudentSpec):
             arguments[name] = _in_its_folder(value, node)
@@ -91,7 +92,7 @@ def _foreign_code(lineage: Lineage, replay: Replay) -> Iterator[str]:
         if student.trust_remote_code or not student.safetensors_only:
             name = source_of(student)
             yield f"To make {replay.node.ref} again would load {name} in a way that can run code of its own."
-    for node in lineage.above(replay.node):
+    for node in replay.node.inputs.values():
         if CODE in record_of(node).files or lineage.is_pickled(node):
             whose = ", ".join(str(source_of(each)) for each in students_of(lineage)) or "nobody whom a record names"
             yield (f"To make {replay.node.ref} again would load {node.ref} in a way that can run code of {whose}.")

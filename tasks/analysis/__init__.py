@@ -1,1 +1,1 @@
-"""Figures without torch: statistics, slices, signals, contamination, judgements."""
+"""Analysis without torch: statistics, slices, signals, contamination, judgements."""

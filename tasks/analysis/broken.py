@@ -1,8 +1,8 @@
-"""Questions on which the environment breaks: whom they count against.
+"""Decides how questions count on which the environment failed.
 
-In: the episodes of all models that are compared. Out: the same without the questions that broke for everyone.
-Why: where one model's answer is scored and the other's breaks the environment, leaving the question out would favour
-the one that hands in what cannot be read; where every model's breaks it, nothing is known of any of them.
+In: the episodes of all compared models. Out: the same without the questions that failed for every model.
+Why: dropping a question that failed for one model only would favour the model whose answers make the environment fail;
+a question that failed for every model says nothing about any of them.
 """
 
 from collections.abc import Iterable
@@ -12,18 +12,18 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:
-    """Raises Stop where the environment broke on more episodes than may fail."""
+    """Raises Stop when the environment failed on a larger share of episodes than `max_failed`."""
     if broken > max(max_failed * of, min(1, of - 1)):
         raise Stop(
-            f"The environment broke on {broken} of {of} episodes, each time again on a new connection; the last one: "
+            f"The environment failed on {broken} of {of} episodes, each time again on a new connection; the last one: "
             f"{last}",
-            "Mend its server, or leave out the questions that it cannot score (environment.settings); max_failed of "
-            "this stage's section says how many are borne. Then run again.",
+            "Fix its server, exclude the questions that it cannot score (environment.settings), or raise this stage's "
+            "max_failed. Then run again.",
         )
 
 
 def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[EvaluatedEpisode]], str]:
-    """The episodes of each model without the questions that broke for all of them; and what there is to tell of it."""
+    """The episodes of each model without the questions that failed for all models, and a note for the report."""
     left_out = broken_for_all(episodes.values())
     kept = {
         name: [record for record in records if record.place - record.sample not in left_out]
@@ -33,14 +33,14 @@ def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[
     if not any(broke.values()):
         return kept, ""
     return kept, (
-        f"The environment broke on episodes: {', '.join(f'{number} of {name}' for name, number in broke.items())}. "
-        f"Questions on which it broke for every model are left out ({len(left_out)}); elsewhere such an episode counts "
+        f"The environment failed on episodes: {', '.join(f'{number} of {name}' for name, number in broke.items())}. "
+        f"Questions on which it failed for every model are left out ({len(left_out)}); any other such episode counts "
         "as not right."
     )
 
 
 def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
-    """Questions, by their first sample's place, of which every model broke every sample."""
+    """Questions, by the place of their first sample, on which the environment failed in every sample of every model."""
     by_model = []
     for records in models:
         answered = {record.place - record.sample for record in records if not record.broken}

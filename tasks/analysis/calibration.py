@@ -1,7 +1,7 @@
-"""How far the teacher and the environment's scorer can be trusted: the teacher's answers beside the environment's own.
+"""Compares the teacher's answers with the environment's own, to check both the teacher and the scorer.
 
-In: `Rollouts`. Out: the teacher's accuracy with its interval, overall and by kind of question, and how often the
-reward and a plain comparison with the environment's own answer disagree (a lenient scorer, several right answers).
+In: `Rollouts`. Out: the teacher's accuracy with its interval, overall and by kind of question, and how often the reward
+disagrees with a text comparison to the environment's answer (a lenient scorer, or several right answers).
 """
 
 import json
@@ -15,8 +15,8 @@ from apprentice.tasks.analysis.statistics import rate_interval
 
 
 def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
-    """The teacher against the environment. Episodes without a valid call are in the denominator, those that
-    infrastructure lost are counted apart: no outage is the teacher's mistake."""
+    """Measures the teacher's accuracy. Episodes without a valid call count as wrong; those lost to infrastructure are
+    counted separately."""
     instance = environment.make()
     lost = 0
     right: dict[int, float] = {}
@@ -54,7 +54,7 @@ def _rate(right: list[float]) -> dict[str, Any]:
 
 
 def _handed_in(messages: list[dict[str, Any]]) -> str | None:
-    """The one argument of the last call, where it has one and only one."""
+    """The argument of the last call, if it has exactly one."""
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     try:
         given = json.loads(calls[-1]["function"]["arguments"]) if calls else None

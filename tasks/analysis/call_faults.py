@@ -1,6 +1,6 @@
-"""What is wrong with tool calls that do not parse, for people: a letter that nobody sees may be all of it.
+"""Explains tool calls that do not parse; the cause may be a single invisible character.
 
-In: a conversation. Out: a line for each call of it that is no JSON, or breaks off.
+In: a conversation. Out: a line for each call that is not valid JSON or is incomplete.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from apprentice.tasks.reporting.visible import visible
 
 WRITTEN = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-"""A call as the chat template spells it; one that does not parse stays in the text."""
+"""A call in the chat template's format; a call that does not parse stays in the message's text."""
 
 
 def faults_of_calls(messages: list[dict[str, Any]]) -> list[str]:
@@ -31,12 +31,12 @@ def _fault(body: str, end: str) -> str:
         return fault
     called = json.loads(body)
     if not isinstance(called, dict) or not {"name", "arguments"} <= called.keys():
-        return "it is no object with name and arguments"
+        return "it is not an object with name and arguments"
     return ""
 
 
 def _json_fault(text: Any) -> str:
-    """Where text is no JSON, and why; empty where it is."""
+    """Why and where text is not valid JSON; empty if it is."""
     try:
         json.loads(text) if isinstance(text, str) else None
     except json.JSONDecodeError as error:

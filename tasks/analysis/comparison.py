@@ -1,4 +1,4 @@
-"""Compares models on the same questions: rates with intervals, paired differences, corrected for how many there are.
+"""Compares models on the same questions: rates with intervals, paired differences, corrected for multiple comparisons.
 
 In: evaluated episodes of several models. Out: dictionaries for reports, and rows for tables.
 """
@@ -15,7 +15,8 @@ from apprentice.tasks.reporting.markdown import points
 def compare_all(
     episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Neighbours on the held-out questions and the guard rails before and after; Holm's correction over all."""
+    """Compares consecutive models on the held-out questions, and before with after on the guard rails; Holm-corrected
+    over all comparisons."""
     comparisons = []
     for one, other in itertools.pairwise(episodes):
         compared = compare(episodes[one], episodes[other])
@@ -31,20 +32,20 @@ def compare_all(
 
 
 def correct(comparisons: list[dict[str, Any]]) -> None:
-    """Gives each comparison its p_holm, corrected for all of them."""
+    """Adds p_holm to each comparison, corrected over all of them. In place."""
     for each, p in zip(comparisons, holm([each["p_value"] for each in comparisons]), strict=True):
         each["p_holm"] = p
 
 
 def compare(before: list[EvaluatedEpisode], after: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
-    """The paired difference of a metric on the same questions. Raises ValueError when they are not the same."""
+    """The paired difference of a metric. Raises ValueError when the questions are not the same."""
     if [record.question for record in before] != [record.question for record in after]:
         raise ValueError("the two models were not asked the same questions")
     return {"metric": metric} | paired_difference(per_question(before, metric), per_question(after, metric))
 
 
 def per_question(records: list[EvaluatedEpisode], metric: str) -> list[float]:
-    """One value a question: the mean of its samples."""
+    """One value per question: the mean over its samples."""
     values: dict[int, list[float]] = {}
     for record in records:
         value = {"accuracy": record.is_right, "format_compliance": record.valid, "mean_score": record.score}[metric]
@@ -53,13 +54,13 @@ def per_question(records: list[EvaluatedEpisode], metric: str) -> list[float]:
 
 
 def rate(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
-    """A rate with its interval, and the number of questions."""
+    """A rate with its 95% interval, and the number of questions."""
     values = per_question(records, metric)
     return {"n": len(values), metric: sum(values) / len(values), "ci": rate_interval(values)}
 
 
 def with_intervals(records: list[EvaluatedEpisode]) -> dict[str, Any]:
-    """n, each rate with its 95% interval, and pass@k where questions were answered several times."""
+    """n, each rate with its 95% interval, and pass@k if questions have several samples."""
     scores = per_question(records, "mean_score")
     found = {metric: rate(records, metric) for metric in ("format_compliance", "accuracy")}
     return {
@@ -84,7 +85,7 @@ def _passes(records: list[EvaluatedEpisode]) -> dict[str, Any]:
 
 
 def table(models: dict[str, Any]) -> list[dict[str, str]]:
-    """A row a model: the three rates with their intervals."""
+    """One row per model: the three rates with their intervals."""
     rates = ("format_compliance", "accuracy", "mean_score")
     return [
         {"model": name, "n": str(model["n"])}
@@ -94,17 +95,17 @@ def table(models: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def percent(rate: float, ci: tuple[float, float] | list[float]) -> str:
-    """A rate with its interval, for people."""
+    """A rate with its interval as text."""
     return f"{rate:.1%} ({ci[0]:.1%} to {ci[1]:.1%})"
 
 
 def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """A row a pair of models, differences in percentage points."""
+    """One row per pair of models, differences in percentage points."""
     return [{"from": each["from"], "to": each["to"], **difference_cells(each)} for each in comparisons]
 
 
 def difference_cells(each: dict[str, Any]) -> dict[str, str]:
-    """A paired difference: itself, its interval, p as it is and corrected."""
+    """The cells of a paired difference: delta, interval, p and corrected p."""
     return {
         each["metric"].replace("_", " "): points(each["delta"]),
         "95% interval": f"{points(each['ci'][0])} to {points(each['ci'][1])}",

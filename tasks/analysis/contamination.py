@@ -1,9 +1,8 @@
-"""Whether a model learned from the questions it is examined on: by seed and by text, from the artifacts.
+"""Checks whether a model was trained on the questions it is evaluated on, by seed and by text.
 
-In: an evaluation's episodes, what a checkpoint learned from (learned.jsonl, written while it was trained and carried
-on from checkpoint to checkpoint), the rollouts that were bought. Out: counts, and whether it is clean.
-Why by text: small problem spaces repeat a question under other seeds. Texts that differ in case or white space only are
-one question.
+In: an evaluation's episodes, the checkpoint's learned.jsonl, the rollouts. Out: counts, and whether it is clean.
+Why by text: small problem spaces repeat a question under other seeds. Texts that differ only in case or white space
+count as the same question.
 """
 
 import json
@@ -16,23 +15,23 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 
 def seen_by(checkpoint: Path, records: list[EvaluatedEpisode]) -> set[str]:
-    """The examined questions, as `same_text` spells them, that a checkpoint learned from."""
+    """The evaluated questions that a checkpoint was trained on, normalized by `same_text`."""
     return {same_text(row["question"]) for row in read_learned(checkpoint)} & {same_text(r.question) for r in records}
 
 
 def count_seen(checkpoint: Path, records: list[EvaluatedEpisode]) -> int | None:
-    """How many of the examined questions a checkpoint learned from; None for a model that does not say."""
+    """The number of evaluated questions that a checkpoint was trained on; None for an external model."""
     if not (checkpoint / LEARNED).exists() and (checkpoint / "source.json").exists():
         return None
     return len(seen_by(checkpoint, records))
 
 
 def contamination(records: list[EvaluatedEpisode], checkpoint: Path, rollouts: Path, limit: float) -> dict[str, Any]:
-    """What the examination shares with the training of one checkpoint.
+    """The overlap between an evaluation and the training of one checkpoint.
 
     Args:
-        rollouts: The folder of what was bought; what the filter dropped of it was not learned from.
-        limit: Share of the questions that may have been learned from.
+        rollouts: The folder of the collected rollouts, including those that the filter dropped.
+        limit: Maximum share of the questions that training may have used.
     """
     examined = {same_text(record.question) for record in records}
     seeds = {record.seed for record in records}

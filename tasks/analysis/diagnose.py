@@ -1,11 +1,10 @@
-"""Reads a GRPO run's curves for what they are, and says in a sentence what to do.
+"""Diagnoses a GRPO run from its curves and gives advice in one sentence.
 
-In: the trainer's log history, and the rules by which it was watched. Out: the reward delta as the walkthrough defines
-it, with its interval, and a diagnosis.
-The rules: with beta = 0 there is no reference model, so no KL term explains a fall. Saturation is the share of groups
-whose rewards are all equal (`frac_reward_zero_std`), not `reward_std`, which is taken over the batch: groups [1, 1] and
-[0, 0] show 0.58 there and teach nothing. The delta compares different questions and is noisy; held-out evaluation
-decides.
+In: the trainer's log history, and the rules of its signals. Out: the reward delta as the walkthrough defines it, with
+its interval, and a diagnosis.
+With beta = 0 there is no reference model, so no KL term explains a fall. Saturation is the share of groups with equal
+rewards (`frac_reward_zero_std`), not `reward_std`, which is computed over the batch: groups [1, 1] and [0, 0] show 0.58
+there and teach nothing. The delta compares different questions and is noisy; the held-out evaluation decides.
 """
 
 from statistics import mean
@@ -16,13 +15,13 @@ from apprentice.tasks.analysis.statistics import Interval, welch_interval
 from apprentice.tasks.settings.signals import GrpoSignals
 
 RULES = GrpoSignals()
-"""Those of a training whose recipe says nothing of them."""
+"""The default rules."""
 ENDS = 5
-"""Logged rewards at either end that are averaged (walkthrough, section 10)."""
+"""Logged rewards to average at the start and at the end (walkthrough, section 10)."""
 
 
 class Reading(NamedTuple):
-    """What the curves say. Rewards are shares of 1.0; `ci` is that of the delta."""
+    """The result. Rewards are 0.0 to 1.0; `ci` is the 95% interval of the delta."""
 
     reward_initial: float
     reward_final: float
@@ -36,10 +35,10 @@ class Reading(NamedTuple):
 
 
 def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Reading:
-    """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without one."""
+    """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without any."""
     rewards = [reward for entry in log if (reward := reward_of(entry)) is not None]
     if not rewards:
-        raise ValueError("the log holds no rewards; lower grpo.logging_steps")
+        raise ValueError("the log has no rewards; lower grpo.logging_steps")
     first, last = rewards[:ENDS], rewards[-ENDS:]
     dead = [entry["frac_reward_zero_std"] for entry in log if entry.get("frac_reward_zero_std") is not None]
     delta = mean(last) - mean(first)

@@ -1,10 +1,10 @@
-"""Says how hard a task is for a model that GRPO is about to train on it, and which of several tasks suits it best.
+"""Rates how hard a task is for the model that GRPO is about to train, and chooses among several tasks.
 
-In: the model's rates on a few dozen of GRPO's questions, sampled as GRPO samples. Out: too easy, too hard or right,
-with the interval behind it, and words.
-Why one half: a group teaches by its differences, and a group of a model that is right half of the time differs most.
-Right means reward 1.0: partial credit would call a task half solved that is never solved. The limits are those by which
-GRPO's curves are read.
+In: the model's rates on a few dozen GRPO questions, with GRPO's sampling. Out: too easy, too hard or right, with the
+interval of the accuracy and a sentence.
+Why one half: a group teaches through reward differences, which are largest at 50% accuracy. Accuracy counts rewards of
+1.0 only; with partial credit a task that is never solved could look half solved. The thresholds are those of GRPO's
+signals.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from apprentice.tasks.settings.signals import GrpoSignals
 Reading = Literal["too easy", "too hard", "right"]
 READINGS: tuple[Reading, ...] = "too hard", "right", "too easy"
 FORM = 0.5
-"""Share of valid episodes below which it is the form of an answer that is missing, and not the skill."""
+"""Format compliance below which the model lacks the form of an answer rather than the skill."""
 MEANS: dict[Reading, str] = {
-    "too easy": "Most groups would score all the same and teach nothing. Make the task harder (environment.settings), "
-    "or give harder ones to choose from (grpo.auto_difficulty).",
-    "too hard": "Most groups would have nothing right to learn from. Train SFT longer, make the task easier "
-    "(environment.settings), or give easier ones to choose from (grpo.auto_difficulty).",
-    "right": "There is something to learn, and enough is right to learn it from.",
+    "too easy": "Most groups would have equal rewards and teach nothing. Make the task harder (environment.settings) "
+    "or add harder rungs (grpo.auto_difficulty).",
+    "too hard": "Most groups would contain no right answer to learn from. Train SFT longer, make the task easier "
+    "(environment.settings) or add easier rungs (grpo.auto_difficulty).",
+    "right": "There is something to learn, and enough right answers to learn from.",
 }
-FORMLESS = "Most episodes have no valid call: it is the form that is missing. Train SFT longer."
+FORMLESS = "Most episodes have no valid call: the model lacks the answer's form. Train SFT longer."
 
 
 class Difficulty(NamedTuple):
-    """One task, as hard as a model finds it. Rates are shares of 1.0; `ci` is Wilson's of the accuracy."""
+    """The difficulty of one task for one model. Rates are 0.0 to 1.0; `ci` is Wilson's interval of the accuracy."""
 
     n: int
     accuracy: float
@@ -41,11 +41,11 @@ class Difficulty(NamedTuple):
     mean_score: float
     reading: Reading
     not_ruled_out: list[Reading]
-    """Other readings that the interval reaches."""
+    """Other readings within the interval."""
 
 
 def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
-    """What an evaluation with one sample a question says of its task."""
+    """Rates a task by an evaluation with one sample per question."""
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
     ends = [_reading(end, rules) for end in ci]
@@ -58,30 +58,30 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
 
 
 def nearest_to_half(accuracies: Sequence[float]) -> int:
-    """The place of the one nearest to one half, of tasks in order, the easiest first.
+    """The index of the accuracy nearest to one half. Tasks are ordered from easiest to hardest.
 
-    Of equals the easier one where too little is right, and the harder one where too much is.
+    Among equals, prefers the easier task below one half and the harder one above.
     """
 
-    def distance(place: int) -> tuple[float, int]:
-        return round(abs(accuracies[place] - 0.5), 9), -place if accuracies[place] > 0.5 else place
+    def distance(index: int) -> tuple[float, int]:
+        return round(abs(accuracies[index] - 0.5), 9), -index if accuracies[index] > 0.5 else index
 
     return min(range(len(accuracies)), key=distance)
 
 
 def judgement(found: Difficulty) -> str:
-    """A sentence with the number behind it, and what follows."""
+    """The reading as a sentence with its number, and advice."""
     others = " or ".join(f'"{each}"' for each in found.not_ruled_out)
-    doubt = f"; so few do not rule out {others}" if others else ""
+    doubt = f"; the interval does not rule out {others}" if others else ""
     means = FORMLESS if found.reading == "too hard" and found.format_compliance < FORM else MEANS[found.reading]
     return (
         f"**The task is {found.reading}**: before GRPO the SFT model solves {percent(found.accuracy, found.ci)} of "
-        f"{found.n} questions of it{doubt}. {means}"
+        f"{found.n} questions{doubt}. {means}"
     )
 
 
 def label_differences(ladder: Sequence[dict[str, Any]]) -> list[str]:
-    """Each rung's settings in words: what is not the same in all of them, or all of it where nothing differs."""
+    """A label for each rung: the settings that differ between rungs, or all settings if none differ."""
     leaves = [dict(_leaves(settings)) for settings in ladder]
     names = list(dict.fromkeys(name for each in leaves for name in each))
     differ = [name for name in names if len({str(each.get(name)) for each in leaves}) > 1] or names
@@ -89,15 +89,15 @@ def label_differences(ladder: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
-    """A row a task, for people; of several the chosen one is marked.
+    """One table row per task; among several the chosen one is marked.
 
     Args:
-        report: The report's `probe`: rungs, each a `Difficulty` with what it is called, and which was chosen.
+        report: The report's `probe`: the rungs, each a `Difficulty` with its label, and the index of the chosen one.
     """
     rows = []
-    for place, each in enumerate(report["rungs"]):
-        mark = "→ " if place == report["chosen"] else ""
-        rung = {"rung": f"{mark}{place + 1}", "settings": each["called"]} if len(report["rungs"]) > 1 else {}
+    for index, each in enumerate(report["rungs"]):
+        mark = "→ " if index == report["chosen"] else ""
+        rung = {"rung": f"{mark}{index + 1}", "settings": each["called"]} if len(report["rungs"]) > 1 else {}
         rates = {
             "n": str(each["n"]),
             "accuracy": percent(each["accuracy"], each["ci"]),
@@ -110,7 +110,7 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def difficulty_as_markdown(report: dict[str, Any]) -> str:
-    """What the probe says, and the rows as a table."""
+    """The probe's result as a sentence and a table."""
     rows = [row | ({"settings": code(row["settings"])} if "settings" in row else {}) for row in rows_of(report)]
     return f"{report['says']}\n\n{markdown_table(rows)}"
 
@@ -120,7 +120,7 @@ def _reading(accuracy: float, rules: GrpoSignals) -> Reading:
 
 
 def _leaves(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The innermost settings, each by its own name."""
+    """The innermost settings by their own names."""
     return [
         leaf
         for name, value in settings.items()

@@ -1,6 +1,6 @@
-"""Reads what a verdict and a gate decided.
+"""Reads verdicts and the gate's decisions.
 
-In: an artifact's folder. Out: the verdict, the decision, the rules it was made by, and the decision as Markdown.
+In: an artifact's folder. Out: the verdict, the decision, its rules, and the decision as Markdown.
 """
 
 import json
@@ -16,16 +16,16 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def unclean(shared: dict[str, Any]) -> str:
-    """Why nothing is compared, and what to do."""
+    """The reason why nothing is compared, with advice."""
     return (
         f"Nothing was compared: training has seen {shared['shared_with_training']} of the {shared['questions']} "
         f"questions by text ({shared['share']:.1%}; gate.max_overlap allows {shared['limit']:.1%}) and "
-        f"{shared['shared_seeds']} by seed. Move windows.evaluate, or make the task wider (environment.settings)."
+        f"{shared['shared_seeds']} by seed. Move windows.evaluate or widen the task (environment.settings)."
     )
 
 
 def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:
-    """The rules, as they are kept with a decision: whether a later recipe has others is seen by them."""
+    """The rules as a decision records them, to detect later whether the recipe's rules have changed."""
     return {"gate": spec.model_dump(mode="json"), "guards": allowances}
 
 
@@ -34,7 +34,7 @@ def read_decision(folder: Path) -> dict[str, Any]:
 
 
 def as_markdown(decision: dict[str, Any]) -> str:
-    """The verdict for people: promoted or kept, and every rule with what was found."""
+    """The decision as Markdown: promoted or not, and every rule with its finding."""
     rival = {"champion": "the champion", "base": "the untrained student; there was no champion"}[decision["rival"]]
     idle = {
         f"guard rail {row['guard']}": f" It was at {row['before']['accuracy']:.1%}: it could not fall by more."

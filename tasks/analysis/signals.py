@@ -1,8 +1,7 @@
-"""Reads a training's log for what is wrong with it: every kind once, at the first log that shows it.
+"""Detects problems in a training's log: each kind of signal once, at the first log that shows it.
 
-In: the trainer's log history, the rules. Out: signals, each one a sentence with the number behind it. They follow from
-the log alone, so a training that is resumed knows what it has said. `diagnose.py` reads the finished curves by the same
-rules.
+In: the trainer's log history, the rules. Out: signals, each a sentence with its number. They depend only on the log,
+so a resumed training reports none twice. `diagnose.py` applies the same rules to the finished curves.
 """
 
 import json
@@ -17,7 +16,7 @@ from apprentice.tasks.settings.signals import GrpoSignals, Signals
 Entry = dict[str, Any]
 SIGNALS = "signals.json"
 OF_WEIGHTS = ("loss", "grad_norm")
-"""What is no number where the weights give none."""
+"""The metrics that become NaN when the weights are."""
 ADVICE = {
     "nan": "Lower the learning rate, or lengthen warmup_steps; where bf16 is on, see whether it happens without.",
     "saturated": "Most groups score the same and teach nothing more: stop earlier or make the task harder.",
@@ -29,32 +28,32 @@ ADVICE = {
 
 
 class Signal(NamedTuple):
-    """What was seen, and what became of it."""
+    """A detected problem."""
 
     kind: str
     step: int
     found: str
-    """A sentence with the number behind it."""
+    """A sentence with its number."""
     advice: str
     stopped: bool
-    """The training ended there."""
+    """Whether the training ended there."""
 
-    def told(self) -> str:
-        """For a person: what was seen, what became of it, what to do."""
+    def message(self) -> str:
+        """The finding, whether the training ends, and the advice."""
         return " ".join([self.found, *(["The training ends there."] if self.stopped else []), self.advice])
 
 
 def signals_in(log: Iterable[Entry], rules: Signals) -> dict[str, Signal]:
-    """Every signal of a log history, by its kind."""
+    """All signals of a log history, by kind."""
     entries = steps_of(log)
     seen: dict[str, Signal] = {}
-    for place in range(1, len(entries) + 1):
-        seen |= new_signals(entries[:place], rules, seen)
+    for end in range(1, len(entries) + 1):
+        seen |= new_signals(entries[:end], rules, seen)
     return seen
 
 
 def new_signals(entries: list[Entry], rules: Signals, known: Iterable[str]) -> dict[str, Signal]:
-    """What the last one of these entries shows, but for the kinds that are known."""
+    """The signals that the last of these entries shows, except `known` kinds."""
     seen = {}
     for kind, found_in in KINDS.items():
         act = getattr(rules, kind, "off")
@@ -65,49 +64,49 @@ def new_signals(entries: list[Entry], rules: Signals, known: Iterable[str]) -> d
 
 
 def reward_of(entry: Entry) -> Any:
-    """The mean of the environments' own rewards, which is what GRPO sums up where it has one stream."""
+    """The mean reward of the environment; `reward` differs from it when GRPO weights several streams."""
     return entry.get("own_reward", entry.get("reward"))
 
 
 def steps_of(log: Iterable[Entry]) -> list[Entry]:
-    """The entries on steps of training: neither evaluations nor the summary at the end."""
+    """The entries of training steps, without evaluations and the final summary."""
     return [entry for entry in log if "loss" in entry]
 
 
 def not_numbers(entry: Entry, of: Iterable[str] = (*OF_WEIGHTS, "reward")) -> list[str]:
-    """What of an entry is no number, such as "loss is nan"."""
+    """The metrics of an entry that are NaN or infinite, such as "loss is nan"."""
     read = {name: entry.get(name) for name in of}
     return [f"{name} is {value}" for name, value in read.items() if value is not None and not math.isfinite(value)]
 
 
 def are_dead(groups: float, rules: GrpoSignals) -> bool:
-    """Whether most groups teach nothing, by their share without a difference in reward."""
+    """Whether most groups teach nothing, by the share of groups with equal rewards."""
     return groups >= rules.dead_groups
 
 
 def have_no_signal(groups: float, reward: float, rules: GrpoSignals) -> bool:
-    """Whether nothing can be learned from where the model is."""
+    """Whether most groups have equal rewards near zero."""
     return are_dead(groups, rules) and reward <= rules.low
 
 
 def write_signals(out: Path, rules: Signals, seen: Iterable[Signal], about: dict[str, Any]) -> None:
-    """Keeps them beside the weights, with the rules; `about`: what else is to be told of the training."""
+    """Writes signals.json: the signals, the rules, and `about`, further facts about the training."""
     kept = about | {"signals": [signal._asdict() for signal in seen], "rules": rules.model_dump()}
     (out / SIGNALS).write_text(json.dumps(kept, indent=2) + "\n")
 
 
 def read_signals(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint keeps of them; no signals for one that was trained before there were any."""
+    """The contents of a checkpoint's signals.json; without signals for checkpoints that have none."""
     path = checkpoint / SIGNALS
     return json.loads(path.read_text()) if path.exists() else {"signals": [], "rules": {}}
 
 
 def as_lines(kept: dict[str, Any]) -> list[str]:
-    """What a checkpoint keeps of its training, as sentences: each signal, and which step's weights these are."""
-    lines = [Signal(**signal).told() for signal in kept["signals"]]
+    """A checkpoint's signals as sentences, and which step's weights it has if not the last one's."""
+    lines = [Signal(**signal).message() for signal in kept["signals"]]
     if kept.get("published_step") != kept.get("trained_steps"):
         score = kept["held_out_reward"]
-        why = f", whose held-out reward was the best: {score:.3g}" if score is not None else ", the last good ones"
+        why = f", which had the best held-out reward: {score:.3g}" if score is not None else ", the last good ones"
         lines.append(f"Of {kept['trained_steps']} steps the weights of step {kept['published_step']} are kept{why}.")
     return lines
 
@@ -120,14 +119,14 @@ def _saturated(entries: list[Entry], rules: GrpoSignals) -> str | None:
     groups, reward = _dead_groups(entries, rules)
     if groups is None or reward is None or have_no_signal(groups, reward, rules) or not are_dead(groups, rules):
         return None
-    return _said_of(groups, reward, rules)
+    return _describe(groups, reward, rules)
 
 
 def _no_signal(entries: list[Entry], rules: GrpoSignals) -> str | None:
     groups, reward = _dead_groups(entries, rules)
     if groups is None or reward is None or not have_no_signal(groups, reward, rules):
         return None
-    return _said_of(groups, reward, rules)
+    return _describe(groups, reward, rules)
 
 
 def _length(entries: list[Entry], rules: GrpoSignals) -> str | None:
@@ -173,7 +172,7 @@ def _dead_groups(entries: list[Entry], rules: GrpoSignals) -> tuple[float | None
     return mean(groups), mean(rewards)
 
 
-def _said_of(groups: float, reward: float, rules: GrpoSignals) -> str:
+def _describe(groups: float, reward: float, rules: GrpoSignals) -> str:
     return (
         f"{groups:.0%} of the groups scored all the same in the last {rules.window} logs, "
         f"at a mean reward of {reward:.3g}"
@@ -181,7 +180,7 @@ def _said_of(groups: float, reward: float, rules: GrpoSignals) -> str:
 
 
 def _ends(entries: list[Entry], name: str, window: int) -> tuple[float | None, float | None]:
-    """The means of the first window and of the last; None while they overlap."""
+    """The means over the first and the last window; None while they overlap."""
     if len(entries) < 2 * window:
         return None, None
     first, last = _numbers(entries[:window], name), _numbers(entries[-window:], name)

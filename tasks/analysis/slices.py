@@ -1,6 +1,6 @@
-"""Where a model is right and where it is not: accuracy by kind of question, and the episodes to look at.
+"""Accuracy by kind of question, and the episodes most worth reading.
 
-In: the episodes of one or of several models on the same questions. Out: rows for tables, episodes for reading.
+In: the episodes of one or several models on the same questions. Out: rows for tables, episodes for reading.
 """
 
 import json
@@ -11,7 +11,7 @@ from apprentice.tasks.analysis.statistics import rate_interval
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 MOST_KINDS = 8
-"""Kinds of one trait that get a row of their own; the rarest of more are put together."""
+"""Maximum kinds of one trait with a row of their own; rarer kinds are combined."""
 FAILURES = 10
 SAMPLES = 4
 
@@ -19,9 +19,9 @@ Episodes = dict[str, list[EvaluatedEpisode]]
 
 
 def slices(episodes: Episodes) -> list[dict[str, Any]]:
-    """A row a trait and kind: how many questions, and each model's accuracy with its interval.
+    """One row per trait and kind: the number of questions, and each model's accuracy with its interval.
 
-    The traits are the environment's (terms, digits, sign, …), and the turns that the last model took.
+    The traits are the environment's (terms, digits, sign, …), and the number of turns of the last model.
     """
     last = list(episodes)[-1]
     values = {name: _by_question(records) for name, records in episodes.items()}
@@ -37,7 +37,7 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
-    """The share of a question's samples that are right, by its first sample's place."""
+    """The share of right samples of each question, by the place of its first sample."""
     samples: dict[int, list[bool]] = {}
     for record in records:
         samples.setdefault(record.place - record.sample, []).append(record.is_right)
@@ -45,8 +45,8 @@ def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
 
 
 def _traits(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
-    """For each trait with more than one kind, and not the same as another: the kind of every question. Turns are those
-    of an episode, and no trait of a question that was answered several times."""
+    """The kind of every question for each trait that has several kinds and does not duplicate another trait. `turns` is
+    a trait only where each question has one sample."""
     several = any(record.sample for record in records)
     found: dict[str, dict[int, int | str]] = {}
     for record in records:
@@ -56,13 +56,13 @@ def _traits(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
                 found.setdefault(trait, {})[record.place] = kind
     different: dict[str, dict[int, int | str]] = {}
     for trait, kinds in found.items():
-        if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word's length is its answer's, too
+        if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word is as long as its reverse
             different[trait] = kinds
     return different
 
 
 def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:
-    """The places of each kind, in the order of the kinds, the rarest together."""
+    """The places of each kind, in the order of the kinds, with the rarest ones combined as "others"."""
     groups: dict[int | str, list[int]] = {}
     for place, kind in kinds.items():
         groups.setdefault(kind, []).append(place)
@@ -74,8 +74,8 @@ def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:
 
 
 def worst(episodes: Episodes) -> list[EvaluatedEpisode]:
-    """The last model's ten worst failures: first what an earlier model had right, then the lowest reward, then no
-    valid call."""
+    """The last model's ten worst failures: first those that an earlier model got right, then by lowest reward, then
+    those without a valid call."""
     *earlier, last = episodes.values()
     once_right = {record.place for records in earlier for record in records if record.is_right}
     failed = [record for record in last if not record.is_right]
@@ -83,7 +83,7 @@ def worst(episodes: Episodes) -> list[EvaluatedEpisode]:
 
 
 def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
-    """Questions on which the models differ, with what each of them said; the first questions where they do not."""
+    """Questions on which the models differ, with each model's answer; filled up with the first questions."""
     places = [record.place for record in next(iter(episodes.values())) if record.sample == 0]
     by_place = {name: {record.place: record for record in records} for name, records in episodes.items()}
 
@@ -93,16 +93,16 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
     chosen = sorted(places, key=lambda place: (not differ(place), place))[:SAMPLES]
     rows = []
     for place in sorted(chosen):
-        said = {name: records[place] for name, records in by_place.items()}
-        first = next(iter(said.values()))
-        correct = next((record.correct for record in said.values() if record.correct), "")
-        answers = {name: {"said": spoken(record), "reward": record.reward} for name, record in said.items()}
+        played = {name: records[place] for name, records in by_place.items()}
+        first = next(iter(played.values()))
+        correct = next((record.correct for record in played.values() if record.correct), "")
+        answers = {name: {"said": spoken(record), "reward": record.reward} for name, record in played.items()}
         rows.append({"seed": first.seed, "question": first.question, "correct": correct, "models": answers})
     return rows
 
 
 def spoken(record: EvaluatedEpisode) -> str:
-    """What the model said in an episode, calls as `tool(arguments)`, turns separated by arrows."""
+    """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows."""
     return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
 
 

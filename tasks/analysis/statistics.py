@@ -1,8 +1,7 @@
 """Intervals, tests and power, from scipy and statsmodels.
 
-In: one value a question, paired by question where two models are compared. Out: 95% intervals, p-values, numbers of
-questions. Where a question was answered several times its value is the mean: questions are independent, samples of one
-question are not.
+In: one value per question, paired by question for two models. Out: 95% intervals, p-values, numbers of questions.
+Several samples of a question are averaged first: questions are independent, samples of one question are not.
 """
 
 import math
@@ -16,7 +15,7 @@ LEVEL = 0.05
 
 
 def wilson(successes: int, n: int) -> Interval:
-    """Wilson's score interval for a rate (E. B. Wilson, 1927): honest near 0 and 1, where the normal one is not."""
+    """Wilson's score interval for a rate (E. B. Wilson, 1927), which stays accurate near 0 and 1."""
     from statsmodels.stats.proportion import proportion_confint
 
     interval: Any = proportion_confint(successes, n, alpha=LEVEL, method="wilson")
@@ -24,7 +23,7 @@ def wilson(successes: int, n: int) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Percentile bootstrap of a mean; a single point when all values are equal."""
+    """Percentile bootstrap interval of a mean; a single point when all values are equal."""
     import numpy as np
     from scipy.stats import bootstrap
 
@@ -42,7 +41,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def rate_interval(values: Sequence[float]) -> Interval:
-    """Wilson's interval where every value is 0 or 1, else the bootstrap of the mean."""
+    """Wilson's interval if every value is 0 or 1, else the bootstrap interval of the mean."""
     if _is_binary(values):
         return wilson(round(sum(values)), len(values))
     return mean_interval(values)
@@ -52,8 +51,8 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[s
     """after - before on the same questions.
 
     Returns:
-        delta; ci, its paired bootstrap interval; p_value and which test gave it: McNemar's exact one for values of 0
-        and 1, else the paired permutation test (signs flipped); won and lost, questions that rose and fell; and
+        delta; ci, its paired bootstrap interval; p_value and its test: McNemar's exact test for values of 0 and 1, else
+        the paired permutation test (sign flips); won and lost, the number of questions that rose and fell; and
         questions_for_5_points (see `questions_for`).
     """
     differences = [float(a) - float(b) for b, a in zip(before, after, strict=True)]
@@ -77,7 +76,7 @@ def _is_binary(values: Sequence[float]) -> bool:
 def _mcnemar(won: int, lost: int) -> float:
     from statsmodels.stats.contingency_tables import mcnemar
 
-    tested: Any = mcnemar([[0, lost], [won, 0]], exact=True)  # what both or neither got right does not enter
+    tested: Any = mcnemar([[0, lost], [won, 0]], exact=True)  # concordant pairs do not matter
     return float(tested.pvalue)
 
 
@@ -99,7 +98,7 @@ def _sign_flips(differences: list[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction (S. Holm, 1979): p-values that hold for all comparisons together."""
+    """Holm's correction for multiple comparisons (S. Holm, 1979)."""
     from statsmodels.stats.multitest import multipletests
 
     if not p_values:
@@ -109,10 +108,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def questions_for(difference: float, differences: Sequence[float]) -> int | None:
-    """Questions that would show a true `difference` with 80% power at the 5% level, paired.
+    """Number of paired questions that detect a true `difference` with 80% power at the 5% level.
 
-    From the spread of the `differences` seen (a t test's power), which for questions that are right or wrong is at
-    least what the difference itself brings; None when there is no spread to go by.
+    Uses the power of a t test with the spread of the observed `differences`; for binary values the spread is at least
+    that of the difference itself. None when the differences have no spread.
     """
     import numpy as np
     from statsmodels.stats.power import TTestPower
@@ -122,22 +121,22 @@ def questions_for(difference: float, differences: Sequence[float]) -> int | None
     spread = float(np.std(differences, ddof=1))
     if all(each in (-1, 0, 1) for each in differences):
         spread = max(spread, math.sqrt(difference - difference**2))
-    if difference > spread:  # a handful would do; the solver gives none
+    if difference > spread:  # a handful is enough; the solver finds no solution
         return None
     solved: Any = TTestPower().solve_power(difference / spread, power=POWER, alpha=LEVEL)
     return math.ceil(np.asarray(solved).item())
 
 
 def pass_at_k(right: int, samples: int, k: int) -> float:
-    """The chance that at least one of `k` of a question's samples is right: the unbiased estimator of the Codex paper
-    (Chen et al., 2021, section 2.1), which is one minus the hypergeometric chance of drawing none."""
+    """The probability that at least one of `k` samples is right: the unbiased estimator of the Codex paper (Chen et
+    al., 2021, section 2.1), that is 1 minus the hypergeometric probability of drawing none."""
     from scipy.stats import hypergeom
 
     return float(hypergeom.sf(0, samples, right, k))
 
 
 def welch_interval(before: list[float], after: list[float]) -> Interval | None:
-    """Welch's interval for the difference of two means; None when there is too little to say."""
+    """Welch's interval for the difference of two means; None without enough values or variance."""
     from scipy.stats import ttest_ind
 
     if min(len(before), len(after)) < 2 or (len(set(before)) == 1 and len(set(after)) == 1):

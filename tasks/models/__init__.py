@@ -1,1 +1,1 @@
-"""Weights in and out: checkpoints, tokenizers, adapters, precision, memory, the machine's hardware."""
+"""Models: checkpoints, tokenizers, adapters, precision, memory, the machine's hardware."""

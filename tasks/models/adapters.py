@@ -1,9 +1,9 @@
-"""LoRA and QLoRA: small adapters are trained beside frozen weights, and at the end there are whole weights again.
+"""LoRA and QLoRA: trains small adapters beside frozen weights and merges them at the end.
 
-In: a checkpoint of ours and `LoraSpec`. Out: the model to train, TRL's `peft_config`, and after training the merged
-model in fp32, so that no later stage knows of adapters.
-Why merged into weights that are loaded anew: under QLoRA those that trained lie rounded to 4 bits, and a sum with them
-would publish the rounding. https://arxiv.org/abs/2106.09685, https://arxiv.org/abs/2305.14314
+In: a checkpoint and `LoraSpec`. Out: the model to train, TRL's `peft_config`, and after training the merged model in
+fp32, so that later stages need no adapters.
+Adapters are merged into newly loaded fp32 weights: under QLoRA the weights in memory are rounded to 4 bits.
+https://arxiv.org/abs/2106.09685, https://arxiv.org/abs/2305.14314
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from apprentice.tasks.settings.training import TrainerSpec
 
 
 def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:
-    """The checkpoint's weights in fp32; those that stay frozen in 4 bits, where the recipe says so."""
+    """The checkpoint's model in fp32; for QLoRA with frozen weights in 4 bits."""
     if spec.lora is None or not spec.lora.quantized:
         return load_model(checkpoint, trusted)
     import torch
@@ -26,25 +26,25 @@ def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -
 
 
 def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:
-    """What TRL's trainers take besides."""
+    """Further arguments of TRL's trainers."""
     return {} if lora is None else {"peft_config": _config(lora)}
 
 
 def merged(
     model: Any, checkpoint: Path, lora: LoraSpec, weights: dict[str, Any] | None = None, trusted: Trusted = ()
 ) -> Any:
-    """The trained model with whole weights in fp32.
+    """The trained model with merged weights in fp32.
 
     Args:
-        checkpoint: What it began as.
-        weights: The whole ones, of a model that is sharded.
+        checkpoint: The initial checkpoint.
+        weights: The full state dict of a sharded model.
     """
     from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     whole = get_peft_model(load_model(checkpoint, trusted), _config(lora))
     learned = get_peft_model_state_dict(model, state_dict=weights)
     unknown = set_peft_model_state_dict(whole, learned).unexpected_keys
-    assert not unknown, f"adapters without a place: {unknown}"
+    assert not unknown, f"adapters without a layer: {unknown}"
     return whole.merge_and_unload()
 
 

@@ -1,6 +1,6 @@
-"""Whether a student's chat template can be trained on: it shows tools, TRL parses its calls, the prompt fits.
+"""Checks whether a chat template can be trained on: it renders tools, TRL parses its calls, the prompt fits.
 
-In: a tokenizer, an environment, its questions. Out: the prepared tokenizer, or Stop with what to choose instead.
+In: a tokenizer, an environment, its questions. Out: the prepared tokenizer, or Stop with a suggestion.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 
-CHOOSE = "Name a model that was tuned for chat with tools, such as Qwen/Qwen3-0.6B (student.model)."
+CHOOSE = "Choose a model tuned for chat with tools, such as Qwen/Qwen3-0.6B (student.model)."
 
 
 def prepared(tokenizer: Any, model: str) -> Any:
-    """As `prepare_tokenizer`. Raises Stop where there is no chat template, or none that TRL knows."""
+    """Like `prepare_tokenizer`. Raises Stop without a chat template that TRL supports."""
     if not tokenizer.chat_template:
         raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
     try:
@@ -29,10 +29,10 @@ def prepared(tokenizer: Any, model: str) -> Any:
 def check_prompt(
     model: str, tokenizer: Any, longest: int | None, environment: ToolEnvironment, questions: Sequence[str]
 ) -> None:
-    """Raises Stop where the template leaves the tools out, or a question fills all that the model can read.
+    """Raises Stop when the template omits the tools, or when a question fills the model's context.
 
     Args:
-        longest: Tokens that the model can read, where that is known.
+        longest: The model's context length in tokens, if known.
     """
     tools = tool_schemas(environment)
     for question in questions:
@@ -42,10 +42,10 @@ def check_prompt(
         )
         hidden = [name for tool in tools if (name := tool["function"]["name"]) not in shown.replace(question, "")]
         if hidden:
-            raise Stop(f"The chat template of {model} shows the model no tools ({', '.join(hidden)}).", CHOOSE)
+            raise Stop(f"The chat template of {model} omits the tools ({', '.join(hidden)}).", CHOOSE)
         length = len(prompt_ids(tokenizer, messages, tools))
         if longest is not None and length >= longest:
             raise Stop(
-                f"A question takes {length} tokens, tools included, and {model} reads {longest} at most.",
-                "Make the questions shorter (environment.settings), or name another student.",
+                f"A question takes {length} tokens, tools included, and {model} accepts at most {longest}.",
+                "Make the questions shorter (environment.settings) or choose another student.",
             )

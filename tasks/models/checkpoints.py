@@ -1,7 +1,7 @@
-"""Saves and loads the weights of a checkpoint, in fp32.
+"""Saves and loads checkpoints in fp32.
 
-In: a model and its tokenizer, or a checkpoint's folder. Out: safetensors beside the tokenizer, or a model; Stop where
-weights are pickled or need code that nobody trusts.
+In: a model and its tokenizer, or a checkpoint's folder. Out: safetensors and tokenizer files, or a model; Stop for
+pickled weights or custom code that this run does not trust.
 """
 
 from pathlib import Path
@@ -22,15 +22,15 @@ from apprentice.tasks.models.student_model import forget_the_network
 
 
 def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
-    """The weights of a checkpoint of ours in fp32: where the optimizer steps, bf16 weights at lr 2e-5 do not move.
+    """Loads a checkpoint's model in fp32, because bf16 weights do not move at a learning rate of 2e-5.
 
-    `how` is passed on to transformers. Raises Stop, also for code and for pickled weights that this run does not trust.
+    `how` is passed to transformers. Raises Stop, also for custom code and pickled weights that this run does not trust.
     """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # the run has bars of its own
+    logging.disable_progress_bar()  # the run shows its own
     check_files(checkpoint)
     source = weights_elsewhere(checkpoint)
     given = grant(source, trusted)
@@ -49,11 +49,11 @@ def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
 def save(
     model: Any, tokenizer: Any, to: Path, weights: dict[str, Any] | None = None, begun: Path | None = None
 ) -> dict[str, Any]:
-    """Writes a checkpoint; returns what its artifact counts.
+    """Writes a checkpoint; returns the fields of its artifact.
 
     Args:
-        weights: The whole ones, of a model that is sharded.
-        begun: The checkpoint from which it was trained: it names whose code the model has.
+        weights: The full state dict of a sharded model.
+        begun: The initial checkpoint of the training; it names the source of the model's custom code.
     """
     from transformers.utils import logging
 

@@ -1,6 +1,6 @@
-"""What a training needs of its machine beyond a processor, looked at before anything is loaded.
+"""Checks before loading whether the machine supports a training's settings.
 
-In: a trainer's settings and what the machine has. Out: nothing; Stop with the way out where it lacks something.
+In: a trainer's settings and the machine's hardware. Out: nothing; Stop with a remedy when something is missing.
 """
 
 import os
@@ -13,14 +13,14 @@ from apprentice.tasks.settings.training import TrainerSpec
 
 
 class Machine(NamedTuple):
-    """What is looked at."""
+    """The properties of a machine that are checked."""
 
     gpus: int
-    """NVIDIA's, as torch sees them."""
+    """Number of NVIDIA GPUs that torch sees."""
     processes: int
-    """That train together."""
+    """Number of training processes."""
     notebook: bool
-    """Whether this runs within IPython."""
+    """Whether this process is an IPython session."""
 
 
 def this_machine() -> Machine:
@@ -35,7 +35,7 @@ def this_machine() -> Machine:
 
 
 def check_training(section: str, spec: TrainerSpec, machine: Machine) -> None:
-    """Raises Stop where `section` asks for what is not here."""
+    """Raises Stop when `section` needs hardware or a package that is missing."""
     if spec.lora is not None:
         _needs("peft", f"{section}.lora", "lora")
         if spec.lora.quantized:
@@ -59,7 +59,7 @@ def _needs_gpu(setting: str, machine: Machine, else_do: str) -> None:
     if not machine.gpus:
         raise Stop(
             f"{setting} needs an NVIDIA GPU, and torch sees none.",
-            f"{else_do} runs without one. Or run on a machine that has one; nvidia-smi shows whether it does.",
+            f"{else_do} runs without one. Or run on a machine with a GPU (check with nvidia-smi).",
         )
 
 
@@ -68,6 +68,6 @@ def _check_liger(section: str) -> None:
 
     if not is_liger_kernel_available():
         raise Stop(
-            f"TRL takes liger-kernel from {LIGER_KERNEL_MIN_VERSION} on, and an older one is installed.",
+            f"TRL needs liger-kernel {LIGER_KERNEL_MIN_VERSION} or later, and an older one is installed.",
             f"pip install --upgrade 'apprentice[liger]', or set {section}.liger: false.",
         )

@@ -1,7 +1,7 @@
-"""Out of memory: the settings that would help, in the order in which to change them.
+"""Turns out-of-memory errors into a Stop that lists the settings to change, in order.
 
-In: a stage's body that loads a model, and its settings. Out: the body, which ends such a failure with a Stop that names
-what is left to change, from the recipe's own values; what it had taken is free before anybody reads that.
+In: the body of a stage that loads a model, and its settings. Out: the wrapped body. On an out-of-memory error it frees
+the memory and raises Stop with the remaining remedies, computed from the recipe's values.
 """
 
 import functools
@@ -22,31 +22,31 @@ from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
 
 Body = TypeVar("Body", bound=Callable[..., Any])
 SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
-"""Generation's share of the memory where it is left out: TRL's defaults."""
+"""TRL's defaults for generation's share of the GPU memory."""
 
 
 def explain_oom(section: str) -> Callable[[Body], Body]:
-    """For a body `body(context, spec, …)` whose settings stand in `section` of a recipe."""
+    """Decorates a body `body(context, spec, …)` whose settings are the recipe's `section`."""
 
     def around(body: Body) -> Body:
         @functools.wraps(body)
-        def told(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 return body(*args, **kwargs)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                _let_go(error)
+                _free(error)
                 spec = inspect.signature(body).bind(*args, **kwargs).arguments["spec"]
                 raise Stop(f"Out of memory: {_first_sentences(error)}", _do(section, spec)) from error
 
-        return told  # type: ignore[return-value]
+        return wrapper  # type: ignore[return-value]
 
     return around
 
 
 class Remedy(NamedTuple):
-    """Settings of a section by their paths, with what they are to be, and what that does."""
+    """Settings to change, by their paths within a section, and the effect."""
 
     change: dict[str, Any]
     why: str
@@ -57,27 +57,27 @@ class Remedy(NamedTuple):
 
 
 def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) -> list[str]:
-    """The settings of `section` that can still be changed; that which changes least of what is learned comes first.
+    """The settings of `section` that can still be changed, starting with those that change the training least.
 
     Args:
-        liger: Whether its kernels are installed.
+        liger: Whether Liger's kernels are installed.
     """
     if isinstance(spec, EvaluateSpec):
-        ways = _halved("batch_size", spec.batch_size, "the same answers, in smaller batches")
-        return [way.named(section) for way in ways if _is_taken(spec, way)]
+        remedies = _halved("batch_size", spec.batch_size, "the same answers, in smaller batches")
+        return [remedy.named(section) for remedy in remedies if _is_valid(spec, remedy)]
     assert isinstance(spec, TrainerSpec)
     grpo = spec if isinstance(spec, GrpoSpec) else None
-    ways = [*(_of_generation(grpo) if grpo else [])]
+    remedies = [*(_of_generation(grpo) if grpo else [])]
     if gpus and liger and not spec.liger:
-        ways.append(Remedy({"liger": True}, "fused kernels: the same training"))
-    ways += [*_same_training(spec), *_adapters(spec, gpus), *(_smaller_steps(grpo) if grpo else [])]
-    return [way.named(section) for way in ways if _is_taken(spec, way)]
+        remedies.append(Remedy({"liger": True}, "fused kernels: the same training"))
+    remedies += [*_same_training(spec), *_adapters(spec, gpus), *(_smaller_steps(grpo) if grpo else [])]
+    return [remedy.named(section) for remedy in remedies if _is_valid(spec, remedy)]
 
 
-def _is_taken(spec: Spec, way: Remedy) -> bool:
-    """Whether the recipe with the change is one that its own checks let through."""
+def _is_valid(spec: Spec, remedy: Remedy) -> bool:
+    """Whether the settings are still valid after the change."""
     changed = spec.model_dump()
-    for path, value in way.change.items():
+    for path, value in remedy.change.items():
         *parents, last = path.split(".")
         into = changed
         for name in parents:
@@ -92,7 +92,7 @@ def _is_taken(spec: Spec, way: Remedy) -> bool:
 
 
 def _of_generation(spec: GrpoSpec) -> Iterator[Remedy]:
-    """Where it has a share of the trained model's device."""
+    """Remedies where generation shares the GPU with the trained model."""
     engine = spec.generation
     colocated = engine.engine == "vllm" and engine.mode == "colocate"
     if colocated or engine.engine == "continuous_batching":
@@ -100,7 +100,7 @@ def _of_generation(spec: GrpoSpec) -> Iterator[Remedy]:
         less = round(share / 2, 2)
         yield Remedy({"generation.gpu_memory_utilization": less}, f"generation's share, now {share:g}")
     if colocated and not engine.enable_sleep_mode:
-        yield Remedy({"generation.enable_sleep_mode": True}, "vLLM makes room for the optimizer's step")
+        yield Remedy({"generation.enable_sleep_mode": True}, "vLLM frees its memory during the optimizer step")
 
 
 def _same_training(spec: TrainerSpec) -> Iterator[Remedy]:
@@ -110,28 +110,28 @@ def _same_training(spec: TrainerSpec) -> Iterator[Remedy]:
         Remedy({"batch_size": size, "gradient_accumulation": whole // size}, "the same step, in smaller parts")
         for size in sizes
     )
-    if first := next((way for way in parts if _is_taken(spec, way)), None):
+    if first := next((remedy for remedy in parts if _is_valid(spec, remedy)), None):
         yield first
     if not spec.gradient_checkpointing:
         yield Remedy({"gradient_checkpointing": True}, "a third more time")
     if not spec.bf16:
-        yield Remedy({"bf16": True}, "activations of half the size")
+        yield Remedy({"bf16": True}, "halves the activations")
 
 
 def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Remedy]:
-    """QLoRA needs a GPU."""
+    """LoRA, and QLoRA where there is a GPU."""
     if spec.lora is None:
-        yield Remedy({"lora": {}}, "gradients and optimizer of adapters only; raise learning_rate tenfold")
+        yield Remedy({"lora": {}}, "gradients and optimizer state of adapters only; raise learning_rate tenfold")
     if gpus and (spec.lora is None or not spec.lora.quantized):
         yield Remedy({"lora.quantized": True}, "frozen weights in 4 bits")
 
 
 def _smaller_steps(spec: GrpoSpec) -> list[Remedy]:
-    ways = _halved("max_completion_length", spec.max_completion_length, "longer completions are cut")
+    remedies = _halved("max_completion_length", spec.max_completion_length, "longer completions are truncated")
     if spec.gradient_accumulation % 2 == 0:
-        fewer = "fewer rollouts a step, which are all generated at once"
-        ways += _halved("gradient_accumulation", spec.gradient_accumulation, fewer)
-    return ways
+        fewer = "fewer rollouts per step, which are all generated at once"
+        remedies += _halved("gradient_accumulation", spec.gradient_accumulation, fewer)
+    return remedies
 
 
 def _halved(setting: str, value: int, why: str) -> list[Remedy]:
@@ -142,22 +142,22 @@ def _do(section: str, spec: Spec) -> str:
     import torch
     from trl.import_utils import is_liger_kernel_available
 
-    ways = memory_remedies(section, spec, torch.cuda.device_count(), is_liger_kernel_available())
-    ways.append("a smaller student, or a device with more memory")
+    remedies = memory_remedies(section, spec, torch.cuda.device_count(), is_liger_kernel_available())
+    remedies.append("a smaller student, or a device with more memory")
     return "Change one of these and run again, in this order:\n" + "\n".join(
-        f"  {place}. {way}" for place, way in enumerate(ways, start=1)
+        f"  {number}. {remedy}" for number, remedy in enumerate(remedies, start=1)
     )
 
 
 def _first_sentences(error: BaseException) -> str:
-    """What was asked for and what was there; not the allocator's hints that follow."""
+    """The requested and available memory, without the allocator's hints that follow."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     sentences = (lines[0] if lines else type(error).__name__).split(". ")
     return ". ".join(sentences[:3]).rstrip(".") + "."
 
 
-def _let_go(error: BaseException) -> None:
-    """Frees what the failed frames hold: a traceback keeps the model and its activations alive."""
+def _free(error: BaseException) -> None:
+    """Frees the memory of the failed frames: their traceback keeps the model and its activations alive."""
     import torch
 
     seen: BaseException | None = error

@@ -1,6 +1,6 @@
-"""Law 12: the weights that the optimizer steps lie in fp32, whatever computes with them.
+"""Law 12: the optimizer's weights are fp32; bf16 is for computation only.
 
-In: a model. Out: the same one, its trained weights in fp32, or all of them rounded for as long as it generates.
+In: a model. Out: the same model with trainable weights in fp32, or rounded to bf16 while it generates.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_master_weights(model: Any) -> None:
-    """Turns what is trained to fp32: TRL makes the adapters of a quantized model bf16."""
+    """Converts trainable weights to fp32, because TRL creates the adapters of a quantized model in bf16."""
     import torch
 
     for weight in model.parameters():
@@ -19,9 +19,9 @@ def to_master_weights(model: Any) -> None:
 
 @contextmanager
 def in_bf16(model: Any) -> Iterator[None]:
-    """Weights rounded to bf16 within the block, and after it the very ones of before.
+    """Rounds the weights to bf16 within the block and restores the original ones after it.
 
-    Buffers stay as they are: the angles of rotary positions, rounded, would be those of other places.
+    Buffers keep their precision: rounded rotary angles would encode other positions.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""A student that there is already: a model of the Hub, to which it refers, or one in a folder, which is copied.
+"""A student from an existing model: a reference to a Hub model, or a copy of a local folder.
 
-In: `StudentSpec`, pinned. Out: its configuration and its prepared tokenizer; of a folder its weights, too, as others
-may write there.
+In: a pinned `StudentSpec`. Out: configuration and prepared tokenizer; for a folder also the weights, because its files
+may change later.
 """
 
 import json
@@ -26,9 +26,9 @@ from apprentice.tasks.settings.stages import StudentSpec
 
 
 def from_model(spec: StudentSpec, out: Path) -> int:
-    """Fills `out`; returns how many parameters the model has.
+    """Writes the student to `out`; returns its number of parameters.
 
-    Raises Stop for a model whose loading would run code that the recipe does not trust.
+    Raises Stop for a model whose custom code the recipe does not trust.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -55,11 +55,11 @@ def from_model(spec: StudentSpec, out: Path) -> int:
 def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any]:
     """The configuration and the prepared tokenizer.
 
-    Raises Stop where there is none, for a model whose loading would run code that the recipe does not trust, and for
-    one whose chat template cannot be trained on.
+    Raises Stop when the model does not exist, needs custom code that the recipe does not trust, or has a chat template
+    that cannot be trained on.
 
     Args:
-        copied: Where the files of a folder were copied to.
+        copied: The copy of a local folder.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -77,14 +77,14 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
 
 
 def forget_the_network(config: Path) -> None:
-    """transformers writes down whether the Hub was out of reach: the same checkpoint would have two revisions."""
+    """Removes transformers' note whether the Hub was offline, which would give one checkpoint two revisions."""
     kept = json.loads(config.read_text())
     kept.pop("local_files_only", None)
     config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
 
 
 def _without_pickles(out: Path, spec: StudentSpec) -> None:
-    """Writes the weights that the recipe trusts in a format that nobody else has to trust."""
+    """Converts trusted pickled weights to safetensors."""
     from transformers import AutoModelForCausalLM
 
     pickled = [*out.glob("pytorch_model*.bin"), *out.glob("pytorch_model.bin.index.json")]
@@ -97,19 +97,19 @@ def _without_pickles(out: Path, spec: StudentSpec) -> None:
 
 
 def _check_weights(spec: StudentSpec) -> None:
-    """Raises Stop where the weights are pickled only."""
+    """Raises Stop when the model has pickled weights only."""
     from huggingface_hub import constants, list_repo_files
 
     assert spec.model is not None
     folder = Path(spec.model)
     if not spec.content and constants.HF_HUB_OFFLINE:
-        return  # what the client has of it is looked at when it is loaded
+        return  # offline, loading checks the cached files
     local = [file.name for file in folder.iterdir()] if spec.content else None
     files = local or list_repo_files(spec.model, revision=spec.revision)
     if spec.safetensors_only and not any(name.endswith(".safetensors") for name in files):
         raise Stop(
             f"{spec.model} has no weights in safetensors; loading pickled ones can run code.",
-            "Name a revision that has them, or set student.safetensors_only: false where you trust who made it.",
+            "Choose a revision that has them, or set student.safetensors_only: false if you trust its author.",
         )
 
 
@@ -123,5 +123,5 @@ def _code_refused(spec: StudentSpec) -> Iterator[None]:
         raise Stop(
             f"{source_of(spec)} needs Python code of its own repository.",
             "Read that code, then set student.trust_remote_code: true (or --trust-code); or choose a model that "
-            "transformers knows.",
+            "transformers supports.",
         ) from None

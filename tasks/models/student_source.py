@@ -1,6 +1,6 @@
-"""Which model a student is: a folder by its content, a model of the Hub by its commit.
+"""Pins a student: a folder by the digest of its content, a Hub model by its commit.
 
-In: `StudentSpec` as the recipe has it. Out: the same, pinned: what enters the key is what will be loaded.
+In: the recipe's `StudentSpec`. Out: the same, pinned, so that the key names exactly what is loaded.
 https://huggingface.co/docs/huggingface_hub/guides/download
 """
 
@@ -21,24 +21,22 @@ READ = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken"),
     *("chat_template*", "*processor_config.json", "adapter_config.json", LEARNED),
 )
-"""The files of a folder that loading reads, and our own list of what the model learned from."""
+"""The files of a folder that loading reads, and learned.jsonl."""
 PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 COMMIT = re.compile("[0-9a-f]{40}")
 _seen: dict[tuple[str, int, int, int], str] = {}
-"""The SHA-256 of files that this process has read: by path, inode, size, time of the last change."""
+"""SHA-256 digests that this process has computed, by path, inode, size and modification time."""
 
 
 def pinned(spec: StudentSpec) -> StudentSpec:
-    """The student by its content or its commit. Raises Stop where there is no such one."""
+    """The student, pinned by content or commit. Raises Stop when it does not exist."""
     if spec.model is None:
         return spec
     folder = Path(spec.model).expanduser()
     if folder.is_dir():
         return _as_folder(spec, folder.absolute())
     if spec.content is not None or not is_repository(spec.model):
-        raise Stop(
-            f"There is no folder {folder.absolute()}, from which the student is to begin.", "Check student.model."
-        )
+        raise Stop(f"There is no folder {folder.absolute()} to load the student from.", "Check student.model.")
     assert spec.revision is not None
     if COMMIT.fullmatch(spec.revision):
         return spec
@@ -46,38 +44,38 @@ def pinned(spec: StudentSpec) -> StudentSpec:
 
 
 def files_of(folder: Path, spec: StudentSpec) -> list[Path]:
-    """What loading a folder reads, as the recipe trusts it."""
+    """The files that loading a folder reads, given what the recipe trusts."""
     patterns = (*READ, *(["*.py"] if spec.trust_remote_code else []), *([] if spec.safetensors_only else PICKLED))
     return sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
 
 
 def copy_of(spec: StudentSpec, to: Path) -> None:
-    """Copies what loading reads. Raises Stop where the folder is not what was pinned any more."""
+    """Copies the files that loading reads. Raises Stop when the folder no longer matches the pinned content."""
     assert spec.model is not None
     for file in files_of(Path(spec.model), spec):
         shutil.copyfile(file, to / file.name)
     if _content(to, spec) != spec.content:
-        raise Stop(f"{spec.model} changed while it was read.", "Run again when nobody writes there.")
+        raise Stop(f"{spec.model} changed while it was read.", "Run again when nothing writes to it.")
 
 
 def _as_folder(spec: StudentSpec, folder: Path) -> StudentSpec:
     if spec.revision is not None:
         raise Stop(
-            f"{folder} is a folder: it is known by its content and has no revision.", "Leave student.revision out."
+            f"{folder} is a folder, which is pinned by its content and has no revision.", "Remove student.revision."
         )
     if not files_of(folder, spec):
-        raise Stop(f"{folder} holds no model.", "Check student.model.")
+        raise Stop(f"{folder} contains no model.", "Check student.model.")
     content = _content(folder, spec)
     if spec.content not in (None, content):
         raise Stop(
-            f"{folder} has the content {content[:12]}, and {spec.content[:12]} is asked for.",  # type: ignore[index]
-            "Leave student.content out where the folder as it is now is meant.",
+            f"{folder} has the content {content[:12]}, not {spec.content[:12]}.",  # type: ignore[index]
+            "Remove student.content to use the folder as it is now.",
         )
     return spec.model_copy(update={"model": str(folder), "content": content})
 
 
 def _content(folder: Path, spec: StudentSpec) -> str:
-    """40 hex digits over names and contents of the files that loading reads."""
+    """Digest of the names and contents of the files that loading reads: 40 hex digits."""
     lines = (f"{file.name}\0{_hash(file)}\n" for file in files_of(folder, spec))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 
@@ -91,7 +89,7 @@ def _hash(file: Path) -> str:
 
 
 def _commit_of(model: str, revision: str) -> str:
-    """The commit that a branch or a tag is at: now, or, offline, when it was last asked for."""
+    """The commit that a branch or tag points to; offline, the commit of the last download."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -104,8 +102,8 @@ def _commit_of(model: str, revision: str) -> str:
         found = ask(lambda: HfApi().model_info(model, revision=revision), model.partition("/")[0], PATIENCE)
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise Stop(
-            f"The Hub has no model {model} at {revision}, or shows it to nobody without the right.",
-            "Check student.model and student.revision; for a private or gated one set HF_TOKEN.",
+            f"The Hub has no model {model} at {revision}, or it needs permission.",
+            "Check student.model and student.revision; for a private or gated model set HF_TOKEN.",
         ) from None
     assert found.sha is not None
     return found.sha

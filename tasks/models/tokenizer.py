@@ -1,6 +1,6 @@
-"""Tokenizers: the one of a built student, and how any is prepared and loaded.
+"""Builds the tokenizer of a built student; prepares and loads any student's tokenizer.
 
-In: rendered episodes to build from, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
+In: environments with their questions, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
 """
 
 import os
@@ -19,12 +19,12 @@ from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS
 
 
 def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
-    """As `tokenizer_of`, for one environment and its questions."""
+    """Like `tokenizer_of`, for one environment and its questions."""
     return tokenizer_of([(environment.make(), texts)])
 
 
 def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
-    """Bytes without merges, the chat template of Qwen3, and each fixed stretch of an episode as one added token.
+    """A byte-level tokenizer without merges, with Qwen3's chat template and one added token for each fixed text span.
 
     `asked`: the questions of each environment.
     """
@@ -33,7 +33,7 @@ def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
     from trl.chat_template_utils import qwen3_chat_template
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+    core = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
@@ -41,21 +41,22 @@ def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
     )
     tokenizer.chat_template = qwen3_chat_template
     prepare_tokenizer(tokenizer)
-    stretches: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, asked)]
-    tokenizer.add_tokens(stretches)
+    spans: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, asked)]
+    tokenizer.add_tokens(spans)
     return tokenizer
 
 
 def template_spans(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]]) -> list[str]:
-    """What stands in every episode: read off a rendered prompt, the tools, the questions' common beginning and end."""
-    stretches = ["<|im_start|>assistant\n", CLOSING["content"], ", "]
-    stretches += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]
+    """The text spans that every episode contains: from the rendered prompt, the tool calls, and the questions' common
+    prefix and suffix."""
+    spans = ["<|im_start|>assistant\n", CLOSING["content"], ", "]
+    spans += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]
     for environment, texts in asked:
-        stretches += _stretches_of(tokenizer, environment, texts)
-    return list(dict.fromkeys(stretches))
+        spans += _spans_of(tokenizer, environment, texts)
+    return list(dict.fromkeys(spans))
 
 
-def _stretches_of(tokenizer: Any, environment: ToolEnvironment, texts: list[str]) -> list[str]:
+def _spans_of(tokenizer: Any, environment: ToolEnvironment, texts: list[str]) -> list[str]:
     tools = tool_schemas(environment)
     mark = "\0"
     rendered = tokenizer.apply_chat_template(
@@ -64,27 +65,27 @@ def _stretches_of(tokenizer: Any, environment: ToolEnvironment, texts: list[str]
     before, after = rendered.split(mark)
     begin = os.path.commonprefix(texts)  # noqa: RUF071 (characters are meant, not path components)
     end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]  # noqa: RUF071
-    # no stretch begins with the newline after a turn's end: the ids of a longer episode must begin with a shorter one's
-    stretches = [before + begin, after[after.index("<think>") :], *environment.phrases]
-    stretches += [end] if len(end) > 1 else []
-    return stretches + [stretch for tool in tools for stretch in _call_stretches(tool["function"])]
+    # no span starts with the newline after a turn's end: the ids of an episode must be a prefix of a longer one's
+    spans = [before + begin, after[after.index("<think>") :], *environment.phrases]
+    spans += [end] if len(end) > 1 else []
+    return spans + [span for tool in tools for span in _call_spans(tool["function"])]
 
 
-def _call_stretches(function: dict[str, Any]) -> list[str]:
-    """The text of a call around its arguments' values, which stand between quotes where they are texts."""
+def _call_spans(function: dict[str, Any]) -> list[str]:
+    """The text of a call around its arguments' values, with quotes for strings."""
     begun = f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{'
-    stretches, quote = [], ""
-    for place, (name, schema) in enumerate(function["parameters"]["properties"].items()):
-        before = begun if place == 0 else f"{quote}, "
+    spans, quote = [], ""
+    for index, (name, schema) in enumerate(function["parameters"]["properties"].items()):
+        before = begun if index == 0 else f"{quote}, "
         quote = '"' if schema.get("type") == "string" else ""
-        stretches.append(f'{before}"{name}": {quote}')
-    return [*(stretches or [begun]), f"{quote}}}}}\n</tool_call>"]
+        spans.append(f'{before}"{name}": {quote}')
+    return [*(spans or [begun]), f"{quote}}}}}\n</tool_call>"]
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:
-    """Gives a tokenizer the response parser of its template, then that template's training variant. In place.
+    """Sets the template's response parser, then replaces the template by TRL's training variant. In place.
 
-    Raises ValueError for a chat template that TRL does not know.
+    Raises ValueError for a chat template that TRL does not support.
     """
     from trl.chat_template_utils import add_response_schema, get_training_chat_template
 
@@ -97,7 +98,7 @@ def prepare_tokenizer(tokenizer: Any) -> Any:
 
 
 def load_tokenizer(checkpoint: Path, trusted: Trusted = ()) -> Any:
-    """The tokenizer of a checkpoint of ours, prepared when it was published. Raises Stop."""
+    """Loads the tokenizer of a checkpoint, which was prepared when it was published. Raises Stop."""
     from transformers import AutoTokenizer
 
     may_run = runs_code(checkpoint, trusted)

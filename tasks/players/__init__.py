@@ -1,1 +1,1 @@
-"""Who answers in an episode: a teacher's endpoint within its budget, or a local model."""
+"""The models that play episodes: a teacher's endpoint within its budget, or a local checkpoint."""

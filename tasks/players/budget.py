@@ -1,6 +1,6 @@
-"""What the teacher costs, and a hard cap on it that is checked before money is spent.
+"""The teacher's costs, with a hard cap that is checked before every request.
 
-In: prices, a cap, the usage of answers. Out: costs in USD; BudgetReached when the next request could pass the cap.
+In: prices, a cap, token counts. Out: costs in USD; BudgetReached when the next request could exceed the cap.
 """
 
 import asyncio
@@ -16,16 +16,15 @@ MILLION = 1_000_000
 
 
 class Budget:
-    """One collection's money.
+    """The budget of one collection.
 
     Args:
-        cap: USD; None for no cap.
-        ledger: A file that holds what was spent and reserved, so that a resumed collection knows, even one that was
-            killed with requests out.
+        cap: Maximum USD; None for no cap.
+        ledger: A file with the USD spent and reserved, for resumed collections, also after a kill with open requests.
 
     Attributes:
-        spent: USD so far, in all runs of this collection.
-        held: USD that requests which are out could cost at most.
+        spent: USD spent in all runs of this collection.
+        held: USD reserved: the maximum cost of open requests.
     """
 
     def __init__(self, prices: Prices | None, cap: float | None, ledger: Path):
@@ -35,27 +34,27 @@ class Budget:
         self.spent = float(os.pread(self._ledger, 40, 0) or 0.0)
         self.held = 0.0
         self._out = 0
-        self._settled = asyncio.Event()
+        self._charged = asyncio.Event()
 
     def close(self) -> None:
         os.close(self._ledger)
 
     def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
-        """USD for so many tokens; `cached` ones of the prompt are charged as such."""
+        """Cost in USD of the given tokens; `cached` of the `prompt` tokens have the cached price."""
         prices = self._prices
         return (prices.prompt * (prompt - cached) + prices.cached * cached + prices.completion * completion) / MILLION
 
     @asynccontextmanager
     async def reserved(self, most: float) -> AsyncIterator[Callable[[float], None]]:
-        """Holds `most` USD while a request is out; yields `charge(usd)`. What is not charged is charged whole.
+        """Reserves `most` USD for a request; yields `charge(usd)` for its actual cost, by default `most`.
 
-        Waits for others to charge theirs when there is not enough; raises BudgetReached when none is out.
+        Waits for open requests when the rest of the budget is too small; raises BudgetReached when none is open.
         """
         while self._cap is not None and self.spent + self.held + most > self._cap:
             if not self._out:
                 raise BudgetReached
-            self._settled.clear()
-            await self._settled.wait()
+            self._charged.clear()
+            await self._charged.wait()
         charged = most
 
         def charge(usd: float) -> None:
@@ -69,7 +68,7 @@ class Budget:
             try:
                 self._move(reserved=-most, out=-1, spent=charged)
             finally:
-                self._settled.set()
+                self._charged.set()
 
     def _move(self, reserved: float, out: int, spent: float = 0.0) -> None:
         self.held += reserved

@@ -1,7 +1,7 @@
-"""What is looked at of a chat completion: the first choice's message, and the usage as it is.
+"""Reads the parts of a chat completion that apprentice uses: the first choice's message, and the usage.
 
-In: the endpoint's JSON. Out: a message with only what belongs to a conversation.
-Why not the SDK's own types: endpoints differ in all the rest, and what is not of this shape is asked for again.
+In: the endpoint's JSON. Out: a message with only the fields of a conversation.
+Why not the SDK's types: endpoints differ in all other fields. An answer of another shape is requested again.
 """
 
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from apprentice.tasks.episodes.episode import Message
 
 
 def _is_text(text: str) -> str:
-    """Half a surrogate, which JSON can spell, is no text: it can be neither written down nor sent."""
+    """Rejects lone surrogates, which JSON can express but UTF-8 cannot encode."""
     text.encode()
     return text
 
@@ -30,13 +30,13 @@ class _Call(BaseModel):
     function: _Function = _Function()
 
 
-class _Said(BaseModel):
+class _Message(BaseModel):
     content: _Text | None = None
     tool_calls: list[_Call] | None = None
 
 
 class _Choice(BaseModel):
-    message: _Said = _Said()
+    message: _Message = _Message()
 
 
 class Completion(BaseModel):
@@ -44,22 +44,22 @@ class Completion(BaseModel):
 
     choices: list[_Choice] | None = None
     usage: Any = None
-    """Whatever the endpoint says of it; see `usage_of`."""
+    """The endpoint's usage, unchecked; see `usage_of`."""
 
     @classmethod
     def read(cls, raw: Any) -> "Completion":
-        """An answer that is not of this shape is as good as none: it is asked for again."""
+        """Parses an answer; one of another shape becomes a completion without choices."""
         try:
             return cls.model_validate(raw)
         except ValidationError:
             return cls(usage=raw.get("usage") if isinstance(raw, dict) else None)
 
     def message(self) -> Message:
-        """The first choice's message, with only what belongs to a conversation; empty when there is none."""
-        said = self.choices[0].message if self.choices else _Said()
-        message: Message = {"role": "assistant", "content": said.content or ""}
+        """The first choice's message, with only the fields of a conversation; empty when there is none."""
+        first = self.choices[0].message if self.choices else _Message()
+        message: Message = {"role": "assistant", "content": first.content or ""}
         calls = [
             {"id": call.id or "", "type": "function", "function": call.function.model_dump()}
-            for call in said.tool_calls or []
+            for call in first.tool_calls or []
         ]
         return message | ({"tool_calls": calls} if calls else {})

@@ -1,7 +1,7 @@
-"""HTTP to an endpoint that anybody may have written: no redirect is followed, and no answer is larger than it may be.
+"""An HTTP client for untrusted endpoints: it follows no redirects and limits the size of answers.
 
-In: the SDK's requests. Out: whole answers, or `Unanswered`, `Redirected` with a cause in one line.
-Why: the SDK follows redirects, decompresses whatever comes and reads it to its end.
+In: the SDK's requests. Out: complete answers; `Unanswered` or `Redirected` with a one-line cause.
+Why: the SDK's default client follows redirects, decompresses answers and reads them without a limit.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ from apprentice.tasks.players.retries import Redirected, Unanswered
 from apprentice.tasks.reporting.visible import one_line
 
 LARGEST_ANSWER = 2**20
-"""Bytes of an answer, besides those of its tokens."""
+"""Maximum bytes of an answer, in addition to its tokens."""
 LARGEST_TOKEN = 64
-"""Bytes of an answer for each token that it may take; a character outside of ASCII takes six in JSON."""
+"""Maximum bytes per token of an answer; a non-ASCII character takes six bytes in JSON."""
 NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 def endpoint_client(key: str, base_url: str | None, timeout: float, max_tokens: int) -> AsyncOpenAI:
-    """The SDK's client over the bounded one, which takes half the time of the SDK's default one for a request."""
+    """The SDK's client on the bounded transport, which needs half the time per request of the SDK's default one."""
     http = _Bounded(largest=LARGEST_ANSWER + LARGEST_TOKEN * max_tokens, follow_redirects=False)
     return AsyncOpenAI(api_key=key, base_url=base_url, timeout=timeout, max_retries=0, http_client=http)
 
@@ -53,7 +53,7 @@ class _Bounded(DefaultAioHttpClient):
             raise Redirected(_address(answer.headers.get("location", "")))
         encoding = answer.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):
-            raise Unanswered(f"an answer that is compressed ({one_line(encoding)[:20]}), which nobody asked for")
+            raise Unanswered(f"a compressed answer ({one_line(encoding)[:20]}), which was not requested")
         pieces, size = [], 0
         async for piece in answer.aiter_raw():
             size += len(piece)
@@ -69,12 +69,11 @@ _ABOUT_THE_BODY = ("content-length", "transfer-encoding", "content-encoding")
 def _in_words(error: BaseException) -> str:
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "no answer in time"
-    said = one_line(str(error))[:200]
-    return f"connection failed: {said}" if said else f"connection failed: {type(error).__name__}"
+    return f"connection failed: {one_line(str(error))[:200] or type(error).__name__}"
 
 
 def _address(location: str) -> str:
-    """Without what may be secret in it."""
+    """The redirect's target without credentials and query."""
     try:
         parts = urlsplit(location)
         return one_line(f"{parts.scheme or 'the same host'}://{parts.hostname or ''}{parts.path}")[:100]

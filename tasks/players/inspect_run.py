@@ -1,7 +1,7 @@
-"""Runs Inspect AI on a task of ours, and leaves the process as it was.
+"""Runs an evaluation with Inspect AI and restores the process state that Inspect changes.
 
-In: a task, a model's name as Inspect writes it, such as openai/gpt-5-mini. Out: the rates, and Inspect's log, kept
-without the model's key; from it the same records that our own evaluation leaves.
+In: a task, and a model as Inspect names it, such as openai/gpt-5-mini. Out: the rates; Inspect's log without the API
+key; from the log the same records as our own evaluation's.
 """
 
 import logging
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from inspect_ai.model import Model
 
 SHORTEST_KEY = 8
-"""Characters; what is shorter is a word for an endpoint that asks for no key, and may stand in the log by right."""
+"""Characters. A shorter key is a placeholder for an endpoint without keys, and may appear in the log."""
 
 
 def run_inspect(
@@ -33,18 +33,18 @@ def run_inspect(
     model_args: dict[str, Any] | None = None,
     **generation: Any,
 ) -> dict[str, Any]:
-    """Examines one model, and returns its name, n, the three rates and where the log lies. Raises Stop.
+    """Evaluates one model; returns its name, n, the three rates and the path of the log. Raises Stop.
 
     Args:
-        model: As Inspect names it, with its provider. Its key comes from the environment variable of that provider.
-        base_url: The endpoint, where it is not the provider's own.
+        model: Inspect's name of the model, with its provider. The key comes from the provider's environment variable.
+        base_url: The endpoint, if not the provider's default.
         model_args: Settings of the provider.
-        generation: More of Inspect's GenerateConfig, such as reasoning_effort="low".
+        generation: Further settings of Inspect's GenerateConfig, such as reasoning_effort="low".
     """
     require_inspect()
     import inspect_ai
 
-    with _one_at_a_time, _left_as_it_was():
+    with _one_at_a_time, _restored():
         reached = _reach(model, base_url, model_args or {})
         logs = inspect_ai.eval(
             task,
@@ -52,10 +52,10 @@ def run_inspect(
             log_dir=str(log_dir.resolve()),
             log_format="eval",
             log_level="notset",
-            log_realtime=False,  # nobody watches its database while it runs
+            log_realtime=False,  # its database is not used
             display="none",
-            ctl_server=False,  # it would listen for commands
-            fail_on_error=True,  # what was lost is no 0, and the rates of what is left would flatter or belittle
+            ctl_server=False,  # no control server
+            fail_on_error=True,  # lost episodes must neither count as 0 nor be left out
             **generation,
         )
         if not logs:  # Inspect swallows Ctrl-C
@@ -64,10 +64,10 @@ def run_inspect(
     if log.status == "cancelled":
         raise KeyboardInterrupt
     if log.status != "success" or log.results is None:
-        said = log.error.message if log.error else log.status
+        cause = log.error.message if log.error else log.status
         raise Stop(
-            f"Inspect's examination of {model} did not come to its end: {said[:300]}",
-            f"See that the environment's server and the model's endpoint run, then run again. Its log: {log.location}",
+            f"Inspect's evaluation of {model} did not finish: {cause[:300]}",
+            f"Check that the environment's server and the model's endpoint run, then run again. Log: {log.location}",
         )
     means = {score.name: float(score.metrics["mean"].value) for score in log.results.scores}
     rates = {rate: means[rate] for rate in RATES}
@@ -75,7 +75,7 @@ def run_inspect(
 
 
 def records_of(log: Path) -> list[EvaluatedEpisode]:
-    """The episodes that a log keeps, as our own evaluation records them, in the order of the questions."""
+    """The episodes of a log in the format of our own evaluation, in the order of the questions."""
     from inspect_ai.log import read_eval_log
 
     samples = read_eval_log(str(log)).samples or []
@@ -85,7 +85,7 @@ def records_of(log: Path) -> list[EvaluatedEpisode]:
 
 
 def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> "Model":
-    """The model's client. Raises Stop where Inspect does not know the provider, or finds no key."""
+    """The model's client. Raises Stop when Inspect does not know the provider or finds no key."""
     from inspect_ai.model import get_model
 
     try:
@@ -95,13 +95,13 @@ def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> "Mode
             f"Inspect cannot reach {model}: {getattr(error, 'message', error)}",
             "Name the model with its provider, such as openai/gpt-5-mini, and set that provider's key.",
         ) from error
-    if hasattr(reached.api, "strict_tools"):  # a server that lets nothing but valid calls through proves no format
+    if hasattr(reached.api, "strict_tools"):  # constrained decoding would hide format errors
         reached.api.strict_tools = False  # type: ignore[attr-defined]
     return reached
 
 
 def _without_key(log: "EvalLog", key: str | None) -> "EvalLog":
-    """The log, here and in its file, without the key, which an endpoint may quote when it says what went wrong."""
+    """Removes the API key from the log and its file; an endpoint may quote it in an error message."""
     from inspect_ai.log import EvalLog, write_eval_log
 
     if key is None or len(key) < SHORTEST_KEY or key not in (text := log.model_dump_json()):
@@ -113,17 +113,17 @@ def _without_key(log: "EvalLog", key: str | None) -> "EvalLog":
 
 
 _one_at_a_time = threading.Lock()
-"""Inspect runs one eval in a process, and raises where a second begins."""
+"""Inspect allows one concurrent eval per process."""
 
 
 @contextmanager
-def _left_as_it_was() -> Iterator[None]:
-    """Inspect makes the process its own: log handlers, the hook for exceptions, a console that says nothing."""
+def _restored() -> Iterator[None]:
+    """Restores what Inspect changes in the process: log handlers, the exception hook, the console."""
     import rich
 
     root, console = logging.getLogger(), rich.get_console()
     handlers, level, hook, quiet = root.handlers[:], root.level, sys.excepthook, console.quiet
-    console.quiet = True  # Inspect sees to it itself, but only the first time in a process
+    console.quiet = True  # Inspect does this only for its first eval in a process
     try:
         yield
     finally:

@@ -1,12 +1,11 @@
-"""Our evaluation's episodes as a task of Inspect AI, so that any model Inspect can reach is examined on them.
+"""An Inspect AI task that plays our evaluation's episodes with any model that Inspect supports.
 
-In: an environment pool, rows with seed and question. Out: an Inspect task, whose samples keep the episodes' records.
-Why: Inspect speaks every provider's API, and its log is what others read and check. The questions, the tools, what a
-message does and what counts as valid are ours: a sample plays one `Episode`. Inspect is an extra and imported late.
-One difference remains: Inspect's clients repair arguments that are no JSON object (`five`), and what they repaired can
-be valid here, while our own evaluation calls it malformed.
-Two loops meet: models are asked on Inspect's, sessions live on that of `waiting`. A sample awaits what it needs done on
-the other one, so as many are played at once as there are sessions, and neither loop is ever blocked.
+In: an environment pool, rows with seed and question. Out: an Inspect task whose samples store the episodes' records.
+Why: Inspect supports the APIs of all providers, and its logs are a standard format. Each sample plays one `Episode`, so
+questions, tools and validity are the same as in our evaluation. One difference remains: Inspect's clients repair
+arguments that are not a JSON object (`five`), which our evaluation counts as malformed.
+Inspect is an optional dependency and imported lazily. Models are called on Inspect's event loop, sessions on that of
+`waiting`; samples await calls on the other loop, so neither loop is blocked.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from apprentice.envs.wire.waiting import start
 from apprentice.tasks.episodes.episode import Message, prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.players.lender import EnvironmentQueue, EpisodeSlot
+from apprentice.tasks.players.environment_queue import EnvironmentQueue, EpisodeSlot
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.errors import Stop
 
@@ -37,11 +36,11 @@ T = TypeVar("T")
 RATES = ("format_compliance", "accuracy", "mean_score")
 """The scores in the log, named as in `Evaluation`; each has the metrics mean and stderr."""
 RECORD = "examined"
-"""Where a sample's store keeps the episode's record."""
+"""The key of the episode's record in a sample's store."""
 PATIENCE = 120
-"""Seconds over which a request that fails is sent again. Inspect's default is for ever."""
+"""Seconds for which a failing request is retried; Inspect's default has no limit."""
 LONGEST_REQUEST = 60
-"""Seconds for one request."""
+"""Timeout of one request, in seconds."""
 
 
 def episodes_task(
@@ -56,10 +55,10 @@ def episodes_task(
     """The questions of `rows` (seed and question), each played `samples` times. Raises Stop.
 
     Args:
-        pool: Environments of this kind. As many episodes run at once as it has; it stays open while the task runs.
-        temperature: None leaves it to the provider.
-        serves_student: A student of ours behind an OpenAI-compatible server: it is sent the tools and the template
-            arguments of its training, as `Teacher` sends them. Inspect's own form of a tool is another prompt.
+        pool: Sets the number of concurrent episodes; must stay open while the task runs.
+        temperature: None for the provider's default.
+        serves_student: The endpoint serves a student trained here: send the tools and template arguments of its
+            training, because Inspect's own format of tools gives another prompt.
     """
     require_inspect()
     from inspect_ai import Epochs, Task
@@ -68,7 +67,7 @@ def episodes_task(
 
     shown = pool.environments[0]
     if shown._parts() != [shown]:
-        raise Stop("Inspect knows one set of tools a task, and this is a mixture.", "Name one of its environments.")
+        raise Stop("An Inspect task has one set of tools, and this is a mixture.", "Choose one of its environments.")
     tools = tool_schemas(shown)
     dataset = [
         Sample(id=row["seed"], input=_as_inspects(prompt(shown, row["question"])), metadata={"place": place, **row})
@@ -83,7 +82,7 @@ def episodes_task(
         config=GenerateConfig(
             max_tokens=max_new_tokens,
             temperature=temperature,
-            max_connections=len(pool.sessions),  # and so many samples at once
+            max_connections=len(pool.sessions),  # also limits concurrent samples
             timeout=PATIENCE,
             attempt_timeout=LONGEST_REQUEST,
             parallel_tool_calls=None if serves_student else False,
@@ -99,11 +98,11 @@ def episodes_task(
 
 
 async def _there(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Awaits on Inspect's loop what runs on that of `waiting`."""
+    """Awaits, on Inspect's event loop, a coroutine that runs on that of `waiting`."""
     return await asyncio.wrap_future(start(coroutine))
 
 
-def _solver(lender: EnvironmentQueue, tools: "list[ToolInfo]", samples: int) -> "Solver":
+def _solver(environments: EnvironmentQueue, tools: "list[ToolInfo]", samples: int) -> "Solver":
     from inspect_ai.model import get_model
     from inspect_ai.solver import Generate, TaskState, solver
 
@@ -111,26 +110,26 @@ def _solver(lender: EnvironmentQueue, tools: "list[ToolInfo]", samples: int) -> 
     def play() -> "Solver":
         async def solve(state: TaskState, generate: Generate) -> TaskState:
             asked, sample = state.metadata, state.epoch - 1
-            seat = EpisodeSlot(lender)
+            slot = EpisodeSlot(environments)
             try:
-                episode = await _there(seat.begin(asked["seed"]))
+                episode = await _there(slot.begin(asked["seed"]))
                 if episode.question != asked["question"]:
-                    raise RuntimeError(f"under seed {asked['seed']} the server asks another question than it did")
+                    raise RuntimeError(f"the server's question for seed {asked['seed']} has changed")
                 while not episode.done:
-                    await _there(seat.do(episode.environment._wait_for_server))  # what cannot be played is not bought
+                    await _there(slot.do(episode.environment._wait_for_server))  # buy only what can be played
                     state.output = await get_model().generate(state.messages, tools=tools, tool_choice="auto")
                     if state.output.empty:
                         raise RuntimeError(f"the model gave no answer: {state.output.error}")
                     state.messages.append(state.output.message)
                     known = len(episode.messages) + 1
-                    await _there(seat.do(episode.step, _as_ours(state.output.message)))
+                    await _there(slot.do(episode.step, _as_ours(state.output.message)))
                     state.messages.extend(_as_inspects(episode.messages[known:]))
                 play = Play(asked["place"] * samples + sample, asked["seed"], asked["question"], sample)
-                record = await _there(seat.do(as_record, episode, play))
+                record = await _there(slot.do(as_record, episode, play))
                 state.store.set(RECORD, record.model_dump(mode="json"))
             finally:
-                # shielded: where Inspect cancels an episode, the seat is left all the same
-                await asyncio.shield(asyncio.wrap_future(start(seat.leave())))
+                # shielded: the slot is released even when Inspect cancels the episode
+                await asyncio.shield(asyncio.wrap_future(start(slot.leave())))
             return state
 
         return solve
@@ -145,8 +144,8 @@ def _scorer() -> "Scorer":
     @scorer(name="episode", metrics={rate: [mean(), stderr()] for rate in RATES})
     def rates() -> "Scorer":
         async def score(state: TaskState, target: Target) -> Score:
-            if RECORD not in state.store:  # one of Inspect's limits cut it short, such as --token-limit
-                raise RuntimeError("the episode did not come to its end, so it has no score")
+            if RECORD not in state.store:  # one of Inspect's limits ended it, such as --token-limit
+                raise RuntimeError("the episode did not finish, so it has no score")
             record = EvaluatedEpisode.model_validate(state.store.get(RECORD))
             values = (float(record.valid), float(record.is_right), record.score)
             return Score(value=dict(zip(RATES, values, strict=True)), explanation="; ".join(record.causes) or None)
@@ -157,7 +156,7 @@ def _scorer() -> "Scorer":
 
 
 def _tool_info(function: dict[str, Any]) -> "ToolInfo":
-    """Inspect's form of a tool. Raises Stop for a schema with more in it than Inspect's has room for."""
+    """A tool in Inspect's format. Raises Stop for a schema that Inspect cannot express."""
     from inspect_ai.tool import ToolInfo, ToolParams
     from pydantic import ValidationError
 
@@ -166,13 +165,13 @@ def _tool_info(function: dict[str, Any]) -> "ToolInfo":
     except ValidationError as error:
         raise Stop(
             f"Inspect cannot express the parameters of the tool {function['name']}: {error}",
-            "Examine this environment with --protocol parity.",
+            "Evaluate this environment with --protocol parity.",
         ) from error
     return ToolInfo(name=function["name"], description=function["description"], parameters=parameters)
 
 
-def _as_ours(said: "ChatMessageAssistant") -> Message:
-    """What the model said, in OpenAI's format. What Inspect could not read of a call's arguments stays unreadable."""
+def _as_ours(message: "ChatMessageAssistant") -> Message:
+    """An assistant message in OpenAI's format; arguments that Inspect could not parse stay invalid."""
     calls = [
         {
             "id": call.id,
@@ -182,9 +181,9 @@ def _as_ours(said: "ChatMessageAssistant") -> Message:
                 "arguments": call.parse_error or json.dumps(call.arguments, ensure_ascii=False),
             },
         }
-        for call in said.tool_calls or []
+        for call in message.tool_calls or []
     ]
-    return {"role": "assistant", "content": said.text} | ({"tool_calls": calls} if calls else {})
+    return {"role": "assistant", "content": message.text} | ({"tool_calls": calls} if calls else {})
 
 
 def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
@@ -205,13 +204,13 @@ def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
 
 
 def require_inspect() -> None:
-    """Raises Stop where Inspect is not installed."""
+    """Raises Stop when Inspect is not installed."""
     try:
         import inspect_ai  # noqa: F401
     except ModuleNotFoundError as missing:
         if missing.name != "inspect_ai":
             raise
         raise Stop(
-            "This examination is played by Inspect AI, which is not installed.",
+            "This evaluation needs Inspect AI, which is not installed.",
             "Install it: pip install 'apprentice[inspect]'",
         ) from None

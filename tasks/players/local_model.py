@@ -1,7 +1,7 @@
-"""A checkpoint that answers: batches of episodes in, one message an episode out.
+"""Generates a checkpoint's answers for batches of episodes.
 
-In: a checkpoint's folder, decoding settings, episodes. Out: messages, parsed as GRPO parses them. Sampling is seeded by
-question, sample and turn, so an answer does not depend on what else is in its batch.
+In: a checkpoint's folder, decoding settings, episodes. Out: one message per episode, parsed as in GRPO. Sampling is
+seeded by question, sample and turn, so an answer does not depend on its batch.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ class LocalModel:
     """A checkpoint that answers a batch of episodes in one generation.
 
     Args:
-        seed: Of sampled decoding.
-        trusted: Whose Python code may be run.
+        seed: Seed of sampled decoding.
+        trusted: Students whose custom code may run.
     """
 
     def __init__(self, checkpoint: Path, spec: EvaluateSpec, protocol: Parity, seed: int, trusted: Trusted = ()):
@@ -32,21 +32,21 @@ class LocalModel:
         self._tokenizer = load_tokenizer(checkpoint, trusted)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = load_model(checkpoint, trusted).to(device).eval()
-        # a cache of full length from the start: a growing one is copied at every token (a third of the time, here)
+        # a static cache: a growing one is copied at every token, which takes a third of the time here
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
         self._generation = GenerationConfig(
             max_new_tokens=protocol.tokens(spec.max_new_tokens),
-            do_sample=False,  # sampling is ours, see _Sampled
+            do_sample=False,  # _noise samples
             eos_token_id=self._tokenizer.eos_token_id,
             pad_token_id=self._tokenizer.pad_token_id,
             cache_implementation="static" if is_static else None,
-            disable_compile=True,  # it would be compiled anew for every length of prompts
+            disable_compile=True,  # it would recompile for every prompt length
         )
         self._seed = seed
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
-        """The model's next message in every episode; shape: one message an episode."""
+        """The model's next message for each episode, in order."""
         import torch
 
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
@@ -62,9 +62,9 @@ class LocalModel:
         ]
 
     def _noise(self, episodes: list[Episode]) -> Any:
-        """Samples by the Gumbel-max trick: the likeliest token after noise of the episode's own is added, which is a
-        sample at that temperature, and the same one in whatever batch, and after whatever interruption, it is played.
+        """A logits processor that samples with the Gumbel-max trick: greedy decoding over logits ÷ temperature + noise.
 
+        The noise is seeded by episode, so samples depend neither on the batch nor on interruptions.
         https://arxiv.org/abs/1411.0030
         """
         import torch

@@ -1,6 +1,6 @@
-"""Who is examined: a local model that answers a batch of episodes, or an endpoint that answers each by itself.
+"""Plays evaluation episodes with a local model, in batches, or with an endpoint, one by one.
 
-In: an environment pool, questions, a protocol. Out: each played episode as a record, as soon as it ends.
+In: an environment pool, questions, a protocol. Out: each episode as a record, as soon as it ends.
 """
 
 import json
@@ -19,7 +19,7 @@ Keep = Callable[[EvaluatedEpisode], None]
 
 
 class Play(NamedTuple):
-    """One episode that is to be played."""
+    """One episode to play."""
 
     place: int
     seed: int
@@ -28,25 +28,24 @@ class Play(NamedTuple):
 
 
 def plays_of(rows: list[dict[str, Any]], samples: int) -> list[Play]:
-    """Every question `samples` times, from rows with seed and question."""
+    """Each question `samples` times, from rows with seed and question."""
     named = ((row["seed"], row["question"], sample) for row in rows for sample in range(samples))
     return [Play(place, *each) for place, each in enumerate(named)]
 
 
-class Speaker(Protocol):
-    """Anything that says the next message in each of many episodes."""
+class Player(Protocol):
+    """Anything that answers episodes: a local model or an endpoint."""
 
     def reply(self, episodes: list[Episode]) -> list[Message]: ...
 
 
-def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
-    """Plays all, as many at a time as the server grants sessions, every turn of those generated together.
+def play_batched(pool: EnvironmentPool, plays: Sequence[Play], player: Player, protocol: Parity, keep: Keep) -> None:
+    """Plays all episodes, as many at once as the server grants sessions, and generates each turn in one batch.
 
-    An environment whose episode ended takes the next one at once, so that batches stay full where episodes end at
-    different turns; questions of like length meet in a batch, so that little is padded. What is played does not depend
-    on the batch: fewer sessions make smaller batches of the same episodes. Raises SessionLost, Stop.
+    A finished episode is replaced at once, so batches stay full; questions of similar length share a batch, which saves
+    padding. Results do not depend on the batch size. Raises SessionLost, Stop.
     """
-    ahead = sorted(plays, key=lambda play: len(play.question))  # the longest is played first: it needs most memory
+    ahead = sorted(plays, key=lambda play: len(play.question))  # plays the longest first, which needs most memory
     running: dict[int, tuple[Play, Episode]] = {}
     while ahead or running:
         idle = [place for place in range(len(pool.environments)) if place not in running]
@@ -60,7 +59,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
             episode.sample = play.sample
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
-        replies = speaker.reply(episodes)
+        replies = player.reply(episodes)
         pool.together(lambda n: episodes[n].step(replies[n]), len(episodes))  # noqa: B023
         for slot, (play, episode) in list(running.items()):
             if episode.done:
@@ -68,15 +67,15 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker,
                 del running[slot]
 
 
-def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, protocol: Parity, keep: Keep) -> None:
-    """Plays all, each episode for itself, as many at once as the pool has sessions. Raises SessionLost, Stop."""
+def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, protocol: Parity, keep: Keep) -> None:
+    """Plays all episodes independently, as many at once as the pool has sessions. Raises SessionLost, Stop."""
 
     def play_one(environment: ToolEnvironment, play: Play) -> EvaluatedEpisode:
         episode = protocol.begin(environment, play.seed)
         check_question(play, episode)
         while not episode.done:
-            episode.environment._wait_for_server()  # a turn that cannot be played is not bought
-            episode.step(speaker.reply([episode])[0])
+            episode.environment._wait_for_server()  # do not buy a turn that cannot be played
+            episode.step(player.reply([episode])[0])
         return as_record(episode, play)
 
     for _, record in pool.map(play_one, plays):
@@ -84,18 +83,18 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], speaker: Speaker, p
 
 
 def check_question(play: Play, episode: Episode) -> None:
-    """Raises Stop when the server asks something else than when the questions were written down."""
+    """Raises Stop when the server's question differs from the recorded one."""
     if episode.question != play.question:
         raise Stop(
-            f"Under seed {play.seed} the server asks another question than when the questions were written down: "
-            f"{episode.question[:80]!r}, not {play.question[:80]!r}. Its version has changed, and no model that was "
-            "examined before can be compared with one that is examined now.",
-            "Use the server's former version, or a store of its own for the new one (--set store.path=…).",
+            f"For seed {play.seed} the server asks another question than the recorded one: "
+            f"{episode.question[:80]!r}, not {play.question[:80]!r}. The server has changed, so its results cannot be "
+            "compared with earlier ones.",
+            "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
         )
 
 
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
-    """What an ended episode leaves."""
+    """The record of a finished episode."""
     assert episode.reward is not None or episode.broken
     environment = episode.environment
     return EvaluatedEpisode(
@@ -115,12 +114,12 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
 
 
 class Endpoint:
-    """An OpenAI-compatible endpoint; what it says counts as it is, an invalid call as well."""
+    """An OpenAI-compatible endpoint as a player; its answers count unchanged, invalid calls included."""
 
     def __init__(self, teacher: Teacher, spent: Spent):
         self._teacher = teacher
         self._spent = spent
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
-        """One message an episode. Raises TeacherFailed, TeacherUnavailable, Stop."""
+        """One message per episode. Raises TeacherFailed, TeacherUnavailable, Stop."""
         return [self._teacher.say(each.messages, each.tools, self._spent, "auto", each.seed) for each in episodes]

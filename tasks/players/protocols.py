@@ -1,9 +1,9 @@
-"""What a model is shown, and how its answer is read: parity with training, or the tutorial's way.
+"""Evaluation protocols, that is prompt and parser: parity with training, or the public tutorial's.
 
-In: an episode, a tokenizer, what the model wrote. Out: prompt token ids; a message that the episode hears.
-Why two: parity is what an evaluation means here. The public SFT tutorial's protocol renders no tools, leaves thinking
-on, stops at 64 tokens and reads digits with a regular expression, so it cannot see a minus sign: a perfect player
-scores 68% on its own questions. It is kept for comparison with figures that were made that way, and for nothing else.
+In: an episode, a tokenizer, a completion. Out: prompt token ids; the message for the episode.
+The public SFT tutorial's protocol renders no tools, leaves thinking on, stops at 64 tokens and reads digits with a
+regular expression that ignores minus signs, so a perfect player scores 68% on its questions. It exists only for
+comparison with the tutorial's figures.
 """
 
 import re
@@ -17,8 +17,8 @@ from apprentice.tasks.reporting.errors import Stop
 
 CANNOT_SEE = (
     "This is the tutorial's protocol, for comparison with its figures only. It shows the model no tools, reads the "
-    "answer with a regular expression that knows no minus sign, takes any last number for an answer, and counts "
-    "partial credit as accuracy. A perfect player scores 68% on the tutorial's own 50 questions (seed 999)."
+    "answer with a regular expression that ignores minus signs, accepts any last number as an answer, and counts "
+    "partial credit as accuracy. A perfect player scores 68% on the tutorial's 50 questions (seed 999)."
 )
 TUTORIAL_TOKENS = 64
 
@@ -33,14 +33,14 @@ class Parity:
         return Episode(environment, seed)
 
     def tokens(self, asked: int) -> int:
-        """New tokens that a turn may take."""
+        """Maximum new tokens of a turn."""
         return asked
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
         return prompt_ids(tokenizer, episode.messages, episode.tools)
 
     def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Episode) -> Message:
-        """The message that the model's token ids are."""
+        """Parses the model's token ids as a message."""
         return parse(tokenizer, ids, prefix, episode.tools)
 
     def accuracy(self, records: list[EvaluatedEpisode]) -> float:
@@ -48,12 +48,12 @@ class Parity:
 
 
 class Tutorial(Parity):
-    """The tutorial's evaluation as printed, with our environment's instructions for its system prompt."""
+    """The tutorial's evaluation as printed, with the environment's instructions as its system prompt."""
 
     name: Literal["parity", "tutorial"] = "tutorial"
 
     def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
-        """A new episode. Raises SessionLost; Stop for an environment whose answer is not one text."""
+        """A new episode. Raises SessionLost; Stop for an environment with other tools than `answer`."""
         return TutorialEpisode(environment, seed)
 
     def tokens(self, asked: int) -> int:
@@ -73,20 +73,20 @@ class Tutorial(Parity):
 
 
 class TutorialEpisode(Episode):
-    """One text, searched for digits; they are handed in whatever else it says."""
+    """An episode of one text; submits the digits that it finds there, whatever else the text contains."""
 
     def __init__(self, environment: ToolEnvironment, seed: int):
         super().__init__(environment, seed)
         if [tool["function"]["name"] for tool in self.tools] != ["answer"]:
             raise Stop(
-                "The tutorial's protocol knows environments with the one tool `answer`; this one has "
+                "The tutorial's protocol supports only environments with the single tool `answer`; this one has "
                 f"{', '.join(tool['function']['name'] for tool in self.tools)}.",
                 "Use --protocol parity.",
             )
         self.tools = []
 
     def step(self, message: Message) -> None:
-        """Takes the model's text. Raises SessionLost."""
+        """Submits the answer found in the model's text. Raises SessionLost."""
         message = self._taken(message)
         digits = re.search(r'"answer"\s*:\s*"?(\d+)"?', message["content"])
         numbers = re.findall(r"\b(\d+)\b", message["content"])

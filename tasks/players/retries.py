@@ -1,6 +1,6 @@
-"""Which failed requests to a teacher's endpoint are sent again, and when.
+"""The retry policy for requests to a teacher's endpoint.
 
-In: what a request ended with. Out: whether trying again may help, and the seconds until then.
+In: a request's error. Out: whether to retry, and the seconds to wait.
 """
 
 from email.utils import parsedate_to_datetime
@@ -14,18 +14,18 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.patience import stop_after_failing_for
 
 LEAST_ATTEMPTS = 3
-"""Times that a request is sent before it is given up: one that waits long for its turn is not given up at once."""
+"""Minimum attempts per request, even if waiting for a rate limit used up the patience."""
 LONGEST_WAIT = 60.0
-"""Seconds: a Retry-After beyond it is cut to it."""
+"""Maximum seconds to wait for a Retry-After header."""
 
 _backoff = tenacity.wait_random_exponential(multiplier=0.5, max=20.0)
 
 
 class Unanswered(Exception):
-    """A request that got no whole answer; it is sent again.
+    """A request without a complete answer; it is retried.
 
     Attributes:
-        was_sent: Whether the endpoint may have read it, and charged for it.
+        was_sent: Whether the endpoint may have received the request, and charged for it.
     """
 
     def __init__(self, message: str, was_sent: bool = True):
@@ -35,11 +35,11 @@ class Unanswered(Exception):
 
 
 class Redirected(Exception):
-    """The endpoint names another address; the request, and the key in it, are not sent there."""
+    """The endpoint redirects to another address. The request, which contains the key, is not sent there."""
 
 
 def retrying(patience: float) -> tenacity.AsyncRetrying:
-    """Sends a request again for `patience` seconds from its first failure on."""
+    """Retries a request for `patience` seconds after its first failure."""
 
     def wait(state: tenacity.RetryCallState) -> float:
         since = monotonic() - getattr(state, "first_failed_at", monotonic())
@@ -55,7 +55,7 @@ def retrying(patience: float) -> tenacity.AsyncRetrying:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether trying again may help: no connection, no whole answer, 408, 409, 429 or 5xx."""
+    """Whether an error may be temporary: no connection, an incomplete answer, 408, 409, 429 or 5xx."""
     import openai
 
     if isinstance(error, openai.APIStatusError):
@@ -68,7 +68,7 @@ def no_quota(error: Any) -> bool:
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
-    """Seconds until the next attempt: what Retry-After says and up to a tenth more, else exponential with jitter."""
+    """Seconds until the next attempt: Retry-After plus up to 10%, else exponential backoff with jitter."""
     assert state.outcome is not None
     headers = getattr(getattr(state.outcome.exception(), "response", None), "headers", {})
     seconds = retry_after(headers.get("retry-after"))
@@ -77,15 +77,15 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return seconds + tenacity.wait_random(0.0, max(0.1 * seconds, 0.05))(state)
 
 
-def retry_after(told: str | None) -> float | None:
-    """Seconds, 0 to LONGEST_WAIT; None where the header says nothing that can be."""
-    if not told:
+def retry_after(header: str | None) -> float | None:
+    """The seconds of a Retry-After header, 0 to LONGEST_WAIT; None without a valid one."""
+    if not header:
         return None
     try:
-        seconds = float(told)
+        seconds = float(header)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(told).timestamp() - time()
+            seconds = parsedate_to_datetime(header).timestamp() - time()
         except (ValueError, TypeError, OverflowError, IndexError):
             return None
     if not isfinite(seconds):

@@ -1,8 +1,7 @@
-"""The teacher: an OpenAI-compatible endpoint that is asked for one tool call at a time.
+"""The teacher's client: requests one tool call at a time from an OpenAI-compatible endpoint.
 
-In: a conversation and its tools. Out: an assistant message with one valid call, and what was spent.
-The key comes from the environment variable OPENAI_API_KEY or a Prefect Secret block and goes nowhere but into the
-client: what an endpoint says about an error is shown without it.
+In: a conversation and its tools. Out: an assistant message with one valid call, and its costs.
+The API key comes from an environment variable or a Prefect Secret block and is removed from error messages.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ from apprentice.tasks.settings.stages import TeacherSpec
 
 @dataclass
 class Spent:
-    """What an episode took from the teacher; answers that were asked for again are in it."""
+    """The teacher's usage in one episode, including repeated requests."""
 
     attempts: int = 0
     asked_again: list[str] = field(default_factory=list)
@@ -40,7 +39,7 @@ class Spent:
     cost_usd: float = 0.0
 
 
-# Model families and how they want to be asked; the first prefix that fits counts.
+# Model families and their request parameters; the first matching prefix counts.
 # https://platform.openai.com/docs/guides/reasoning: reasoning models take max_completion_tokens and no temperature.
 FAMILIES: list[tuple[str, str, bool]] = [
     ("gpt-5", "max_completion_tokens", False),
@@ -52,12 +51,12 @@ FAMILIES: list[tuple[str, str, bool]] = [
 
 
 class Teacher:
-    """A client of the endpoint. Many episodes use it at once, on the loop of `waiting`.
+    """A client of the endpoint. Many episodes use it concurrently, on the event loop of `waiting`.
 
     Args:
-        base_url: The endpoint; None for OpenAI's own.
-        asks: Times one turn is asked for before a malformed answer counts.
-        share: This client's part of the limits where several share them without a Prefect server.
+        base_url: The endpoint; None for OpenAI.
+        asks: Attempts at one turn before it counts as failed.
+        share: This client's share of the rate limits when several clients run without a Prefect server.
     """
 
     def __init__(self, spec: TeacherSpec, base_url: str | None, asks: int, budget: Budget, share: float = 1.0):
@@ -94,16 +93,20 @@ class Teacher:
     def say(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, seed: int | None = None
     ) -> Message:
-        """The endpoint's next message as it is, adding to `spent`. Raises TeacherFailed, TeacherUnavailable, Stop.
+        """The endpoint's next message, unchecked; adds its costs to `spent`.
 
-        `choice`: "required" for a call, "auto" where it may also speak. `seed`: the question's, for a scripted teacher.
+        Raises TeacherFailed, TeacherUnavailable, Stop.
+
+        Args:
+            choice: The request's tool_choice: "required" for a call, "auto" to allow plain text.
+            seed: The question's seed, for a scripted teacher.
         """
         message = wait_for(self._ask(messages, tools, spent, choice, seed))
         if self._wrong_usage and not self._warned:
             self._warned = True
             announce.warn(
-                f"The teacher's endpoint tells a token usage that cannot be ({self._wrong_usage}): what it tells "
-                "nothing or nonsense of is booked as the most that it can have been."
+                f"The teacher's endpoint reports an impossible token usage ({self._wrong_usage}): missing or "
+                "impossible values are charged as the maximum that they can have been."
             )
         return message
 
@@ -134,8 +137,8 @@ class Teacher:
             "messages": messages,
         }
         if self._spec.scripted_error_rate is not None:
-            body["seed"] = seed  # a script may look the answer up by it; a model would sample by it
-        if tools and self._spec.serves_student:  # the very prompt of training
+            body["seed"] = seed  # a script may look up the answer; a model would use it for sampling
+        if tools and self._spec.serves_student:  # the same prompt as in training
             body |= {"tools": tools, "tool_choice": choice, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
         elif tools:
             wire = [_on_the_wire(tool) for tool in tools]
@@ -145,18 +148,21 @@ class Teacher:
         except Redirected as redirect:
             raise Stop(
                 f"The teacher's endpoint {self._url} redirects to {redirect}; the request was not sent there.",
-                "If you trust that address, name it as teacher.base_url, and run again.",
+                "If you trust that address, set teacher.base_url to it and run again.",
             ) from None
         except (openai.APIError, Unanswered) as error:
-            raise self._explained(error) from None  # what the endpoint said may quote the key
+            raise self._explained(error) from None  # the original error may quote the key
         return answer.message()
 
     async def _send(self, body: dict[str, Any], spent: Spent) -> Completion:
-        """One request, within budget and limits. By `post`, not `chat.completions.create`: its typed parameters and
-        answers cost more than the whole request does without them, and the answer is data that is checked anyway."""
+        """Sends one request within budget and rate limits.
+
+        Uses `post` instead of `chat.completions.create`, whose typed parameters and answers take longer than the
+        request itself; the answer is validated anyway.
+        """
         import openai
 
-        sent = len(json.dumps(body))  # a token is a byte at least
+        sent = len(json.dumps(body))  # a token has at least one byte
         if self._requests:
             await self._requests.take()
         if self._tokens:
@@ -174,7 +180,7 @@ class Teacher:
                 raise
             answer = Completion.read(raw)
             charge(self._book(answer, body, sent, spent))
-            if not answer.choices and body.get("tool_choice") != "required":  # an examination must not take it for one
+            if not answer.choices and body.get("tool_choice") != "required":  # must not count as an evaluated answer
                 raise Unanswered("an answer without a choice")
         self._answered, self._answered_once = monotonic(), True
         return answer
@@ -182,7 +188,7 @@ class Teacher:
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer's JSON. Raises Unanswered, Redirected, openai.APIError."""
         try:
-            async with asyncio.timeout(self._spec.timeout):  # the client's own is for each piece of an answer
+            async with asyncio.timeout(self._spec.timeout):  # the client's timeout is per chunk
                 raw = await self._client.post("/chat/completions", body=body, cast_to=object)
         except TimeoutError:
             raise Unanswered(f"no whole answer in {self._spec.timeout:g} s") from None
@@ -194,7 +200,7 @@ class Teacher:
         return raw
 
     def _book(self, answer: Completion, body: dict[str, Any], sent: int, spent: Spent) -> float:
-        """Adds what the answer took to `spent`; returns its cost in USD."""
+        """Adds the answer's usage to `spent`; returns its cost in USD."""
         message = answer.message()
         calls = [call["function"] for call in message.get("tool_calls", [])]
         read = len(message["content"].encode()) + sum(len(each["name"] + each["arguments"]) for each in calls)
@@ -215,7 +221,7 @@ class Teacher:
         return cost
 
     def _explained(self, error: Any) -> Exception:
-        """What an error that did not pass means: for this episode, or for the whole collection."""
+        """The exception for an error that persists: for this episode only, or a Stop for the whole collection."""
         import openai
 
         endpoint = f"The teacher's endpoint {self._url}"
@@ -226,7 +232,7 @@ class Teacher:
                 "Check OPENAI_API_KEY (or teacher.key_block), teacher.model and teacher.base_url, and run again.",
             )
         if no_quota(error):
-            return Stop(f"{endpoint} says that the account has no quota left.", "Top it up and run again.")
+            return Stop(f"{endpoint} reports that the account has no quota left.", "Add credit and run again.")
         if not may_pass(error):
             if self._answered_once:
                 return TeacherFailed(f"{type(error).__name__}: {said}")
@@ -237,8 +243,8 @@ class Teacher:
         if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
             return Stop(
                 f"{endpoint} has given no answer for {self._spec.patience:g} s ({cause}).",
-                "Check that teacher.base_url is that of an OpenAI-compatible API, such as https://host/v1; if it is, "
-                "run again when it works: finished episodes are kept.",
+                "Check that teacher.base_url is an OpenAI-compatible API, such as https://host/v1, then run again: "
+                "finished episodes are kept.",
             )
         return Stop(
             f"{endpoint} has not answered for {self._spec.patience:g} s ({cause}).",
@@ -246,15 +252,15 @@ class Teacher:
         )
 
     def _said(self, error: Any) -> str:
-        """What the endpoint said, in a line, without the key."""
+        """The endpoint's error message on one line, without the key."""
         body = getattr(error, "body", None)
-        told = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body
-        whole = f"{error.message}: {told}" if told and str(told) not in str(error.message) else str(error.message)
+        detail = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body
+        whole = f"{error.message}: {detail}" if detail and str(detail) not in str(error.message) else str(error.message)
         return one_line(whole.replace(self._key, "***"))[:300]
 
 
 def read_key(spec: TeacherSpec) -> str:
-    """The endpoint's key. Raises Stop when there is none."""
+    """The endpoint's API key. Raises Stop when there is none."""
     if spec.key_block is not None:
         from prefect.blocks.system import Secret
 
@@ -263,17 +269,17 @@ def read_key(spec: TeacherSpec) -> str:
         except ValueError:
             raise Stop(
                 f"There is no Prefect Secret block named {spec.key_block}.",
-                "Create it in Prefect's interface, or leave teacher.key_block out and set OPENAI_API_KEY.",
+                "Create it in Prefect's interface, or remove teacher.key_block and set OPENAI_API_KEY.",
             ) from None
     key = os.environ.get(spec.key_variable)
     if not key:
         raise Stop(
             f"The endpoint needs a key and {spec.key_variable} is not set.",
-            "Set it in the environment (any text for an endpoint that asks for none) and run again.",
+            "Set it in the environment (any text for an endpoint without keys) and run again.",
         )
     return key
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:
-    """OpenAI's function schema has no `return`; the student's prompt has."""
+    """The tool without `return`, which the student's prompt has and OpenAI's function schema does not."""
     return {**tool, "function": {name: part for name, part in tool["function"].items() if name != "return"}}

@@ -64,7 +64,7 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
             self.seen |= new
             for signal in new.values():
                 if state.is_world_process_zero:
-                    announce.warn(signal.told())
+                    announce.warn(signal.message())
                 if signal.stopped:
                     _stop(args, control, spoilt)
 

@@ -71,6 +71,7 @@ def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: Environm
     assert "grants no session: all are in use" in said[0]
 
 
+@pytest.mark.long
 def test_a_server_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_is_lost(chain_sum: EnvironmentSpec):
     server = RestartableServer()
     server.kill()

@@ -209,6 +209,7 @@ def test_a_dataset_that_refuses_its_configuration_is_told_when_the_recipe_is_rea
         load_recipe(TOY, ["environment.settings.config={min_word_len: 9, max_word_len: 3}"])
 
 
+@pytest.mark.long
 def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpoint: Endpoint, tmp_path: Path):
     with local_server("tests.odd_server", "forgetful") as url:
         given = {

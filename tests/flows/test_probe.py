@@ -38,7 +38,7 @@ from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
-from tests.flows.test_retrain import TOY
+from tests.flows.commands import TOY
 
 PROBED = 32
 

@@ -22,7 +22,7 @@ from apprentice.tasks.questions import questions
 from apprentice.tasks.release import weights_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
-from tests.flows.test_retrain import BIN, TOY, run_command
+from tests.flows.commands import BIN, TOY, run_command
 
 SMALL = ["windows.collect.size=8", "windows.grpo.size=8", "windows.evaluate.size=8", "evaluate.questions=4"]
 
@@ -134,6 +134,7 @@ def test_a_file_that_was_changed_and_published_again_is_named(made: Made):
     assert outcome.digest != outcome.digest_again
 
 
+@pytest.mark.long
 def test_the_command_ends_with_3_where_the_result_is_another_one(made: Made, tmp_path: Path):
     made.change(made.kept, {"kept.jsonl": "{}\n"})
     at = ["--store", str(made.root), "--json"]

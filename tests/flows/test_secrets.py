@@ -11,9 +11,10 @@ from apprentice.flows.compare import check_addresses
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
-from tests.flows.test_retrain import command, environment
+from tests.flows.commands import command, environment
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("turns", "words"),
     [

@@ -271,7 +271,7 @@ def endless() -> Iterator[bytes]:
         pytest.param(lambda: http(b'{"choices": ['), "no JSON", id="half an answer"),
         pytest.param(lambda: http(b"\xff\xfe\x00\x80"), "no JSON", id="bytes that are no text"),
         pytest.param(lambda: http(b'{"usage": ' + b"9" * 5000 + b"}"), "no JSON", id="a number of 5,000 digits"),
-        pytest.param(lambda: http(BOMB, Content_Encoding="gzip"), "compressed (gzip)", id="a gzip bomb"),
+        pytest.param(lambda: http(BOMB, Content_Encoding="gzip"), "compressed answer (gzip)", id="a gzip bomb"),
         pytest.param(lambda: http(b"1" * 2**21), "more than 1,051,776 bytes", id="an answer of 2 MB"),
         pytest.param(lambda: endless(), "more than 1,051,776 bytes", id="an endless answer"),
         pytest.param(lambda: b"", "connection failed", id="a connection that is cut"),

@@ -266,6 +266,7 @@ def of_project(work: RunContext, project: str) -> RunContext:
     return RunContext(LocalStore(work.store.root, project), work.servers)
 
 
+@pytest.mark.long
 def test_shards_on_threads_or_processes_make_the_dataset_of_one(
     scripted_bench: StageContext, chain_sum, prefect_server
 ):

@@ -160,5 +160,5 @@ def test_a_server_that_asks_something_else_under_a_seed_judges_nobody(
     with EnvironmentPool(chain_sum, server, 2) as pool:
         plays = [Play(0, 5, question(chain_sum, 5), 0), Play(1, 6, "An older version's text?", 0)]
         for play in (play_batched, play_alone):
-            with pytest.raises(Stop, match="Under seed 6 the server asks another question"):
+            with pytest.raises(Stop, match="For seed 6 the server asks another question"):
                 play(pool, plays, Scripted(perfect(chain_sum)), PROTOCOLS["parity"], print)

@@ -60,6 +60,7 @@ def dashboard(trained: Path, port: int, request: pytest.FixtureRequest) -> Itera
         pass  # nobody listens there any more
 
 
+@pytest.mark.long
 def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subprocess.Popen[str]", port: int):
     url = f"http://127.0.0.1:{port}"
     until_served(dashboard, f"{url}/?project=toy")

@@ -29,7 +29,7 @@ from apprentice.flows.cli.environments.play import play
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime.environment_check import Needs
 from apprentice.tasks.reporting.errors import Stop
-from tests.flows.test_retrain import hears_ctrl_c
+from tests.flows.commands import hears_ctrl_c
 
 RECIPES = Path(__file__).parents[3] / "deployments" / "recipes"
 TOY = RECIPES / "toy.yaml"
@@ -104,6 +104,7 @@ def test_an_unknown_environment_is_told_with_the_nearest_name(command: list[str]
     assert "unknown environment 'eco'; did you mean 'echo'?" in said.text
 
 
+@pytest.mark.long
 def test_an_environment_is_served_until_ctrl_c():
     with subprocess.Popen(
         [*COMMAND, "serve", "echo", "--port", "0", "--max-sessions", "3"],
@@ -225,6 +226,7 @@ def test_a_recipe_for_a_model_of_the_hub_is_checked_without_its_revision(echo: s
     assert "will not do for reasoning_gym chain_sum" in said.text
 
 
+@pytest.mark.long
 def test_a_person_plays_a_seeded_episode():
     said = env("play", "echo", "--seed", "3", "--set", "words=2", typed=f"{text_of(3, 2)}\n")
     assert said.code == 0
@@ -268,6 +270,7 @@ def test_what_is_wrong_is_told_before_anything_is_started(given: list[str], says
     assert says in said.text
 
 
+@pytest.mark.long
 def test_ctrl_d_leaves_and_stops_the_server():
     said = env("play", "echo", "--seed", "1", typed="")
     assert said.code == 0
@@ -286,6 +289,7 @@ def pressed(playing: "subprocess.Popen[bytes]") -> int:
     raise AssertionError("it does not hear Ctrl-C")
 
 
+@pytest.mark.long
 def test_ctrl_c_at_a_terminal_leaves_and_stops_the_server():
     terminal, its_end = pty.openpty()
     with subprocess.Popen(
@@ -407,6 +411,7 @@ def test_a_server_that_refuses_or_goes_away_is_told():
             played("7", environment=broken)
 
 
+@pytest.mark.long
 def test_a_mixture_is_played_in_the_environment_that_the_seed_belongs_to():
     said = env("play", "multi", "--seed", "3", typed="htob\n")  # of multi-laptop.yaml
     assert "Spell this word backward" in said.text

@@ -64,6 +64,6 @@ def test_an_evaluation_counts_what_broke():
 def test_more_than_may_fail_stop_the_stage(broken: int, of: int):
     check_broken(5, 100, 0.05, "why")
     check_broken(1, 2, 0.05, "why")
-    with pytest.raises(Stop, match=f"broke on {broken} of {of} episodes.*why") as stop:
+    with pytest.raises(Stop, match=f"failed on {broken} of {of} episodes.*why") as stop:
         check_broken(broken, of, 0.05, "why")
     assert_clear(stop.value)

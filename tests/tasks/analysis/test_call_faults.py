@@ -21,7 +21,7 @@ def written(call: str) -> list[dict[str, Any]]:
         ('{"name": "answer", "arguments": {"answer": 42,}}</tool_call>', "character"),
         ('{"name": "answer"', "breaks off before </tool_call>"),
         ('{"name": "answer", "arguments": </tool_call>', "at its end"),
-        ('{"answer": "42"}</tool_call>', "no object with name and arguments"),
+        ('{"answer": "42"}</tool_call>', "not an object with name and arguments"),
         ("[" * 100_000 + "</tool_call>", "nested too deeply"),
     ],
 )

@@ -225,7 +225,7 @@ def test_an_environment_that_is_lost_in_an_episode_is_no_score_of_zero(
 
     with (
         GuessingPool(chain_sum, server, 2) as pool,
-        pytest.raises(Stop, match=r"mockllm/model did not come to its end: SessionLost\('gone'\)"),
+        pytest.raises(Stop, match=r"mockllm/model did not finish: SessionLost\('gone'\)"),
     ):
         run_inspect(
             episodes_task(pool, chain_sum, GUESSES, 64, 0.0), "mockllm/model", tmp_path, model_args=mock(losing)
@@ -239,7 +239,7 @@ def test_a_question_that_is_not_the_one_written_down_stops_the_examination(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
     task = episodes_task(pool, chain_sum, [{"seed": 3, "question": "What is 1 + 1?"}], 64, 0.0)
-    with pytest.raises(Stop, match="under seed 3 the server asks another question"):
+    with pytest.raises(Stop, match="question for seed 3 has changed"):
         run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
 
 
@@ -316,7 +316,7 @@ def test_an_endpoint_that_refuses_stops_the_examination_and_its_key_is_neither_s
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
     task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
-    with pytest.raises(Stop, match=r"openai-api/student/toy did not come to its end: .*401") as stopped:
+    with pytest.raises(Stop, match=r"openai-api/student/toy did not finish: .*401") as stopped:
         run_inspect(task, MODEL, tmp_path / "logs", base_url=Endpoint(401).url)
     assert KEY not in str(stopped.value)
     (log,) = (tmp_path / "logs").iterdir()

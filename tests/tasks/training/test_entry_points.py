@@ -150,7 +150,7 @@ def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
         rollouts.begin([{"seed": 3, "question": "Another one?"}])
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
         rollouts.step({0: {"role": "assistant", "content": "", "tool_calls": [call]}})
-        with pytest.raises(Stop, match="Under seed 3 the server asks another question"):
+        with pytest.raises(Stop, match="For seed 3 the server asks another question"):
             rollouts.wait()
 
 
