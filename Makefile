@@ -3,16 +3,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
 	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
 
 test: .venv/dev  ## the tests, all but the long ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10
+	$(PYTEST) -m "not long"
+
+test-all: test  ## the long ones, too: whole commands, browsers, several training processes
+	$(PYTEST) -m long
 
 lint: .venv/dev build/types/apprentice
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
-from apprentice.tasks.artifacts.lineage import Lineage, Node
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import ArtifactRecord, code_version
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.reporting.errors import Stop
@@ -48,14 +48,14 @@ def stage_of(node: Node) -> Stage[..., Any]:
     return stage
 
 
-def arguments_of(stage: Stage[..., Any], lineage: Lineage, node: Node) -> dict[str, Any]:
+def arguments_of(stage: Stage[..., Any], node: Node) -> dict[str, Any]:
     """The stage's arguments by name: settings parsed by the body's type hints, artifacts as references. Operational
     settings, which no record contains, have their defaults. Raises Stop when the arguments do not fit this code."""
     record = record_of(node)
     settings = record.made_by["settings"]
     hints = get_type_hints(stage.body)
     arguments: dict[str, Any] = {}
-    inputs = {name: lineage.nodes[parent.revision] for name, parent in node.inputs.items()}
+    inputs = node.inputs
     parameters = list(inspect.signature(stage.body).parameters.values())[1:]
     for parameter in parameters:
         name = parameter.name

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
 PAGE = (ROOT / "envs" / "README.md").read_text()

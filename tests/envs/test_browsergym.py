@@ -19,6 +19,8 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
 
+pytestmark = pytest.mark.long
+
 SMALL = {"fields": 1, "choices": 0, "buttons": 2, "texts": "words"}
 FORM = {"seed": 1, "task_name": "form"} | SMALL
 

@@ -183,6 +183,7 @@ def question_of(task: EnvironmentSpec) -> dict[str, Any]:
     return sent[0]
 
 
+@pytest.mark.long
 def test_openenv_publishes_it_and_the_space_serves_alone_as_openenv_demands(
     name: str, folder: Path, hub: LocalHub, tmp_path: Path
 ):

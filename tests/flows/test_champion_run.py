@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.test_retrain import BIN, TOY, Ran, apprentice, run_command
+from tests.flows.commands import BIN, TOY, Ran, apprentice, run_command
+
+pytestmark = pytest.mark.long
 
 LEARNS = ("sft.learning_rate=1.0e-2", "gate.metric=mean_score")
 SETTINGS = [part for each in LEARNS for part in ("--set", each)]

@@ -13,6 +13,8 @@ from apprentice.flows.cli.interruption import interrupt_again
 from tests.flows.interrupted import COMMAND, SOON, environment, run_and_interrupt, signal_all
 from tests.terminal import Terminal
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

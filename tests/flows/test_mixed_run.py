@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
-from tests.flows.test_retrain import TOY, command, run_command
+from tests.flows.commands import TOY, command, run_command
+
+pytestmark = pytest.mark.long
 
 PARTS = {
     "say": {"name": "echo", "settings": {"words": 1}},

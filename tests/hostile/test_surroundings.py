@@ -12,6 +12,8 @@ import pytest
 
 from tests.hostile.endings import assert_clear_exit
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent.parent
 APPRENTICE = str(Path(sys.executable).with_name("apprentice"))
 TOY = str(ROOT / "deployments/recipes/toy.yaml")

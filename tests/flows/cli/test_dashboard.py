@@ -53,13 +53,14 @@ def dashboard(trained: Path, port: int, request: pytest.FixtureRequest) -> Itera
     process.send_signal(request.param)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "The dashboard is closed." in out
+    assert "The dashboard has stopped." in out
     assert "token" not in out, "whoever has the write token can change the curves"
     assert f"The dashboard is at http://127.0.0.1:{port}/?project=toy" in out
     with socket.create_server(("127.0.0.1", port)):
         pass  # nobody listens there any more
 
 
+@pytest.mark.long
 def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subprocess.Popen[str]", port: int):
     url = f"http://127.0.0.1:{port}"
     until_served(dashboard, f"{url}/?project=toy")

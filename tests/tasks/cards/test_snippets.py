@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.hub import HubStore
@@ -37,6 +39,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_what_a_plain_folder_s_cards_say_to_run_runs(tmp_path: Path, chain_sum: EnvironmentSpec):
     family = Family(LocalStore(tmp_path / "store", "toy"), tmp_path, chain_sum)
     artifacts = [family.rollouts, family.evaluations["grpo"], family.verdict, family.release]
@@ -48,6 +51,7 @@ def test_what_a_plain_folder_s_cards_say_to_run_runs(tmp_path: Path, chain_sum: 
     assert model[1] == trained_prompt(family)
 
 
+@pytest.mark.long
 def test_what_the_hub_s_cards_say_to_run_runs(hub: LocalHub, tmp_path: Path, chain_sum: EnvironmentSpec):
     family = Family(HubStore(tmp_path / "store", "toy", "team"), tmp_path, chain_sum)
     artifacts = [family.kept, family.questions, family.lengths, family.grpo]

@@ -39,6 +39,8 @@ from tests.tasks.bodies import (
     together,
 )
 
+pytestmark = pytest.mark.long
+
 TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constant", "warmup_steps": 0}
 
 

@@ -24,6 +24,7 @@ assert hub  # a fixture
 SPACE = TrackioSpec(space_id="tester/curves")
 
 
+@pytest.mark.long
 def test_a_training_whose_space_is_out_of_reach_goes_on_and_keeps_its_curves_in_the_store(tmp_path: Path):
     away = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "write", "HF_HUB_OFFLINE": "0", "DO_NOT_TRACK": "1"}
     done = subprocess.run(

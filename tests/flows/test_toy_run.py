@@ -1,0 +1,107 @@
+"""What a run of the toy recipe leaves: its report, its page, its artifacts. Real servers, client and trainers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.settings.stages import Window
+from tests.browser import Look, browser
+from tests.flows.commands import Ran, lines, read
+
+assert browser  # a fixture
+
+
+def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
+    report = toy_run.report
+    assert list(report["models"]) == ["base", "sft", "grpo"]
+    for model in report["models"].values():
+        assert model["n"] == 40
+        assert set(model) >= {"format_compliance", "accuracy", "mean_score", "ci"}
+        assert all(model["ci"][rate][0] <= model[rate] <= model["ci"][rate][1] for rate in model["ci"])
+    assert [(each["from"], each["to"]) for each in report["comparisons"]] == [
+        ("base", "sft"),
+        ("sft", "grpo"),
+    ]
+    assert set(report["comparisons"][0]) >= {"delta_accuracy", "ci", "p_value"}
+    assert [(rung["n"], rung["accuracy"] <= 1.0) for rung in report["probe"]["rungs"]] == [(16, True)]
+    assert report["probe"]["says"].startswith("**The task is ")
+    assert set(report["grpo"]) >= {"reward_initial", "reward_final", "delta", "diagnosis"}
+    assert report["collect"]["episodes"] == 60 == report["collect"]["kept"] + sum(report["collect"]["causes"].values())
+    assert report["collect"]["causes"]["wrong answer"] > 0
+    assert set(report["lengths"]) >= {"p50", "p95", "p99", "longest", "max_length", "truncated"}
+    assert set(report["seeds"]) == {"collect", "grpo", "evaluate"}
+    assert report["versions"]["trl"]
+    assert {stage["state"] for stage in report["stages"]} == {"ran"}
+    text = (toy_run.folder / "report.md").read_text()
+    assert all(
+        (toy_run.folder / name).stat().st_size > 1000
+        for name in ("grpo-curves.png", "sft-curves.png", "lengths-histogram.png")
+    )
+    assert "## What was learned" in text
+    assert "**Seed " in text
+    assert [each["guard"] for each in report["guards"]] == ["longer-words"]
+    assert report["contamination"]["clean"]
+    assert report["contamination"]["learned_from"] == {"sft": report["collect"]["kept"], "grpo": 8}
+    assert not report["is_champion"]
+    assert {rule["rule"]: rule["holds"] for rule in report["gate"]["rules"]}["accuracy better"] is False
+    assert len(report["failures"]) == 10
+    assert {row["trait"] for row in report["slices"]} == {"word_len"}
+    assert set(report["side_by_side"][0]["models"]) == {"base", "sft", "grpo"}
+    assert report["teacher"]["compared"]["same text, right"] == report["collect"]["kept"]
+    made = {row["stage"] for row in report["lineage"]}
+    assert made >= {
+        "questions",
+        "collect",
+        "filter_rollouts",
+        "student",
+        "sft",
+        "grpo",
+        "evaluate",
+        "verdict",
+        "release",
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_report_is_one_page_that_a_browser_shows_whole(toy_run: Ran, browser: Any, width: int):
+    look = Look(browser, toy_run.folder / "report.html", width)
+    assert (look.overflow, look.cut, look.asked, look.errors) == (0, [], [], [])
+    assert (look.images, look.broken) == (3, 0)
+
+
+def test_every_episode_records_what_was_sent_and_what_it_cost(toy_run: Ran, toy_home: Path):
+    rollouts = next((toy_home / "artifacts/datasets/local/toy-rollouts/snapshots").glob("*/rollouts.jsonl"))
+    episodes = [json.loads(line) for line in rollouts.read_text().splitlines()]
+    assert [episode["seed"] for episode in episodes] == list(range(60))
+    for episode in episodes:
+        assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
+        assert episode["environment"] == "reasoning_gym 2"
+        assert json.loads(episode["tools"])[0]["function"]["name"] == "answer"
+        assert episode["attempts"] == 1
+        assert episode["prompt_tokens"] > 0
+        assert episode["failed_at"] == ""
+
+
+def test_no_held_out_question_was_learned_from(toy_run: Ran, toy_home: Path):
+    store = toy_home / "artifacts/datasets/local"
+    grpos = Window(**toy_run.report["seeds"]["grpo"]).seeds()
+    episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
+    examined = {episode["question"] for episode in episodes if episode["seed"] not in grpos}  # the probe's are GRPO's
+    kept = {json.loads(line)["messages"][1]["content"] for line in read(store / "toy-kept-rollouts", "kept.jsonl")}
+    assert len(examined) == 40 + 20  # the guard rail's are among them
+    assert not kept & examined
+
+
+def test_datasets_loads_what_was_published(toy_run: Ran, toy_home: Path):
+    from datasets import load_dataset
+
+    snapshots = (toy_home / "artifacts/datasets/local/toy-questions/snapshots").iterdir()
+    snapshot = max(snapshots, key=lambda each: lines(each / "questions.jsonl"))  # not the guard rail's or the probe's
+    assert load_dataset(str(snapshot), "questions", split="train", cache_dir=str(toy_home / "hf")).num_rows == 180
+
+
+def test_trackios_metrics_lie_in_the_store(toy_run: Ran, toy_home: Path):
+    assert list((toy_home / "artifacts/trackio").glob("toy*"))
