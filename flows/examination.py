@@ -6,6 +6,7 @@ In: models. Out: their evaluations and the outcome for the challenger. Earlier e
 from typing import NamedTuple
 
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.judgements import decided_by, read_decision
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.types import (
@@ -13,6 +14,8 @@ from apprentice.tasks.artifacts.types import (
     Checkpoint,
     Evaluation,
     GrpoCheckpoint,
+    KeptRollouts,
+    LengthStats,
     Questions,
     Release,
     Verdict,
@@ -22,6 +25,7 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.gate import gate
 from apprentice.tasks.questions import exam
 from apprentice.tasks.release import release, weights_of
+from apprentice.tasks.sft import sft
 
 
 class Outcome(NamedTuple):
@@ -33,12 +37,24 @@ class Outcome(NamedTuple):
     """Whether the decision used the recipe's current rules."""
 
 
+def control(
+    run: RunContext, recipe: Recipe, base: BaseStudent, kept: KeptRollouts, lengths: LengthStats
+) -> dict[str, Checkpoint]:
+    """Train SFT to its best on the same rollouts, the model that GRPO must beat; empty if the recipe wants none."""
+    spec = recipe.sft.to_its_best()
+    if spec is None:
+        return {}
+    return {"control": sft.titled(LABELS["control"])(run, spec, base, kept, lengths, recipe.seed)}
+
+
 def held_out(
     run: RunContext, recipe: Recipe, questions: Questions, models: dict[str, Checkpoint]
 ) -> dict[str, Evaluation]:
     """Evaluate every model on the held-out questions; return the evaluations by model name."""
     return {
-        name: evaluate(run, recipe.evaluate, model, recipe.environment, questions, recipe.seed)
+        name: evaluate.titled(f"Evaluation of {name} in {{environment}}")(
+            run, recipe.evaluate, model, recipe.environment, questions, recipe.seed
+        )
         for name, model in models.items()
     }
 

@@ -13,11 +13,13 @@ from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.report_page import as_html_page, as_markdown_page
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
+    Checkpoint,
     Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
@@ -32,6 +34,7 @@ from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio
 from apprentice.tasks.training.completions import last_groups, read_completions
+from apprentice.tasks.training.trainer import read_log
 
 
 class Artifacts(NamedTuple):
@@ -43,6 +46,7 @@ class Artifacts(NamedTuple):
     base: BaseStudent
     length_stats: LengthStats
     sft_model: SftCheckpoint
+    controls: dict[str, Checkpoint]
     probed: Probed
     trained: GrpoCheckpoint
     examined: dict[str, Evaluation]
@@ -53,7 +57,13 @@ class Artifacts(NamedTuple):
     def artifacts(self) -> list[Artifact]:
         single = [self.asked, self.rollouts, self.kept, self.base, self.length_stats, self.sft_model, self.trained]
         probed = [each for each in self.probed.artifacts() if each != self.asked]
-        return [*single, *probed, *self.examined.values(), *self.guards.values(), self.results, self.outcome.release]
+        evaluated = [*self.examined.values(), *self.guards.values()]
+        return [*single, *self.controls.values(), *probed, *evaluated, self.results, self.outcome.release]
+
+    def trainings(self) -> dict[str, Checkpoint]:
+        """The trained models by the title of their stage."""
+        controls = {LABELS[name]: model for name, model in self.controls.items()}
+        return {"SFT": self.sft_model, **controls, "GRPO": self.trained}
 
 
 def link_up(recipe: Recipe) -> None:
@@ -96,10 +106,8 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
             "cost_usd": artifacts.rollouts.cost_usd if recipe.teacher.prices else None,
         },
         "probe": artifacts.probed.as_json(),
-        "signals": {
-            "SFT": as_lines(read_signals(fetch(artifacts.sft_model))),
-            "GRPO": as_lines(read_signals(fetch(artifacts.trained))),
-        },
+        "effort": _effort(recipe, work, read_log(fetch(artifacts.trained))),
+        "signals": {title: as_lines(read_signals(fetch(each))) for title, each in artifacts.trainings().items()},
         "completions": last_groups(read_completions(fetch(artifacts.trained))),
         "lengths": artifacts.length_stats.model_dump(exclude=set(Artifact.model_fields)),
         "stages": [run._asdict() for run in work.log],
@@ -112,17 +120,28 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     pictures = {}
     shown: list[tuple[str, Artifact, str]] = [
-        ("GRPO", artifacts.trained, "curves"),
-        ("SFT", artifacts.sft_model, "curves"),
+        *((title, model, "curves") for title, model in artifacts.trainings().items()),
         ("lengths", artifacts.length_stats, "histogram"),
     ]
     for title, artifact, name in shown:
-        pictures[title] = folder / f"{title.lower()}-{name}.png"
+        pictures[title] = folder / f"{title.lower().replace(' ', '-')}-{name}.png"
         shutil.copyfile(fetch(artifact) / f"{name}.png", pictures[title])
     text = as_markdown_page(report, (fetch(artifacts.kept) / "samples.md").read_text(), pictures)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_html_page(text, folder.name))
     announce.markdown("report", text, f"Report of {folder.name}")
+
+
+def _effort(recipe: Recipe, work: RunContext, log: list[dict[str, Any]]) -> dict[str, Any]:
+    """Seconds of each training that this run made, and the rollouts of GRPO with their tokens."""
+    rollouts, spec = recipe.grpo.rollouts_a_step, recipe.grpo
+    lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
+    trained = [each for each in work.log if each.name in ("sft", "grpo") and each.state == "ran"]
+    return {
+        "seconds": {each.title: each.seconds for each in trained},
+        "rollouts": rollouts * max((each["step"] for each in log), default=0),
+        "tokens": round(sum(lengths) * spec.logging_steps * rollouts),
+    }
 
 
 def _made_from(snapshot: Path, artifact: Artifact) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.examination import guard_rails, held_out, promotion
+from apprentice.flows.examination import control, guard_rails, held_out, promotion
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
@@ -86,17 +86,17 @@ def retrain(
         base = student(run, recipe.student, task, question_set, seed)
         length_stats = lengths(run, recipe.lengths, kept, base)
         sft_model = sft(run, recipe.sft, base, kept, length_stats, seed)
+        controls = control(run, recipe, base, kept, length_stats)
         probed = probe(run, recipe, rungs, sft_model)
         trained = grpo(run, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
 
-        evals = held_out(run, recipe, question_set, {"base": base, "sft": sft_model, "grpo": trained})
+        evals = held_out(run, recipe, question_set, {"base": base, "sft": sft_model, **controls, "grpo": trained})
         guards = guard_rails(run, recipe, {"base": base, "grpo": trained})
         results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, recipe.grpo.beta)
         outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
 
-    artifacts = Artifacts(
-        question_set, rollouts, kept, base, length_stats, sft_model, probed, trained, evals, guards, results, outcome
-    )
+    made = question_set, rollouts, kept, base, length_stats, sft_model, controls, probed, trained
+    artifacts = Artifacts(*made, evals, guards, results, outcome)
     write_report(folder, recipe, run, artifacts)
     if all(stage.state == "cached" for stage in run.log):
         return Completed(name="Cached", message="Every stage was a cache hit.", data=folder)  # type: ignore[return-value]

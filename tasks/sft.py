@@ -19,6 +19,7 @@ from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.hardware import check_training, this_machine
 from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
@@ -26,6 +27,10 @@ from apprentice.tasks.training.watcher import select_weights, watch
 
 Episode = dict[str, Any]
 
+HELD_OUT = "held_out"
+"""The evaluation set that chooses the epoch, beside those of a mixture's environments."""
+MIXTURE_HELD_OUT = 0.05
+"""Share of each environment's rows in its evaluation set, where the recipe gives none."""
 SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"}
 
 
@@ -34,7 +39,10 @@ SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "
 def sft(
     context: StageContext, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
-    """Trains for `spec.epochs` epochs, or until token accuracy reaches `spec.stop_at_token_accuracy`."""
+    """Trains for `spec.epochs` epochs, or until token accuracy reaches `spec.stop_at_token_accuracy`.
+
+    With `spec.held_out` it publishes the epoch with the lowest loss on held-out rows. Raises Stop for too few rows.
+    """
     check_training("sft", spec, this_machine())
     return on_processes(spec, train_sft, context, spec, student, kept, lengths, seed)
 
@@ -51,7 +59,8 @@ def train_sft(
     folder = context.fetch(student)
     tokenizer = load_tokenizer(folder, context.run.trusted)
     with (context.fetch(kept) / "kept.jsonl").open() as episodes:
-        played, apart = train_eval_split(list(map(json.loads, itertools.islice(episodes, spec.max_rows))))
+        read = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
+    played, apart = train_eval_split(read, spec.held_out)
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
@@ -70,7 +79,8 @@ def train_sft(
     select_weights(context, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
-    return finish(context, trainer, SHOWN | of_each, Learned("sft", asked, before=folder), spec.lora)
+    loss = {f"eval_{HELD_OUT}_loss": "held-out loss"} if spec.held_out else {}
+    return finish(context, trainer, SHOWN | of_each | loss, Learned("sft", asked, before=folder), spec.lora)
 
 
 def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
@@ -83,20 +93,30 @@ def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: i
     }
 
 
-def train_eval_split(episodes: list[Episode]) -> tuple[list[Episode], dict[str, list[Episode]]]:
-    """Splits the episodes into those to train on and, for a mixture only, an evaluation set for each label.
+def train_eval_split(episodes: list[Episode], held_out: float = 0.0) -> tuple[list[Episode], dict[str, list[Episode]]]:
+    """Splits the episodes into those to train on and evaluation sets, on which loss and accuracy are measured.
 
-    An evaluation set has 5% of its environment's episodes; loss and accuracy are measured on it after each epoch. Its
-    questions are excluded from training by text, under any seed.
+    Of a mixture, each environment has a set with that share of its episodes, 5% by default; `held_out` adds one that
+    joins them, or one of the only environment. Questions of a set are excluded from training by text, under any seed.
+    Raises Stop if `held_out` leaves nothing to hold out or to train on.
     """
     by_label: dict[str, list[Episode]] = {}
     for episode in episodes:
         label, is_labelled, _ = episode.get("environment", "").partition(": ")
-        if is_labelled:
-            by_label.setdefault(label, []).append(episode)
-    apart = {label: own[-max(1, len(own) // 20) :] for label, own in by_label.items() if len(own) > 1}
+        if is_labelled or held_out:
+            by_label.setdefault(label if is_labelled else HELD_OUT, []).append(episode)
+    share = held_out or MIXTURE_HELD_OUT
+    apart = {label: own[-max(1, int(len(own) * share)) :] for label, own in by_label.items() if len(own) > 1}
+    if held_out:
+        apart[HELD_OUT] = [episode for own in apart.values() for episode in own]
     texts = {_asked(episode) for own in apart.values() for episode in own}
-    return [episode for episode in episodes if _asked(episode) not in texts], apart
+    left = [episode for episode in episodes if _asked(episode) not in texts]
+    if held_out and not (left and texts):
+        raise Stop(
+            f"sft.held_out holds {len(texts)} questions out of {len(episodes)} rows and leaves {len(left)} rows.",
+            "Collect more episodes, or lower sft.held_out.",
+        )
+    return left, apart
 
 
 def _asked(episode: Episode) -> str:
@@ -105,7 +125,8 @@ def _asked(episode: Episode) -> str:
 
 def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
     """Evaluates by steps: at an epoch's end TRL evaluates after the checkpoint, so a resumed training would skip it."""
-    return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size}
+    best = {"metric_for_best_model": f"eval_{HELD_OUT}_loss", "greater_is_better": False} if spec.held_out else {}
+    return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size} | best
 
 
 def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:

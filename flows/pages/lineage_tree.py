@@ -22,6 +22,7 @@ APART = 50
 MATTERS = (
     *("model", "revision", "base_url", "hidden_size", "layers", "window", "windows", "examined"),
     *("seed", "batch_size", "gradient_accumulation", "learning_rate", "epochs", "stop_at_token_accuracy", "max_rows"),
+    "held_out",
     *("max_steps", "num_generations", "beta", "temperature", "reward", "decoding", "samples", "protocol"),
     *("as_of", "metric", "margin"),
 )

@@ -11,7 +11,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from apprentice.tasks.analysis.call_faults import faults_of_calls
-from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, percent, table
+from apprentice.tasks.analysis.comparison import (
+    against_control,
+    comparison_rows,
+    difference_cells,
+    label,
+    percent,
+    table,
+)
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.analysis.slices import spoken
@@ -120,6 +127,7 @@ def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:
 
 
 TEMPLATES = Environment(loader=PackageLoader("apprentice.flows", "pages"), undefined=StrictUndefined)
-FUNCTIONS = (as_markdown, as_table, cell, code, comparison_rows, conversation, difficulty_as_markdown, faults_of_calls)
-FUNCTIONS += (fenced, guard_rows, markdown_table, pass_rows, percent, points, spoken, table, unclean)
+FUNCTIONS = (against_control, as_markdown, as_table, cell, code, comparison_rows, conversation, faults_of_calls)
+FUNCTIONS += (difficulty_as_markdown, fenced, guard_rows, label, markdown_table, pass_rows, percent, points, spoken)
+FUNCTIONS += (table, unclean)
 TEMPLATES.globals |= {each.__name__: each for each in FUNCTIONS} | {"brief_ends": BRIEF_ENDS, "as_json": json.dumps}

@@ -11,14 +11,18 @@ from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_dif
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.markdown import points
 
+LABELS = {"control": "SFT to its best"}
+"""What people read in place of a model's name."""
+
 
 def compare_all(
     episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Compares consecutive models on the held-out questions, and before with after on the guard rails; Holm-corrected
-    over all comparisons."""
+    over all comparisons. With a control, GRPO is compared with it and with the SFT that it started from."""
     comparisons = []
-    for one, other in itertools.pairwise(episodes):
+    beyond = [("sft", "grpo")] if "control" in episodes else []
+    for one, other in [*itertools.pairwise(episodes), *beyond]:
         compared = compare(episodes[one], episodes[other])
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
     guards = []
@@ -88,7 +92,7 @@ def table(models: dict[str, Any]) -> list[dict[str, str]]:
     """One row per model: the three rates with their intervals."""
     rates = ("format_compliance", "accuracy", "mean_score")
     return [
-        {"model": name, "n": str(model["n"])}
+        {"model": label(name), "n": str(model["n"])}
         | {rate.replace("_", " "): percent(model[rate], model["ci"][rate]) for rate in rates}
         for name, model in models.items()
     ]
@@ -101,7 +105,21 @@ def percent(rate: float, ci: tuple[float, float] | list[float]) -> str:
 
 def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
     """One row per pair of models, differences in percentage points."""
-    return [{"from": each["from"], "to": each["to"], **difference_cells(each)} for each in comparisons]
+    return [{"from": label(each["from"]), "to": label(each["to"]), **difference_cells(each)} for each in comparisons]
+
+
+def against_control(comparisons: list[dict[str, Any]]) -> str:
+    """Whether SFT + GRPO beats SFT to its best, or the SFT that it started from where there is no control."""
+    found = next(each for each in comparisons if each["to"] == "grpo")
+    beats = "beats" if found["ci"][0] > 0 else "does not beat"
+    rival = LABELS["control"] if found["from"] == "control" else "SFT alone"
+    low, high = map(points, found["ci"])
+    return f"SFT + GRPO {beats} {rival} on the same rollouts: {points(found['delta'])} ({low} to {high})."
+
+
+def label(model: str) -> str:
+    """The name of a model in tables."""
+    return LABELS.get(model, model)
 
 
 def difference_cells(each: dict[str, Any]) -> dict[str, str]:

@@ -105,8 +105,9 @@ def as_lines(kept: dict[str, Any]) -> list[str]:
     """A checkpoint's signals as sentences, and which step's weights it has if not the last one's."""
     lines = [Signal(**signal).message() for signal in kept["signals"]]
     if kept.get("published_step") != kept.get("trained_steps"):
-        score = kept["held_out_reward"]
-        why = f", which had the best held-out reward: {score:.3g}" if score is not None else ", the last good ones"
+        measure = "loss" if "held_out_loss" in kept else "reward"
+        score = kept[f"held_out_{measure}"]
+        why = f", which had the best held-out {measure}: {score:.3g}" if score is not None else ", the last good ones"
         lines.append(f"Of {kept['trained_steps']} steps the weights of step {kept['published_step']} are kept{why}.")
     return lines
 

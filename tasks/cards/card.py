@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from apprentice.tasks.analysis.comparison import comparison_rows, table
+from apprentice.tasks.analysis.comparison import against_control, comparison_rows, label, table
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.local import LocalStore
@@ -26,8 +26,8 @@ from apprentice.tasks.reporting.markdown import cell, code, fenced, markdown_tab
 TEMPLATES = Path(__file__).parent / "templates"
 SHARED = Environment(loader=PackageLoader("apprentice.tasks.cards"))
 """huggingface_hub renders a template without a loader, so what it extends and imports is handed to it."""
-FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, lines_of, markdown_table, meaning_of, pformat)
-FUNCTIONS += (played_by, rung_of, shown, table, taught_by, unclean)
+FUNCTIONS = (against_control, as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
+FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, unclean)
 
 
 def write_card(

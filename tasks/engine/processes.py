@@ -26,7 +26,7 @@ from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
-from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 
 P = ParamSpec("P")
 KILLED = "Signal 9 (SIGKILL)"
@@ -127,6 +127,11 @@ def _check_sharded(spec: TrainerSpec, config: Path, kind: str) -> None:
         raise Stop(
             f"{config} shards the model ({kind}), and grpo.held_out loads the best step's weights at the end.",
             "Set grpo.held_out.questions: 0; the evaluation then judges the last step.",
+        )
+    if isinstance(spec, SftSpec) and spec.held_out:
+        raise Stop(
+            f"{config} shards the model ({kind}), and sft.held_out loads the best epoch's weights at the end.",
+            "Set sft.held_out: 0, and sft.control: false if SFT stops early.",
         )
     if spec.lora is not None:
         raise Stop(

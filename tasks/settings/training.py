@@ -29,6 +29,9 @@ Scheduler = Literal[
 ]
 """transformers' schedulers that need no evaluation; their arguments go into `args.lr_scheduler_kwargs`."""
 
+CONTROL_HELD_OUT = 0.1
+"""Share of the rows that choose the control's epoch."""
+
 
 class TrainerSpec(Spec):
     """The settings that SFT and GRPO share."""
@@ -106,8 +109,23 @@ class SftSpec(TrainerSpec):
     abruptly, after a number of steps that varies with the seed; the accuracy at which to stop does not vary."""
     max_rows: Positive | None = None
     """Train on the first rows only."""
+    held_out: float = Field(default=0.0, ge=0.0, le=0.5, json_schema_extra=WHEN_GIVEN)
+    """Share of the rows to hold out of training. The loss on them is measured after each epoch, and the epoch with the
+    lowest is published. 0 publishes the last step."""
+    control: bool | None = Field(default=None, json_schema_extra=OPERATIONAL)
+    """Also train SFT to its best on the same rollouts, as a control for GRPO: all rows, no early stop, the best epoch.
+    It holds out `held_out`, or a tenth. Default: exactly where `stop_at_token_accuracy` or `max_rows` ends SFT early.
+    """
     signals: Signals = Signals()
     """What to warn about or stop at during training."""
+
+    def to_its_best(self) -> "SftSpec | None":
+        """The settings of the control; None where it is not wanted."""
+        ends_early = self.stop_at_token_accuracy is not None or self.max_rows is not None
+        if self.control is False or (self.control is None and not ends_early):
+            return None
+        held_out = self.held_out or CONTROL_HELD_OUT
+        return self.model_copy(update={"stop_at_token_accuracy": None, "max_rows": None, "held_out": held_out})
 
 
 class GrpoSpec(TrainerSpec):

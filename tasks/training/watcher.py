@@ -52,6 +52,8 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             control.should_save |= control.should_evaluate  # keeps the weights of every evaluation
+            if args.metric_for_best_model:  # resumed from there, the next log's mean would lack the steps before
+                control.should_log |= control.should_evaluate
 
         def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             entries = steps_of(state.log_history)
@@ -93,7 +95,7 @@ def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
     about = {
         "trained_steps": state.global_step,
         "published_step": published,
-        "held_out_reward": state.best_metric,
+        "held_out_loss" if trainer.args.greater_is_better is False else "held_out_reward": state.best_metric,
     }
     if trainer.is_world_process_zero():
         seen = list(signals_in(state.log_history, rules).values())

@@ -66,13 +66,16 @@ def _memory(pid: int) -> int:
 
 
 def row(seed: int, decoding: str, report: dict[str, Any]) -> str:
-    models, change = report["models"], report["comparisons"][1]
+    models = report["models"]
     cells = [str(seed), decoding]
-    for name in ("base", "sft", "grpo"):
-        cells.append(f"{models[name]['format_compliance']:.1%}")
-        cells.append(f"{models[name]['accuracy']:.1%}")
-    low, high = (100 * bound for bound in change["ci"])
-    cells.append(f"{100 * change['delta_accuracy']:+.1f} pp ({low:+.1f} to {high:+.1f}), p = {change['p_value']:.1g}")
+    for name in ("base", "sft", "control", "grpo"):
+        rates = ("format_compliance", "accuracy")
+        cells += [f"{models[name][rate]:.1%}" if name in models else "–" for rate in rates]
+    for change in (each for each in reversed(report["comparisons"]) if each["to"] == "grpo"):
+        low, high = (100 * bound for bound in change["ci"])
+        cells.append(
+            f"{100 * change['delta_accuracy']:+.1f} pp ({low:+.1f} to {high:+.1f}), p = {change['p_value']:.1g}"
+        )
     return "| " + " | ".join(cells) + " |"
 
 
@@ -88,8 +91,9 @@ def main() -> None:
             minutes, rest = divmod(round(first.seconds), 60)
             costs.append(f"| {seed} | {minutes} min {rest} s | {first.memory_mb} MB | {again.seconds:.1f} s |")
             print(results[-2], results[-1], costs[-1], sep="\n", file=sys.stderr)
-    print("| seed | decoding | base format | accuracy | SFT format | accuracy | GRPO format | accuracy | SFT → GRPO |")
-    print("|" + " --- |" * 9)
+    rates = " | ".join(f"{name} format | accuracy" for name in ("base", "SFT", "SFT to its best", "GRPO"))
+    print(f"| seed | decoding | {rates} | SFT → GRPO | SFT to its best → GRPO |")
+    print("|" + " --- |" * 12)
     print("\n".join(results))
     print("\n| seed | first run | peak memory | again, all cached |\n|" + " --- |" * 4)
     print("\n".join(costs))

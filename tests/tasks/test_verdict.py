@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import compare, compare_all, per_question, with_intervals
+from apprentice.tasks.analysis.comparison import against_control, compare, compare_all, per_question, with_intervals
 from apprentice.tasks.analysis.judgements import unclean
 from tests.tasks.examined import episode, episodes
 
@@ -25,6 +25,35 @@ def test_every_comparison_is_corrected_for_all_of_them():
     together = [*found["comparisons"], *found["guards"]]
     assert all(each["p_holm"] >= each["p_value"] for each in together)
     assert found["comparisons"][0]["p_holm"] == pytest.approx(4 * found["comparisons"][0]["p_value"])
+
+
+def with_control(control: list[float], grpo: list[float]) -> list[dict]:
+    held_out = {"base": [0.0] * 40, "sft": [1.0] * 10 + [0.0] * 30, "control": control, "grpo": grpo}
+    return compare_all({name: episodes(rewards) for name, rewards in held_out.items()}, {})["comparisons"]
+
+
+def test_a_gain_is_over_sft_at_its_best_where_that_was_measured():
+    found = with_control(control=[1.0] * 20 + [0.0] * 20, grpo=[1.0] * 36 + [0.0] * 4)
+    assert [(each["from"], each["to"], each["delta"]) for each in found] == [
+        ("base", "sft", 0.25),
+        ("sft", "control", 0.25),
+        ("control", "grpo", 0.4),
+        ("sft", "grpo", 0.65),
+    ]
+    assert found[2]["p_holm"] == pytest.approx(3 * found[2]["p_value"]), "the second smallest of four"
+    assert against_control(found).startswith("SFT + GRPO beats SFT to its best on the same rollouts: +40.0 pp (+")
+
+
+def test_a_gain_over_stopped_sft_alone_is_told_as_none():
+    found = with_control(control=[1.0] * 38 + [0.0] * 2, grpo=[1.0] * 36 + [0.0] * 4)
+    assert found[3]["ci"][0] > 0, "GRPO betters the SFT that it started from"
+    assert against_control(found).startswith("SFT + GRPO does not beat SFT to its best on the same rollouts: -5.0 pp (")
+
+
+def test_without_a_control_the_gain_is_over_the_sft_that_grpo_started_from():
+    held_out = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20), "grpo": episodes([1.0] * 40)}
+    found = compare_all(held_out, {})["comparisons"]
+    assert against_control(found).startswith("SFT + GRPO beats SFT alone on the same rollouts: +50.0 pp")
 
 
 def test_models_that_were_asked_other_questions_are_not_compared():

@@ -19,6 +19,7 @@ from tests.tasks.examined import episode
 assert browser  # a fixture
 
 NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30
+RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
 PHONE, DESK, A4 = 390, 1280, 794
 
 
@@ -87,6 +88,7 @@ def report(folder: Path) -> dict[str, Any]:
             "completion_tokens": 200,
             "cost_usd": 0.5,
         },
+        "effort": {"seconds": {"SFT": 10.2, "GRPO": 290.0}, "rollouts": 35840, "tokens": 430000},
         "signals": {"SFT": [], "GRPO": ["Step 20: 93% of the groups scored all the same. Stop earlier."]},
         "completions": [
             {"step": 20, "seed": 1, "question": NASTY, "said": NASTY, "calls": [], "replies": [], "reward": 0.0},
@@ -149,6 +151,21 @@ def test_questions_on_which_the_environment_broke_are_told_beside_the_rates(tmp_
 def test_a_guard_rail_that_was_at_0_is_said_to_show_nothing(tmp_path: Path):
     text = as_markdown_page(report(tmp_path), "", {})
     assert "Right on none before: sums. A rate of 0% cannot fall, so such a guard rail shows nothing." in text
+
+
+def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp_path: Path):
+    told = report(tmp_path)
+    held_out = {name: [episode(n, float(n < right)) for n in range(30)] for name, right in RIGHT.items()}
+    told |= {"models": {name: with_intervals(records) for name, records in held_out.items()}}
+    told |= compare_all(held_out, {}) | {"side_by_side": side_by_side(held_out)}
+    told["effort"]["seconds"] |= {"SFT to its best": 95.0}
+    learned = as_markdown_page(told, "", {}).partition("## The gate")[0]
+    assert "| SFT to its best | 30 |" in learned
+    assert "**SFT + GRPO does not beat SFT to its best on the same rollouts: -10.0 pp (" in learned
+    assert "Training took 10 s of SFT, 290 s of GRPO, 95 s of SFT to its best." in learned
+    assert "GRPO played 35,840 rollouts with 430,000 tokens" in learned
+    cached = told | {"effort": told["effort"] | {"seconds": {}}}
+    assert "Training took" not in as_markdown_page(cached, "", {})
 
 
 def probed() -> dict[str, Any]:
