@@ -11,7 +11,7 @@ from typing import Any
 
 from apprentice.tasks.analysis.comparison import comparison_rows, table
 from apprentice.tasks.analysis.judgements import as_markdown, read_decision, read_verdict, unclean
-from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.files import digest
 from apprentice.tasks.artifacts.types import Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.reporting.markdown import markdown_table

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import kind_of, kind_or_none
 from apprentice.tasks.artifacts.provenance import (
     RECORD,
     ArtifactRecord,
@@ -21,7 +20,7 @@ from apprentice.tasks.artifacts.provenance import (
     artifact_of,
     read_record,
 )
-from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Verdict
+from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Verdict, kind_of, kind_or_none
 from apprentice.tasks.reporting.errors import Stop
 
 JUDGEMENTS = (Decision, Evaluation, Verdict)
