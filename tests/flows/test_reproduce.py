@@ -204,7 +204,7 @@ def test_no_teacher_is_paid_again_unasked(made: Made):
     elsewhere = {"scripted_error_rate": None, "base_url": "http://127.0.0.1:9/v1"}
     teacher = record.made_by["settings"]["teacher"] | elsewhere
     made.change(made.rollouts, made_by={"settings": record.made_by["settings"] | {"teacher": teacher}})
-    with pytest.raises(Stop, match=r"buy 8 episodes again, from gpt-5-mini at http://127.0.0.1:9/v1.*\n→ Say --yes"):
+    with pytest.raises(Stop, match=r"buys 8 episodes again, from gpt-5-mini at http://127.0.0.1:9/v1.*\n→ Pass --yes"):
         made.again(made.rollouts.key)
 
 
@@ -212,12 +212,12 @@ def test_no_code_of_a_student_is_run_unasked(made: Made):
     record = made.store.record(BaseStudent, made.base.key, made.base.revision)
     stranger = {"model": "stranger/model", "revision": "main", "build": None, "trust_remote_code": True}
     made.change(made.base, made_by={"settings": record.made_by["settings"] | {"spec": stranger}})
-    with pytest.raises(Stop, match=r"would load stranger/model@main in a way that can run code of its own"):
+    with pytest.raises(Stop, match=r"loads stranger/model@main in a way that can run its code"):
         made.again(made.base.key)
 
 
 def test_what_is_set_may_say_where_servers_are_and_nothing_else(made: Made):
-    with pytest.raises(Stop, match="would make something else"):
+    with pytest.raises(Stop, match="would make a different artifact"):
         made.again(made.kept.key, overrides=["grpo.max_steps=9"])
     with pytest.raises(Stop, match="did you mean url"):
         made.again(made.kept.key, overrides=["server.urls=http://127.0.0.1:9"])

@@ -53,7 +53,7 @@ def dashboard(trained: Path, port: int, request: pytest.FixtureRequest) -> Itera
     process.send_signal(request.param)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "The dashboard is closed." in out
+    assert "The dashboard has stopped." in out
     assert "token" not in out, "whoever has the write token can change the curves"
     assert f"The dashboard is at http://127.0.0.1:{port}/?project=toy" in out
     with socket.create_server(("127.0.0.1", port)):
