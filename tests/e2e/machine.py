@@ -46,14 +46,14 @@ class OtherMachines:
     def __init__(self, recipe: Any, deployment: str):
         self._recipe, self._pool = recipe, deployment
 
-    def __call__(self, stage: Any, title: str, given: dict[str, Any], key: str) -> Any:
+    def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Any:
         from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 
         folder = Path.cwd() / f"gpu-{next(self.numbers)}"
         folder.mkdir()
         values = list(given.items())[1:]  # without the bench
         arguments = {name: value if isinstance(value, int) else value.model_dump(mode="json") for name, value in values}
-        asked = {"stage": stage.name, "recipe": self._recipe.as_parameters(), "arguments": arguments}
+        asked = {"stage": stage, "recipe": self._recipe.as_parameters(), "arguments": arguments}
         own = {"HF_HOME": str(folder / "hf"), "PREFECT_HOME": str(folder / "prefect")}
         command = [sys.executable, "-m", "tests.e2e.machine", "gpu"]
         subprocess.run(command, cwd=folder, env=os.environ | own, input=json.dumps(asked), text=True, check=True)
