@@ -12,8 +12,8 @@ from apprentice.flows.examination import guard_questions
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
-    as_markdown,
     difficulty,
+    difficulty_as_markdown,
     judgement,
     label_differences,
     nearest_to_half,
@@ -129,4 +129,4 @@ def _as_grpo_plays(recipe: Recipe) -> EvaluateSpec:
 def _show(report: dict[str, Any]) -> None:
     announce.table("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
     announce.say(report["says"])
-    announce.markdown("difficulty", as_markdown(report), "How hard GRPO's task is for the SFT model")
+    announce.markdown("difficulty", difficulty_as_markdown(report), "How hard GRPO's task is for the SFT model")

@@ -179,11 +179,6 @@ def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[st
     return hashlib.sha256(canonical.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def kind_named(name: str) -> type[Artifact]:
-    """The class of artifacts of that name. Raises KeyError."""
-    return {kind.__name__: kind for kind in kinds()}[name]
-
-
 def kinds() -> list[type[Artifact]]:
     """Every kind that has repositories."""
     found, waiting = [], [Artifact]
@@ -196,11 +191,7 @@ def kinds() -> list[type[Artifact]]:
 
 def kind_or_none(name: str) -> type[Artifact] | None:
     """The kind of that name, if it is one that has repositories."""
-    try:
-        kind = kind_named(name)
-    except KeyError:
-        return None
-    return kind if kind in kinds() else None
+    return next((kind for kind in kinds() if kind.__name__ == name), None)
 
 
 def kind_of(repo_type: str, repository: str) -> type[Artifact] | None:

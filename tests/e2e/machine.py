@@ -140,9 +140,9 @@ def load_model(repository: str, revision: str) -> int:
 
 
 def named(kind: str) -> Any:
-    from apprentice.tasks.artifacts.types import kind_named
+    from apprentice.tasks.artifacts.types import kind_or_none
 
-    return kind_named(kind)
+    return kind_or_none(kind)
 
 
 def opened(
