@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from openenv.core.env_server.interfaces import Environment
 
 CATALOGUE = {
-    "browsergym": "fill in a web form in a real browser, read as text",
-    "catch": "a ball falls: be under it in time (OpenSpiel)",
-    "echo": "say a text again: the smallest environment, to copy from",
-    "multi": "several of the others in one run, mixed by weights",
-    "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
-    "sudoku": "fill the empty cells of a grid, one at a time; TextArena's",
-    "wordle": "a secret word in six guesses, by what each has right; TextArena's",
+    "browsergym": "fill in a web form in a real browser, shown as text",
+    "catch": "move a paddle under a falling ball (OpenSpiel)",
+    "echo": "repeat a text: the smallest environment, a template for new ones",
+    "multi": "several other environments in one run, mixed by weight",
+    "reasoning_gym": "one question, one answer, checked by an algorithm (over 100 datasets)",
+    "sudoku": "fill the empty cells of a grid, one at a time (TextArena)",
+    "wordle": "guess a secret word in six guesses (TextArena)",
 }
 """Every environment with a one-line description; a name is a folder beside this file."""
 

@@ -28,7 +28,7 @@ R = TypeVar("R")
 Lease = Callable[[], AbstractAsyncContextManager[Any]]
 
 ASK_AGAIN = 30.0
-"""Longest wait in seconds before a server at its limit is asked for another session; starts at 1, 2, 4, … seconds."""
+"""Longest wait in seconds between requests for another session at the server's limit; starts at 1, 2, 4, … seconds."""
 
 
 open_pools: "WeakSet[EnvironmentPool]" = WeakSet()
@@ -82,8 +82,8 @@ class EnvironmentPool:
     def playable(self, idle: Sequence[int], wanted: int) -> list[int]:
         """Return the indices of at most `wanted` of the `idle` environments, all with open sessions.
 
-        Opens more sessions if the server grants them, and asks a server at its limit again from time to time. Waits for
-        one if no session is open at all. Raises SessionLost.
+        Opens more sessions if the server grants them, and retries at its limit from time to time. Waits for one if no
+        session is open at all. Raises SessionLost.
         """
         closed = [index for index in idle if not self.sessions[index].is_open]
         missing = closed[: max(0, wanted - (len(idle) - len(closed)))]

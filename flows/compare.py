@@ -162,7 +162,7 @@ def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | 
     Args:
         seen: How many of the questions each model was trained on; None if unknown.
     """
-    episodes, broke = scored(episodes)
+    episodes, warning = scored(episodes)
     models = {
         name: with_intervals(records) | {"protocol": protocol, "seen_in_training": seen[name]}
         for name, records in episodes.items()
@@ -176,15 +176,15 @@ def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | 
     comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
     correct(comparisons)
     _show(models, comparisons, protocol)
-    if broke:
-        announce.warn(broke)
-    return {"models": models, "comparisons": comparisons, "broken": broke}
+    if warning:
+        announce.warn(warning)
+    return {"models": models, "comparisons": comparisons, "broken": warning}
 
 
 TITLES = {
     "parity": "Held-out evaluation",
     "tutorial": "The tutorial's protocol",
-    "inspect": "Held-out evaluation, asked by Inspect AI",
+    "inspect": "Held-out evaluation with Inspect AI",
 }
 
 

@@ -20,7 +20,7 @@ from prefect.types._datetime import now
 from prefect.utilities.urls import url_for
 
 from apprentice.flows.runtime.place import place_of
-from apprentice.tasks.reporting.announce import in_words
+from apprentice.tasks.reporting.announce import duration_text
 
 BEGUN = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
@@ -109,4 +109,4 @@ def _process_of(run: FlowRun) -> str:
 
 
 def _ago(then: Any) -> str:
-    return f"{in_words((now('UTC') - then).total_seconds())} ago" if then is not None else "never"
+    return f"{duration_text((now('UTC') - then).total_seconds())} ago" if then is not None else "never"

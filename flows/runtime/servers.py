@@ -91,7 +91,7 @@ def environment_server(
     """Start a server with this many sessions and yield its URL. Raises Stop if it cannot be started here."""
     if server.image:
         say(f"Starting a container of `{server.image}` for {name}.")
-        with _contained(server, sessions) as url:
+        with _container(server, sessions) as url:
             yield url
         return
     try:
@@ -103,7 +103,7 @@ def environment_server(
 
 
 @contextmanager
-def _contained(server: EnvironmentServer, sessions: int) -> Iterator[str]:
+def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
     from apprentice.envs.serving.container import (  # OpenEnv's package takes seconds to import
         ContainerFailed,
         container,

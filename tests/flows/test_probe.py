@@ -215,7 +215,7 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
     assert {run.state for run in climbed.second} == {"cached"}
     titles = [run.title for run in climbed.second]
     assert titles == [
-        "Questions of an examination",
+        "Questions of a guard rail",
         *(f"Questions of rung {place}" for place in (1, 2, 3)),
         *["Questions of the probe"] * 3,
         *(f"Probe of sft on rung {place} in reasoning_gym isomorphic_strings" for place in (1, 2, 3)),

@@ -1,7 +1,7 @@
 """Lets a person play an episode in the terminal, by the same rules as a model.
 
 In: an environment with its session, a seed, input and output functions. Out: the finished episode.
-An invalid argument is asked for again, because people mistype; everything else costs what it costs a model.
+Prompts again after an invalid argument, because people mistype; any other mistake costs what it costs a model.
 """
 
 import io
@@ -75,7 +75,7 @@ def _tool(tools: list[dict[str, Any]], ask: Ask, show: Callable[[str], None]) ->
 
 
 def _argument(name: str, schema: dict[str, Any], needed: bool, ask: Ask, show: Callable[[str], None]) -> Any:
-    """Ask for one argument; return None if it is left out."""
+    """Ask for one argument; return None if it is omitted."""
     about = schema.get("description", "")
     choices = f" ({', '.join(map(str, schema['enum']))})" if "enum" in schema else ""
     while True:

@@ -94,7 +94,7 @@ def test_what_is_held_out_is_distinct_new_to_the_model_and_not_trained_on(tmp_pa
 
 
 def test_too_few_questions_to_hold_some_out_are_told(tmp_path: Path):
-    with pytest.raises(Stop, match="asks for 2 questions of the GRPO window, which has 3 distinct ones"):
+    with pytest.raises(Stop, match="needs 2 questions of the GRPO window, which has 3 distinct ones"):
         split(rows("a", "b", "c"), 2, tmp_path)
 
 
