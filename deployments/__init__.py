@@ -1,3 +1,3 @@
-"""Where it runs: recipes, and later the pools and schedules."""
+"""Deployments: recipes, work pools, schedules, images, and the folders of Spaces."""
 
-import apprentice.envs  # noqa: F401  # sets what Prefect reads when it is imported
+import apprentice.envs  # noqa: F401  # sets environment variables that Prefect reads at import time

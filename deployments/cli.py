@@ -1,4 +1,4 @@
-"""The whole command line: that of the flows, `env build`, and for a Prefect server `setup` and `deploy`."""
+"""The command `apprentice`: the commands of the flows, `env build`, and `setup` and `deploy` for a Prefect server."""
 
 import sys
 from enum import StrEnum
@@ -11,11 +11,11 @@ from apprentice.flows.cli.app import app
 from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, quiet
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.interruption import handle_signals
-from apprentice.flows.cli.streams import prepare_streams, use_utf8, write_errors_told
+from apprentice.flows.cli.streams import prepare_streams, report_write_errors, use_utf8
 
 
 class Infrastructure(StrEnum):
-    """What the workers start."""
+    """The infrastructure on which workers run flows."""
 
     process = "process"
     kubernetes = "kubernetes"
@@ -23,19 +23,19 @@ class Infrastructure(StrEnum):
 
 @app.command()
 def setup(
-    infrastructure: Annotated[Infrastructure, typer.Option("--type", help="What workers start.")] = (
+    infrastructure: Annotated[Infrastructure, typer.Option("--type", help="Where workers run flows.")] = (
         Infrastructure.process
     ),
     notify: Annotated[
         str | None,
         typer.Option(
             metavar="TYPE/NAME",
-            help="A notification block of Prefect, such as slack-webhook/team, told of failures, outages, promotions.",
+            help="A Prefect notification block, such as slack-webhook/team, for failures, outages and promotions.",
         ),
     ] = None,
-    outage_minutes: Annotated[float, typer.Option(min=0.2, help="After which an outage is told.")] = 10.0,
+    outage_minutes: Annotated[float, typer.Option(min=0.2, help="Notify of outages longer than this.")] = 10.0,
 ) -> None:
-    """Ready a Prefect server: work pools and automations. Repeatable; what is there is brought up to date."""
+    """Create or update the work pools and automations of a Prefect server."""
     with exit_with_message():
         from prefect.client.orchestration import get_client
 
@@ -52,17 +52,17 @@ def setup(
 def deploy(
     recipe: RECIPE,
     set_: SET = None,
-    pool: Annotated[str, typer.Option(help="The work pool of its runs.")] = "cpu",
+    pool: Annotated[str, typer.Option(help="Work pool of its runs.")] = "cpu",
     gpu: Annotated[
-        str, typer.Option(help="Deployments of the GPU stages, such as a100; left out, they run in the run's process.")
+        str, typer.Option(help="Deployments of the GPU stages, such as a100. Default: run them in the run's process.")
     ] = "",
     schedule: Annotated[
         str | None,
-        typer.Option(metavar="CRON", help="When it runs by itself, such as '0 3 * * 1'; else as it was."),
+        typer.Option(metavar="CRON", help="Schedule, such as '0 3 * * 1'. Default: keep the current schedules."),
     ] = None,
-    timezone: Annotated[str, typer.Option(help="Of the schedule, such as Europe/Berlin.")] = "UTC",
+    timezone: Annotated[str, typer.Option(help="Time zone of the schedule, such as Europe/Berlin.")] = "UTC",
 ) -> None:
-    """Deploy a recipe to a Prefect server as retrain/NAME. Repeatable; what a person paused stays paused."""
+    """Deploy a recipe to a Prefect server as retrain/NAME, or update it. Paused schedules stay paused."""
     with exit_with_message():
         quiet()
         from prefect.utilities.urls import url_for
@@ -75,13 +75,13 @@ def deploy(
         chosen = load_recipe(recipe, set_ or [])
         made = deploy_it(chosen, pool, gpu, schedule, timezone)
         print(f"deployment retrain/{chosen.name}\n{url_for('deployment', made) or made}")
-        print(f"Run it: apprentice run --on {pool} {recipe}, or in Prefect's interface: `overrides` changes fields.")
+        print(f"Run it: apprentice run --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
 
 
 @env_app.command()
 def build(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All when left out.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the folders are written.")] = Path("build/spaces"),
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("build/spaces"),
 ) -> None:
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
     with exit_with_message("Nothing else was written."):
@@ -89,18 +89,18 @@ def build(
         from apprentice.flows.cli.environments.choice import settings_class
 
         for name in names or []:
-            settings_class(name)  # names the nearest one
+            settings_class(name)  # raises Stop for an unknown name
         if (uv := spaces.find_uv()) is None:
-            print("uv is not installed, so no uv.lock is written; `openenv validate` asks for one: pip install uv")
+            print("uv is not installed, so no uv.lock is written; `openenv validate` needs one: pip install uv")
         for name in names or spaces.served():
             print(spaces.build(name, out, uv))
 
 
 def main() -> None:
-    """The command `apprentice`; `--debug` may stand anywhere in it."""
+    """Run the command `apprentice`; `--debug` is accepted at any position."""
     use_utf8()
     prepare_streams()
     handle_signals()
     given = [each for each in sys.argv[1:] if each != "--debug"]
-    with write_errors_told():
+    with report_write_errors():
         app(args=given if len(given) == len(sys.argv) - 1 else ["--debug", *given])

@@ -1,7 +1,7 @@
-"""Deploys a recipe of one's own: `apprentice deploy RECIPE`. The recipes that come along stand in prefect.yaml.
+"""Deploys any recipe: `apprentice deploy RECIPE`. prefect.yaml deploys the recipes of this folder.
 
-In: a recipe, a pool, perhaps a cron schedule. Out: the deployment retrain/NAME, with the tags, the limit and the
-triggers that every recipe of the index has. What a person paused stays paused: a schedule, and a trigger.
+In: a recipe, a pool, optionally a cron schedule. Out: the deployment retrain/NAME, with the same tags, limit and
+triggers as the recipes in prefect.yaml. Paused schedules and triggers stay paused.
 """
 
 from pathlib import Path
@@ -23,11 +23,11 @@ from apprentice.flows.retrain import retrain
 from apprentice.tasks.reporting.errors import Stop
 
 SLUG = "schedule"
-"""Names the schedule, so that a redeployment changes when it runs and not whether it does."""
+"""Identifies the schedule, so that a redeployment changes its time but not whether it is active."""
 
 
 def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: str) -> UUID:
-    """Creates the deployment, or updates it; without `schedule` its schedules stay as they are. Raises Stop."""
+    """Create or update the deployment; without `schedule` its schedules do not change. Raises Stop."""
     timetable = [] if schedule is None else [{"schedule": _cron(schedule, timezone), "slug": SLUG}]
     with get_client(sync_client=True) as client:
         try:
@@ -35,7 +35,7 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
         except ObjectNotFound:
             raise Stop(
                 f"There is no work pool {pool} on Prefect's server.",
-                "Create the pools (apprentice setup), or name another with --pool.",
+                "Create the pools (apprentice setup), or choose another with --pool.",
             ) from None
     deployment: Any = retrain.to_deployment(
         name=recipe.name,
@@ -54,13 +54,13 @@ def _cron(schedule: str, timezone: str) -> CronSchedule:
         return CronSchedule(cron=schedule, timezone=timezone)
     except ValidationError as error:
         raise Stop(
-            f"{schedule!r} in the time zone {timezone} is no schedule: {error.errors()[0]['msg']}.",
-            "Write it as cron does, such as --schedule '0 3 * * 1', with --timezone Europe/Berlin.",
+            f"{schedule!r} in the time zone {timezone} is not a schedule: {error.errors()[0]['msg']}.",
+            "Write it in cron syntax, such as --schedule '0 3 * * 1', with --timezone Europe/Berlin.",
         ) from None
 
 
 def _triggers(deployment: str) -> list[Any]:
-    """Those of the index."""
+    """Return the triggers in prefect.yaml, with those disabled that a person has paused."""
     index = yaml.safe_load((Path(__file__).parent / "prefect.yaml").read_text())
     wanted = next(each["triggers"] for each in index["deployments"] if each.get("triggers"))
     paused = paused_triggers(deployment)

@@ -1,7 +1,7 @@
-"""What bounds a collection, and what the stages around it take, from 300 to 10 million episodes.
+"""Computes what limits a collection, and the cost of the stages around it, from 300 to 10 million episodes.
 
-In: figures.json, which holds what `make bench-…` measured and the command of each. Out: the tables of SCALING.md, by
-`python -m apprentice.deployments.scaling`. What is assumed of a teacher stands here, in `Collection` and `SIZES`.
+In: figures.json, the measurements of `make bench-…`. Out: the tables of SCALING.md, printed by
+`python -m apprentice.deployments.scaling`. `Collection` and `SIZES` hold the assumptions about a teacher.
 """
 
 import json
@@ -14,28 +14,28 @@ MEASURED = {
     name: each["value"] for name, each in json.loads((Path(__file__).parent / "figures.json").read_text()).items()
 }
 
-SESSIONS, REQUESTS, TOKENS, LOOP = "sessions ÷ latency", "requests a minute", "tokens a minute", "our event loop"
-"""What bounds a collection."""
+SESSIONS, REQUESTS, TOKENS, LOOP = "sessions ÷ latency", "requests per minute", "tokens per minute", "event loop"
+"""The limits of a collection."""
 PROMPT_USD, COMPLETION_USD = 0.25 / 1e6, 2.0 / 1e6
-"""Assumed of the teacher: dollars a token."""
+"""Assumed prices of the teacher, in dollars per token."""
 PROMPT_TOKENS, COMPLETION_TOKENS = 200, 300
-"""Assumed of a request, reasoning included."""
+"""Assumed tokens per request, reasoning included."""
 
 
 class Collection(NamedTuple):
-    """How many episodes of one turn, and what holds them back."""
+    """A number of one-turn episodes, and the limits on their collection."""
 
     episodes: int
     sessions: int
     latency: float = 4.0
-    """Seconds for an answer, assumed of a small hosted model that reasons."""
+    """Assumed seconds per answer of a small hosted reasoning model."""
     requests_per_minute: float = math.inf
     tokens_per_minute: float = math.inf
     max_tokens: int = 1024
-    """An endpoint counts an answer as this when it admits a request."""
+    """An endpoint counts this many tokens per answer when it admits a request."""
 
     def rates(self) -> dict[str, float]:
-        """Episodes a second that each bound would allow by itself."""
+        """Return the episodes per second that each limit alone would allow."""
         loop = MEASURED["requests_a_second"]
         return {
             SESSIONS: self.sessions / (self.latency + 1 / loop),
@@ -45,12 +45,12 @@ class Collection(NamedTuple):
         }
 
     def bounds(self) -> list[tuple[float, str]]:
-        """Episodes a second and what bounds them, the narrowest first."""
+        """Return the episodes per second under each limit, the tightest first."""
         return sorted((rate, bound) for bound, rate in self.rates().items())
 
     @property
     def seconds(self) -> float:
-        """The last answer is waited for."""
+        """Duration of the collection, including the last answer."""
         return self.episodes / self.bounds()[0][0] + self.latency
 
     @property
@@ -69,14 +69,14 @@ SIZES = [
         (10_000_000, 2_560, 30_000, 180_000_000),
     )
 ]
-"""The limits are assumed, as reported for gpt-5-mini from the lowest tier of an account to the highest."""
+"""Assumed limits, as reported for gpt-5-mini from an account's lowest tier to the highest."""
 
 
 def tables() -> str:
-    """All tables of SCALING.md, as Markdown."""
+    """Return all tables of SCALING.md as Markdown."""
     made = {
         "Collection within a teacher's limits": _sizes_table(),
-        "Episodes a second without such limits, by sessions": _bounds_table(),
+        "Episodes per second without such limits, by sessions": _bounds_table(),
         "3,000 episodes where the environment's server grants few sessions": _granted_table(),
         "The stages around it": _stages_table(),
     }
@@ -97,7 +97,7 @@ def _sizes_table() -> str:
         ]
         rows.append([f"{size.episodes:,}", *limits, *found])
     head = ["episodes", "`server.sessions`", "`teacher.requests_per_minute`", "`teacher.tokens_per_minute`"]
-    return _markdown([*head, "a second", "bound by", "next bound", "time", "teacher, USD"], rows)
+    return _markdown([*head, "per second", "limited by", "next limit", "time", "teacher, USD"], rows)
 
 
 def _bounds_table() -> str:
@@ -115,7 +115,7 @@ def _granted_table() -> str:
     found = [
         [str(size.sessions), f"{size.bounds()[0][0]:.2f}", size.bounds()[0][1], _time(size.seconds)] for size in sizes
     ]
-    return _markdown(["granted", "a second", "bound by", "time"], found)
+    return _markdown(["granted", "per second", "limited by", "time"], found)
 
 
 def _stages_table() -> str:
@@ -125,7 +125,7 @@ def _stages_table() -> str:
         memory = [MEASURED[f"{stage}_bytes"] + episodes * MEASURED[f"{stage}_bytes_an_episode"] for stage in MEASURING]
         seconds = [_time(episodes * MEASURED[name]) for name in names]
         rows.append([f"{episodes:,}", *seconds, *(f"{each / 1e9:.1f} GB" for each in memory)])
-    head = ["episodes", "questions", "filter", "lengths", "were each a task run of Prefect"]
+    head = ["episodes", "questions", "filter", "lengths", "if each were a Prefect task run"]
     return _markdown([*head, *(f"memory of {stage}" for stage in MEASURING)], rows)
 
 

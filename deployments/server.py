@@ -1,7 +1,7 @@
-"""Brings a Prefect server up to date: work pools and automations, as their files in this folder describe them.
+"""Creates or updates the work pools and automations of a Prefect server from the files in this folder.
 
-In: the server's client, what workers start, whom to notify. Out: a line for each thing that was created or updated.
-What a person changed on the server stays: a pool's limit, a pause.
+In: the server's client, the pools' type, a notification block. Out: one line per object created or updated.
+Keeps what a person changed on the server: a pool's limit, a pause.
 """
 
 import json
@@ -22,7 +22,12 @@ THIS_PROCESS = Path(__file__).parent
 
 
 def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minutes: float) -> Iterator[str]:
-    """`kind`: of the pools, `process` or `kubernetes`. `notify`: a notification block as TYPE/NAME. Raises Stop."""
+    """Apply pools and automations; yield one line each. Raises Stop.
+
+    Args:
+        kind: Type of the pools, `process` or `kubernetes`.
+        notify: A notification block as TYPE/NAME.
+    """
     block = None if notify is None else block_id(client, notify)
     for pool, settings in yaml.safe_load((THIS_PROCESS / "prefect.yaml").read_text())["pools"].items():
         yield f"pool {pool}: {apply_pool(client, pool, kind, settings['concurrency_limit'])}"
@@ -32,16 +37,16 @@ def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minu
 
 
 def block_id(client: SyncPrefectClient, notify: str) -> UUID:
-    """Raises Stop where there is no such block."""
+    """Return the id of a notification block. Raises Stop if it does not exist."""
     kind, _, name = notify.partition("/")
     try:
         return client.read_block_document_by_name(name, kind).id
     except ObjectNotFound:
-        raise Stop(f"There is no block {notify}.", "Create it in Prefect's interface, under Blocks.") from None
+        raise Stop(f"There is no block {notify}.", "Create it in Prefect's UI, under Blocks.") from None
 
 
 def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> str:
-    """Creates the pool, or gives one that exists its file's base job template. Raises Stop for one of another type."""
+    """Create the pool, or update its base job template. Raises Stop if it exists with another type."""
     template = json.loads(template_of(pool, kind).read_text())
     try:
         client.create_work_pool(
@@ -52,33 +57,33 @@ def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> s
         existing = client.read_work_pool(pool).type
     if existing != kind:
         raise Stop(
-            f"The pool {pool} is there already, and of type {existing}: a pool's type cannot be changed.",
-            f"Name it (--type {existing}), or delete the pool in Prefect's interface and set up again.",
+            f"The pool {pool} already exists with type {existing}, and a pool's type cannot be changed.",
+            f"Use --type {existing}, or delete the pool in Prefect's UI and run the command again.",
         )
     client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
     return "up to date"
 
 
 def template_of(pool: str, kind: str) -> Path:
-    """The base job template of a pool."""
+    """Return the path of a pool's base job template."""
     return THIS_PROCESS / "pools" / f"{pool}.json" if kind == "process" else THIS_PROCESS / kind / f"{pool}-pool.json"
 
 
 def automations(block: UUID | None, outage_minutes: float) -> list[AutomationCore]:
-    """Those of automations.yaml, and with a notification block those of notifications.yaml."""
+    """Return the automations of automations.yaml, and with a notification block those of notifications.yaml."""
     described: list[dict[str, Any]] = yaml.safe_load((THIS_PROCESS / "automations.yaml").read_text())["automations"]
     if block is not None:
-        telling = yaml.safe_load((THIS_PROCESS / "notifications.yaml").read_text())["automations"]
-        for each in telling:
+        notifications = yaml.safe_load((THIS_PROCESS / "notifications.yaml").read_text())["automations"]
+        for each in notifications:
             each["actions"][0]["block_document_id"] = str(block)
             if "within" in each["trigger"]:
                 each["trigger"]["within"] = outage_minutes * 60
-        described += telling
+        described += notifications
     return [AutomationCore.model_validate(each) for each in described]
 
 
 def apply_automation(client: SyncPrefectClient, automation: AutomationCore) -> None:
-    """Creates it, or replaces the one of its name; one that a person paused stays paused."""
+    """Create the automation, or replace the one with its name; a paused one stays paused."""
     existing = client.read_automations_by_name(automation.name)
     if existing:
         client.update_automation(existing[0].id, automation.model_copy(update={"enabled": existing[0].enabled}))

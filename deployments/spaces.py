@@ -1,7 +1,7 @@
-"""Builds the folder of an environment that OpenEnv's own tools validate, build as an image and publish as a Space.
+"""Builds the folder of an environment that OpenEnv's tools validate, build as an image and publish as a Space.
 
-In: `envs/NAME/server/`, its README.md, and `packages.txt` where it needs packages of Debian.
-Out: `OUT/NAME` with those, and what follows from them: server/app.py, openenv.yaml, pyproject.toml, Dockerfile,
+In: `envs/NAME/server/`, its README.md, and `packages.txt` if it needs Debian packages.
+Out: `OUT/NAME` with these files and the generated ones: server/app.py, openenv.yaml, pyproject.toml, Dockerfile,
 models.py, client.py, uv.lock. The templates are in `space/`.
 """
 
@@ -24,9 +24,9 @@ from apprentice.tasks.reporting.errors import Stop
 
 ENVS = Path(apprentice.envs.catalog.__file__).resolve().parent
 CAPACITY = 64
-"""Episodes at once, where MAX_CONCURRENT_ENVS does not say otherwise."""
+"""Default of MAX_CONCURRENT_ENVS."""
 BROUGHT = {"openenv", "fastapi", "pydantic", "starlette", "uvicorn"}
-"""Modules that openenv-core[core] brings along."""
+"""Modules that openenv-core[core] installs."""
 GENERATED = ("server/app.py", "openenv.yaml", "pyproject.toml", "models.py", "client.py", "Dockerfile")
 TEMPLATES = Environment(
     loader=PackageLoader("apprentice.deployments", "space"), undefined=StrictUndefined, keep_trailing_newline=True
@@ -42,28 +42,28 @@ class Game(NamedTuple):
 
 
 def served() -> list[str]:
-    """The environments that have a server of their own."""
+    """Return the environments that have a server."""
     return [name for name in CATALOGUE if (ENVS / name / "server" / "game.py").exists()]
 
 
 def build(name: str, out: Path, uv: str | None) -> Path:
-    """Writes `out/name` anew, with uv.lock if `uv` is given, and returns it. Raises Stop."""
+    """Write `out/name`, with uv.lock if `uv` is given, and return it. Raises Stop."""
     if name not in served():
         raise Stop(f"{name} has no server to build: {CATALOGUE[name]}.", f"Build one of {', '.join(served())}.")
     source, folder = ENVS / name, out / name
     if folder.exists() and any(folder.iterdir()) and not (folder / "openenv.yaml").exists():
-        raise Stop(f"{folder} holds other files.", "Empty it, or name another folder with --out.")
+        raise Stop(f"{folder} holds other files.", "Empty it, or choose another folder with --out.")
     try:
         _fill(folder, source, values_of(name), uv)
     except OSError as error:
-        raise Stop(f"{folder} cannot be written: {error.strerror}.", "Name another folder with --out.") from None
+        raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
     return folder
 
 
 def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    _write(folder, "openenv.yaml", values)  # first: by it a folder that was interrupted is known as ours
+    _write(folder, "openenv.yaml", values)  # first: marks even an unfinished folder as ours
     _write(folder, "pyproject.toml", values)
     shutil.copytree(source / "server", folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("__init__.py", "README.md"):
@@ -74,7 +74,7 @@ def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) ->
 
 
 def values_of(name: str) -> dict[str, Any]:
-    """What the templates say about an environment."""
+    """Return the templates' values for an environment."""
     folder = ENVS / name
     game, debian = game_of(folder), folder / "packages.txt"
     return game._asdict() | {
@@ -89,8 +89,10 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 def game_of(folder: Path) -> Game:
-    """Reads the class statement `class X(Environment[Action, Observation, State])` without importing the file: what an
-    extra brings need not be installed."""
+    """Return the class names in `class X(Environment[Action, Observation, State])`.
+
+    Does not import the file, so its optional dependencies need not be installed.
+    """
     for node in ast.parse((folder / "server" / "game.py").read_text()).body:
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Subscript) and ast.unparse(base.value) == "Environment":
@@ -100,7 +102,7 @@ def game_of(folder: Path) -> Game:
 
 
 def requirements(name: str) -> list[str]:
-    """What the server imports, as distributions, with the bounds that this project itself declares."""
+    """Return the distributions that the server imports, with this project's version bounds."""
     declared = [each.partition(";") for each in requires("apprentice") or []]
     bounds = {_canonical(stated): stated.strip() for stated, _, _ in declared}
     extra, brought = environment_class(name).extra
@@ -114,7 +116,7 @@ def requirements(name: str) -> list[str]:
 
 
 def imported(server: Path) -> set[str]:
-    """The top-level modules that are imported absolutely, anywhere in a folder."""
+    """Return the top-level modules that the files of a folder import absolutely."""
     names: set[str] = set()
     for file in server.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -126,12 +128,12 @@ def imported(server: Path) -> set[str]:
 
 
 def find_uv() -> str | None:
-    """The uv of this Python's environment, or of the PATH."""
+    """Return the path of uv in this Python's environment or on PATH."""
     return shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
 def lock(folder: Path, uv: str) -> bool:
-    """Writes uv.lock from PyPI alone, whatever this machine's settings are; False where that fails."""
+    """Write uv.lock from PyPI, ignoring this machine's uv and pip settings; return False if that fails."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
     command = [uv, "lock", "--no-config", "--default-index", "https://pypi.org/simple", "--python", sys.executable]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

@@ -1,7 +1,6 @@
-"""What happens before a deployment is written down: a recipe becomes the default of the form.
+"""Steps of `prefect deploy`: a recipe becomes the deployment's default parameters.
 
-In: a recipe's file. Out: the recipe as parameters, with a store that every worker finds at one place, and which of its
-triggers are on.
+In: a recipe's file. Out: its parameters, with the store's path for all workers, and which triggers are enabled.
 """
 
 import os
@@ -17,9 +16,7 @@ from apprentice.tasks.reporting.shared_server import shared
 
 
 def recipe(path: str) -> dict[str, Any]:
-    """A step of `prefect deploy`: a recipe beside this file, whole and checked, the folder for its reports, and for
-    each trigger of the index whether it is on. Raises Stop.
-    """
+    """Return a validated recipe, the folder for its reports, and whether each trigger is enabled. Raises Stop."""
     chosen = load_recipe(Path(__file__).parent / path, [])
     paused = paused_triggers(f"retrain/{chosen.name}")
     return as_deployed(chosen) | {
@@ -29,10 +26,10 @@ def recipe(path: str) -> dict[str, Any]:
 
 
 def as_deployed(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as a deployment's parameters.
+    """Return a recipe as a deployment's parameters.
 
-    The store is APPRENTICE_STORE where that is set: a folder that all workers see under this name; else the recipe's,
-    seen from here.
+    The store is APPRENTICE_STORE, a folder that all workers see under this path, or else the recipe's store on this
+    machine.
     """
     store = Path(os.environ.get("APPRENTICE_STORE") or recipe.store.path).absolute()
     there = recipe.model_copy(update={"store": recipe.store.model_copy(update={"path": store})})
@@ -40,7 +37,7 @@ def as_deployed(recipe: Recipe) -> dict[str, Any]:
 
 
 def paused_triggers(deployment: str) -> set[str]:
-    """The names of the deployment's automations that a person switched off; Prefect makes them anew when it deploys."""
+    """Return the deployment's automations that a person disabled; Prefect creates them again on every deploy."""
     if not shared():
         return set()
     with get_client(sync_client=True) as client:

@@ -1,4 +1,4 @@
-"""What can be learned: one folder an environment, and the sessions that reach its server."""
+"""Environments to train on, one folder each, and the sessions that connect to their servers."""
 
 from apprentice.envs.defaults import set_defaults
 

@@ -1,11 +1,11 @@
-"""The contract of an environment: one class that teacher, GRPO and evaluation all play.
+"""The base class of environments: teacher, GRPO and evaluation all play the same class.
 
 In: the environment's settings and a session of its OpenEnv server.
-Out: a question from `reset(**row)`, the effect of the tools, and `reward` and `done` as attributes.
-Why: the class's public methods are the tools, so its code is the only description of the task; a second
-description (a hand-written schema, another prompt) costs a student its accuracy (law 1 of docs/laws.md).
+Out: a question from `reset(**row)`, tool results, and `reward` and `done` as attributes.
+Why: the class's public methods are the tools, so its code is the only description of the task. A second
+description (a hand-written schema, another prompt) costs accuracy (law 1 of docs/laws.md).
 
-TRL's `environment_factory` looks at the same things: `reset`, public methods as tools.
+TRL's `environment_factory` uses the same interface: `reset`, and public methods as tools.
 """
 
 import inspect
@@ -26,44 +26,40 @@ from apprentice.envs.wire.session import Session
 T = TypeVar("T")
 
 LONGEST_ACTION = 20_000
-"""Characters of an action's JSON; a server closes the connection on a message that is much longer."""
+"""Maximum characters of an action's JSON; a server closes the connection on a much longer message."""
 
 ROUNDING = 1e-9
-"""By how much a reward may miss its range and be taken for its bound: sums of tenths are no more exact."""
+"""A reward may exceed its range by this much and is clipped to the bound: it is floating-point error."""
 
 
 class EnvironmentSettings(BaseModel):
-    """The settings of an environment, as a recipe names them."""
+    """The settings of an environment, as a recipe gives them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class ToolEnvironment(ABC):
-    """One episode at a time in an environment whose tools are this class's public methods.
+    """An environment that plays one episode at a time; its public methods are the tools.
 
     Attributes:
-        reward: What the environment gave for the finished episode, within `reward_range`; 0.0 while it runs, and `None`
-            when the infrastructure failed (never a reward: an outage must not train the policy).
+        reward: The reward of the finished episode, within `reward_range`; 0.0 while the episode runs, and `None` when
+            the infrastructure failed: an outage must not train the policy.
         done: Whether the environment has ended the episode.
         failure: Why the infrastructure failed, if it did.
-        correct: The environment's own answer, once the episode is over and where it names one; no driver shows it to a
-            model.
-        label: What a mixture calls this one of its parts; empty for an environment alone.
+        correct: The environment's own answer, once the episode is over and if it provides one; never shown to a model.
+        label: The label of this environment in a mixture; empty outside a mixture.
     """
 
     Settings: ClassVar[type[BaseModel]]
-    version: ClassVar[str]  # for people: raise it when the same seed means another question or reward
-    extra: ClassVar[tuple[str, str]] = (
-        "",
-        "",
-    )  # what its server needs besides: apprentice[…], the module that it brings
+    version: ClassVar[str]  # for people: raise it when the same seed gives another question or reward
+    extra: ClassVar[tuple[str, str]] = ("", "")  # optional dependency of its server: apprentice[EXTRA], module it adds
     label = ""
-    phrases: ClassVar[tuple[str, ...]] = ()  # stretches of its replies, each one token of a student that is built here
-    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # a reward outside it is taken for a broken server
-    streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # what GRPO rewards, and with which weight
+    phrases: ClassVar[tuple[str, ...]] = ()  # parts of its replies that become single tokens of a student built here
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # a reward outside it counts as a server failure
+    streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # GRPO's reward functions and their weights
 
     def __init__(self, settings: BaseModel, session: Session | None = None):
-        """`session` may be left out where only the prompt and the tools are looked at."""
+        """Without a `session` only the prompt and the tools are available."""
         self.settings = settings
         self.session = session
         self.reward: float | None = 0.0
@@ -73,30 +69,27 @@ class ToolEnvironment(ABC):
 
     @property
     def max_turns(self) -> int:
-        """Tool-calling turns after which an episode is over."""
+        """The maximum number of tool-calling turns in an episode."""
         return 1
 
     @property
     @abstractmethod
     def instructions(self) -> str:
-        """The system prompt, the same for every driver."""
+        """The system prompt, the same for teacher, training and evaluation."""
 
     @abstractmethod
     def reset(self, *, seed: int, **row: Any) -> str:
-        """Starts the episode of the question that `seed` names, and returns its text.
+        """Start the episode for `seed` and return its question.
 
-        `row` takes what else a GRPO dataset's row carries. Raises BadReply, SessionLost; `_ask` asks twice.
+        `row` takes the other columns of a GRPO dataset's row. Raises BadReply, SessionLost; `_ask` retries once.
         """
 
     def _ask(self, seed: int) -> str:
-        """The text of the question that `seed` names; asked for once more where the reply holds none.
-
-        Raises Refused, SessionLost.
-        """
+        """Return the question for `seed`; reset once more if the reply holds none. Raises Refused, SessionLost."""
         player = self._part(seed)
         try:
             return checked_text(player.reset(seed=seed), "the question")
-        except BadReply:  # what was meant for another message is not read again
+        except BadReply:  # a new connection: the reply may belong to another message
             player._renew()
         try:
             return checked_text(player.reset(seed=seed), "the question")
@@ -105,14 +98,14 @@ class ToolEnvironment(ABC):
             raise SessionLost(player.failure) from bad
 
     def _start(self, seed: int, **question: Any) -> Reply:
-        """Sends the full reset: everything that names the question, every time."""
+        """Send a full reset, with everything that identifies the question."""
         self.reward, self.done, self.failure, self.correct = 0.0, False, None, None
         return self._guarded(lambda session: session.reset(seed=seed, **question))
 
     def _act(self, action: dict[str, Any]) -> Reply:
-        """Sends one action of the running episode.
+        """Send one action of the running episode.
 
-        Raises ValueError when the episode is over, or the action too long (tool errors that the model sees),
+        Raises ValueError (a tool error that the model sees) if the episode is over or the action is too long;
         BadReply, SessionLost.
         """
         if self.done:
@@ -133,16 +126,16 @@ class ToolEnvironment(ABC):
             raise
 
     def _lose(self, why: str) -> None:
-        """Ends the episode without a reward."""
+        """End the episode without a reward."""
         self.reward, self.done, self.failure = None, True, why
 
     def _renew(self) -> None:
-        """What comes next is played over a new connection."""
+        """Play the next episode over a new connection."""
         if self.session is not None:
             self.session.renew()
 
     def _check_reward(self) -> None:
-        """Takes a reward that misses its range by mere rounding for the range's bound. Raises BadReply for others."""
+        """Clip a reward that exceeds its range by rounding. Raises BadReply if it exceeds it by more."""
         if self.reward is None:
             return
         low, high = self.reward_range
@@ -152,33 +145,33 @@ class ToolEnvironment(ABC):
         self.reward = float(min(max(self.reward, low), high))
 
     def _wait_for_server(self) -> None:
-        """Returns when the server is there, as far as is known. Raises SessionLost."""
+        """Wait until the server is not known to be unavailable. Raises SessionLost."""
         self._guarded(lambda session: session.wait_for_server())
 
     def _scores(self) -> dict[str, float | None]:
-        """What each of `streams` came to, once the episode is over; None where infrastructure failed."""
+        """Return the score of each of `streams`, once the episode is over; None if the infrastructure failed."""
         return dict.fromkeys(self.streams, self.reward)
 
     def _part(self, seed: int) -> "ToolEnvironment":
-        """Who plays the question of this seed: the environment itself, or the one of a mixture that it belongs to."""
+        """Return the environment that plays this seed: this one, or the part of a mixture that the seed belongs to."""
         return self
 
     def _parts(self) -> list["ToolEnvironment"]:
-        """Everything that may be played: the environment itself, or all that a mixture consists of."""
+        """Return all environments that may be played: this one, or all parts of a mixture."""
         return [self]
 
     @classmethod
     def _version_under(cls, settings: dict[str, Any]) -> str:
-        """The version that people are told."""
+        """Return the version that people see."""
         return cls.version
 
     @classmethod
     def _code_under(cls, settings: dict[str, Any]) -> str:
-        """The digest of its folder: this class, its script, its server."""
+        """Return the digest of its folder: the class, its script and its server."""
         return digest_of(Path(inspect.getfile(cls)).parent)
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
-        """What kind of question this is, such as {"terms": 3}, for the slices of an evaluation; needs no session."""
+        """Return the question's traits, such as {"terms": 3}, for the slices of an evaluation; needs no session."""
         return {}
 
     def _close(self) -> None:
@@ -187,14 +180,14 @@ class ToolEnvironment(ABC):
 
 
 def traits_of(environment: ToolEnvironment, seed: int, question: str) -> dict[str, int | str]:
-    """What kind of question this is, for tables; in a mixture first of all, whose it is."""
+    """Return the question's traits, for tables; in a mixture the environment's label comes first."""
     part = environment._part(seed)
     whose: dict[str, int | str] = {"environment": part.label} if part.label else {}
     return whose | part._traits(seed, question)
 
 
 def tools_of(environment: ToolEnvironment) -> list[Callable[..., str]]:
-    """The public methods of the class but `reset`, in the order TRL discovers them (by name)."""
+    """Return the public methods except `reset`, in the order in which TRL discovers them (by name)."""
     return [getattr(environment, name) for name in _tool_names(type(environment))]
 
 
@@ -205,7 +198,7 @@ def _tool_names(environment: type[ToolEnvironment]) -> list[str]:
 
 
 def whole_number(value: Any, what: str, least: int, most: int) -> int:
-    """A number from a model, which may write 7 as "7". Raises ValueError, as words that the model can act on."""
+    """Parse a number from a model, which may write 7 as "7". Raises ValueError with a message for the model."""
     try:
         number = int(str(value).strip())
     except ValueError:
@@ -216,12 +209,12 @@ def whole_number(value: Any, what: str, least: int, most: int) -> int:
 
 
 def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:
-    """The tools as JSON schemas, made by the function with which TRL and chat templates make theirs."""
+    """Return the tools' JSON schemas, made by the same function that TRL and chat templates use."""
     return _schemas_of(type(environment))
 
 
 def tools_text(environment: ToolEnvironment) -> str:
-    """`tool_schemas` as JSON text: what stands in records and training rows."""
+    """Return `tool_schemas` as JSON text, as records and training rows store it."""
     return _text_of(type(environment))
 
 
@@ -234,5 +227,5 @@ def _text_of(environment: type[ToolEnvironment]) -> str:
 def _schemas_of(environment: type[ToolEnvironment]) -> list[dict[str, Any]]:
     from transformers.utils.chat_template_utils import get_json_schema
 
-    # bound, as TRL hands them over, so that `self` is no parameter
+    # bound methods, as TRL passes them, so that `self` is not a parameter
     return [get_json_schema(tool) for tool in tools_of(object.__new__(environment))]

@@ -1,6 +1,6 @@
-"""The catalogue: finds an environment by its name, which is its folder in `envs/`.
+"""The catalogue of environments: finds one by its name, which is its folder in `envs/`.
 
-In: a name and settings from a recipe. Out: `EnvironmentSpec`, the frozen identity of a task, its class, its server.
+In: a name and settings from a recipe. Out: `EnvironmentSpec` (the frozen identity of a task), its class, its server.
 """
 
 import difflib
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from openenv.core.env_server.interfaces import Environment
 
 CATALOGUE = {
-    "browsergym": "fill in a web form in a real browser, read as text",
-    "catch": "a ball falls: be under it in time (OpenSpiel)",
-    "echo": "say a text again: the smallest environment, to copy from",
-    "multi": "several of the others in one run, mixed by weights",
-    "reasoning_gym": "one question of a hundred kinds, one answer, checked by an algorithm",
-    "sudoku": "fill the empty cells of a grid, one at a time; TextArena's",
-    "wordle": "a secret word in six guesses, by what each has right; TextArena's",
+    "browsergym": "fill in a web form in a real browser, shown as text",
+    "catch": "move a paddle under a falling ball (OpenSpiel)",
+    "echo": "repeat a text: the smallest environment, a template for new ones",
+    "multi": "several other environments in one run, mixed by weight",
+    "reasoning_gym": "one question, one answer, checked by an algorithm (over 100 datasets)",
+    "sudoku": "fill the empty cells of a grid, one at a time (TextArena)",
+    "wordle": "guess a secret word in six guesses (TextArena)",
 }
-"""Every environment and what it is; a name is a folder beside this file."""
+"""Every environment with a one-line description; a name is a folder beside this file."""
 
 
 class ExtraMissing(ValueError):
-    """What an environment's server needs is not installed."""
+    """An optional dependency of an environment's server is not installed."""
 
 
 class NoServer(ValueError):
-    """Of a mixture: its environments have theirs."""
+    """A mixture has no server of its own; each of its environments has one."""
 
 
 def environment_class(name: str) -> type[ToolEnvironment]:
-    """The class of an environment. Raises ValueError with the nearest known name."""
+    """Return the class of an environment. Raises ValueError with the nearest known name."""
     if name not in CATALOGUE:
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CATALOGUE)}"
@@ -49,7 +49,7 @@ def environment_class(name: str) -> type[ToolEnvironment]:
 
 
 def check_extra(name: str) -> None:
-    """Raises ExtraMissing, which names the extra, where the environment's server cannot run here."""
+    """Raise ExtraMissing, with the extra to install, if the environment's server cannot run here."""
     extra, module = environment_class(name).extra
     if extra and not _is_installed(module):
         raise ExtraMissing(
@@ -60,12 +60,15 @@ def check_extra(name: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package within which it would lie
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
 def server_app(name: str, max_sessions: int) -> "FastAPI":
-    """The environment's server, for at most `max_sessions` episodes at once. Raises ValueError, ExtraMissing."""
+    """Return the environment's server, for at most `max_sessions` concurrent episodes.
+
+    Raises ValueError, ExtraMissing, NoServer.
+    """
     from openenv.core.env_server.http_server import create_app
 
     check_extra(name)
@@ -77,7 +80,7 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
 
 
 def _game(name: str) -> "type[Environment[Any, Any, Any]]":
-    """The one class of `server/game.py` that is an OpenEnv environment."""
+    """Return the class of `server/game.py` that is an OpenEnv environment."""
     from openenv.core.env_server.interfaces import Environment
 
     module = importlib.import_module(f"apprentice.envs.{name}.server.game")
@@ -86,25 +89,25 @@ def _game(name: str) -> "type[Environment[Any, Any, Any]]":
 
 
 class EnvironmentSpec(BaseModel):
-    """Which task is learned. With a seed it names one question, on any server, for ever."""
+    """The task to learn. Together with a seed it identifies one question, the same on every server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
     """A folder in `envs/`."""
     settings: dict[str, Any] = {}
-    """The environment's own settings, checked by its `Settings` model."""
+    """The environment's own settings, validated by its `Settings` model."""
 
     version: str = ""
-    """The version of the environment, part of every key. Filled in; a recipe that names another is refused."""
+    """The version of the environment, part of every key. Filled in; a recipe with another version is rejected."""
 
     code: str = ""
-    """Digest of the Python sources in its folder (class, script, server), part of every key. Filled in; what names
-    another one was made by other code, and is refused."""
+    """Digest of the Python sources in its folder (class, script, server), part of every key. Filled in; a spec with
+    another digest was made by other code and is rejected."""
 
     revision: str = ""
-    """Of what serves it, where that is not the installed code, such as a Space's commit: part of every key. Another one
-    is learned anew."""
+    """Revision of the server where it does not run the installed code, such as a Space's commit. Part of every key:
+    another revision invalidates the cache."""
 
     @model_validator(mode="before")
     @classmethod
@@ -125,13 +128,13 @@ class EnvironmentSpec(BaseModel):
         return self
 
     def __str__(self) -> str:
-        """What a person calls it, such as "reasoning_gym chain_sum"."""
-        told = [*(value for value in self.settings.values() if isinstance(value, str)), *self.mixed]
-        return " ".join([self.name, *told])
+        """Return its name for people, such as "reasoning_gym chain_sum"."""
+        details = [*(value for value in self.settings.values() if isinstance(value, str)), *self.mixed]
+        return " ".join([self.name, *details])
 
     @property
     def mixed(self) -> dict[str, "EnvironmentSpec"]:
-        """The environments of a mixture by their labels; none where this is no mixture."""
+        """The environments of a mixture by label; empty if this is not a mixture."""
         parts = self.settings.get("parts", {})
         return {
             label: EnvironmentSpec(name=part["name"], settings=part.get("settings", {}))
@@ -139,28 +142,30 @@ class EnvironmentSpec(BaseModel):
         }
 
     def played_by(self, part: ToolEnvironment) -> str:
-        """Name and version of who played an episode, as records have it; in a mixture after its label."""
+        """Return name and version of the environment that played an episode, after its label in a mixture."""
         if not part.label:
             return f"{self.name} {self.version}"
         own = self.mixed[part.label]
         return f"{part.label}: {own.name} {own.version}"
 
     def make(self, session: Session | None = None) -> ToolEnvironment:
-        """A playable instance over `session`; without one only its prompt and tools can be looked at."""
+        """Return an instance that plays over `session`; without one only its prompt and tools are available."""
         cls = environment_class(self.name)
         return cls(cls.Settings.model_validate(self.settings), session)
 
 
 def policy_of(environment: str) -> Any:
-    """The environment's `policy` module: `check(settings)` and `call(settings, messages, error_rate)`, the latter with
-    the question's seed where the module says TAKES_SEED."""
+    """Return the environment's `policy` module: `check(settings)` and `call(settings, messages, error_rate)`.
+
+    `call` also gets the question's seed if the module sets TAKES_SEED.
+    """
     return importlib.import_module(f"apprentice.envs.{environment}.policy")
 
 
 def next_call(
     environment: str, settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None
 ) -> tuple[str, dict[str, Any]]:
-    """The tool and the arguments of the script's next turn. Raises ValueError for a question it does not know."""
+    """Return the tool and the arguments of the script's next turn. Raises ValueError for an unknown question."""
     policy = policy_of(environment)
     known = {"seed": seed} if getattr(policy, "TAKES_SEED", False) else {}
     return policy.call(settings, messages, error_rate, **known)

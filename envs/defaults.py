@@ -1,7 +1,6 @@
-"""Environment variables that libraries read when they are imported: no telemetry, no proxy for this machine itself.
+"""Environment variables that libraries read at import time: no telemetry, no proxy for localhost.
 
-In: the environment. Out: the same with what it lacks, set when a room of this package is imported, whichever comes
-first, and inherited by every process that is started from here.
+Importing any sub-package sets those that are missing, and child processes inherit them.
 """
 
 import os
@@ -14,17 +13,17 @@ NO_TELEMETRY = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 DEBUG = "APPRENTICE_DEBUG"
-"""Set by `--debug`, for this process and those that it starts."""
+"""Set by `--debug`, for this process and its child processes."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def debugging() -> bool:
-    """Whether tracebacks are shown."""
+    """Return whether to show tracebacks."""
     return bool(os.environ.get(DEBUG))
 
 
 def set_defaults() -> None:
-    """Sets what is not set, and adds this machine to what no proxy is asked for."""
+    """Set the variables that are not set, and exclude localhost from a configured proxy."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
     if urllib.request.getproxies_environment().keys() & {"http", "https", "all"}:

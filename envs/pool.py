@@ -1,8 +1,8 @@
-"""Many sessions of one server, reused: work is spread over them, results come back as they finish.
+"""A pool of reused sessions with one server, which plays many episodes concurrently.
 
-In: items and what to do with each in an environment. Out: results in the order in which they finish.
-Why: a reused session is seven times cheaper than a new one, one caller at a time is all that a session takes, and a
-server grants only so many: how many is found out by asking for one more after another.
+In: items and a function that plays one item in an environment. Out: results as they finish.
+Why: a reused session is seven times cheaper than a new one, a session serves one caller at a time, and a server limits
+its sessions. The pool finds the limit by opening one session after another.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ R = TypeVar("R")
 Lease = Callable[[], AbstractAsyncContextManager[Any]]
 
 ASK_AGAIN = 30.0
-"""Seconds after which a server at its limit is asked for one more session; at first sooner, 1, 2, 4, … seconds."""
+"""Longest wait in seconds between requests for another session at the server's limit; starts at 1, 2, 4, … seconds."""
 
 
 open_pools: "WeakSet[EnvironmentPool]" = WeakSet()
-"""All pools of this process: whoever is interrupted ends the work of the other threads, too."""
+"""All pools of this process: an interrupt also stops the work of other threads."""
 
 
 class EnvironmentPool:
-    """Up to `size` environments, each with a session of its own. Use it as a context manager.
+    """Up to `size` environments, each with its own session. Use it as a context manager.
 
     Args:
-        size: Environments; the server's `sessions` when left out.
-        say: Told about outages and limits.
-        lease: Of a server: what each open session holds; see `Session`.
+        size: Number of environments; defaults to the server's `sessions`.
+        say: Called with a message about an outage or a limit.
+        lease: Returns the lease that each open session of a server takes; see `Session`.
     """
 
     def __init__(
@@ -72,44 +72,44 @@ class EnvironmentPool:
         wait_for(self._shut())
 
     def open_ahead(self) -> "Future[Any]":
-        """Begins to open what the server grants while the caller does something else, such as loading a model.
+        """Open sessions in the background while the caller does something else, such as loading a model.
 
-        Take the result before anything is played: SessionLost where the server is away.
+        Wait for the result before playing: it raises SessionLost if the server is unavailable.
         """
         self._opening = start(self._open(range(len(self.sessions))))
         return self._opening
 
     def playable(self, idle: Sequence[int], wanted: int) -> list[int]:
-        """At most `wanted` of the `idle` environments that can be played in: their sessions are open.
+        """Return the indices of at most `wanted` of the `idle` environments, all with open sessions.
 
-        More are opened as far as the server grants them; at its limit it is asked again now and then. Where no session
-        is open at all, one is waited for. Raises SessionLost.
+        Opens more sessions if the server grants them, and retries at its limit from time to time. Waits for one if no
+        session is open at all. Raises SessionLost.
         """
-        closed = [place for place in idle if not self.sessions[place].is_open]
+        closed = [index for index in idle if not self.sessions[index].is_open]
         missing = closed[: max(0, wanted - (len(idle) - len(closed)))]
         if missing and time.monotonic() >= self._ask_at:
             wait_for(self._open(missing))
         if missing and not self.granted:
             wait_for(self.sessions[missing[0]].open(patient=True))
-        return [place for place in idle if self.sessions[place].is_open][:wanted]
+        return [index for index in idle if self.sessions[index].is_open][:wanted]
 
-    async def _open(self, places: Iterable[int]) -> None:
-        """Opens the sessions of these places, one after another, until the server grants no more."""
-        for place in places:
+    async def _open(self, indices: Iterable[int]) -> None:
+        """Open these sessions, one after another, until the server grants no more."""
+        for index in indices:
             try:
-                await self.sessions[place].open()
+                await self.sessions[index].open()
             except AtCapacity:
-                await self.sessions[place].shut()
+                await self.sessions[index].shut()
                 self._ask_at = time.monotonic() + self.at_limit()
                 return
 
     def at_limit(self) -> float:
-        """Says that the server grants no more than it does; returns in how many seconds to ask again."""
+        """Report the server's limit and return the seconds after which to ask again."""
         if self._limit is None or self.granted > self._limit:
             self._limit, self._refusals = self.granted, 0
             self.say(
-                f"{self.server.url} grants no more than {self._limit} sessions at once, and this stage can use "
-                f"{len(self.sessions)}. Going on with {self._limit}; a higher max_concurrent_envs on the server is "
+                f"{self.server.url} grants only {self._limit} concurrent sessions; this stage can use "
+                f"{len(self.sessions)}. Continuing with {self._limit}; a higher max_concurrent_envs on the server is "
                 "faster."
                 if self._limit
                 else f"{self.server.url} grants no session: all are in use. Waiting for one."
@@ -118,7 +118,7 @@ class EnvironmentPool:
         return min(2.0 ** (self._refusals - 1), ASK_AGAIN)
 
     def open_all(self) -> None:
-        """Opens every session; waits for places for as long as one is patient with the server. Raises SessionLost."""
+        """Open every session; wait up to the server's `patience` for free ones. Raises SessionLost."""
 
         async def all_of_them() -> list[Any]:
             opening = (session.open(patient=True) for session in self.sessions)
@@ -130,11 +130,11 @@ class EnvironmentPool:
 
     @property
     def granted(self) -> int:
-        """The sessions that are open."""
+        """The number of open sessions."""
         return sum(session.is_open for session in self.sessions)
 
     def interrupt(self) -> None:
-        """Ends what runs on another thread; there `map` raises CancelledError."""
+        """Stop what runs on another thread; `map` raises CancelledError there."""
 
         async def all_of_them() -> None:
             for crew in self._crews:
@@ -144,14 +144,14 @@ class EnvironmentPool:
 
     async def _shut(self) -> None:
         self.breaker.stop()
-        for crew in self._crews:  # one that ran to its end, or one whose results nobody takes any more
+        for crew in self._crews:  # finished, or its results are no longer consumed
             await crew.stop()
         await asyncio.gather(*(session.shut() for session in self.sessions))
 
     def map(self, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
-        """Applies `play` to every item in an environment that is free, and yields each as it finishes.
+        """Apply `play` to every item in a free environment, and yield each item with its result as it finishes.
 
-        Raises what `play` raises, after those that were running then are done and yielded; SessionLost.
+        Raises what `play` raises, once the items that were running have finished and were yielded; SessionLost.
         """
         crew = Crew(self, play, items)
         self._crews.append(crew)
@@ -161,10 +161,10 @@ class EnvironmentPool:
         running.result()
 
     def together(self, do: Callable[[int], R], count: int) -> list[R]:
-        """`do(0)` … `do(count - 1)`, all at once; results in order. Raises the first one's exception."""
+        """Run `do(0)` … `do(count - 1)` concurrently and return the results in order. Raises the first exception."""
 
         async def all_of_them() -> list[R | BaseException]:
-            return await asyncio.gather(*(spawn(do, place) for place in range(count)), return_exceptions=True)
+            return await asyncio.gather(*(spawn(do, index) for index in range(count)), return_exceptions=True)
 
         results = wait_for(all_of_them())
         for result in results:
@@ -176,7 +176,7 @@ class EnvironmentPool:
 def sessions_with(
     server: EnvironmentServer, number: int, say: Callable[[str], None], lease: Callable[[EnvironmentServer], Lease]
 ) -> tuple[Breaker, list[Session]]:
-    """Sessions with a server, or with all servers of a mixture, and the breaker that they share."""
+    """Return sessions with a server, or with all servers of a mixture, and the breaker that they share."""
     if server.parts:
         breakers = BreakerOfParts(server, say)
         return breakers, [SessionOfParts(server, breakers, lease) for _ in range(number)]
@@ -185,11 +185,11 @@ def sessions_with(
 
 
 _END = object()
-"""Stands where no item is left."""
+"""Marks that no item is left."""
 
 
 class Crew(Generic[I, R]):
-    """One worker an open session; more join as the server grants more."""
+    """One worker per open session; workers are added as the server grants more sessions."""
 
     def __init__(self, pool: EnvironmentPool, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]):
         self.results: SimpleQueue[tuple[I, R] | None] = SimpleQueue()
@@ -208,7 +208,7 @@ class Crew(Generic[I, R]):
         self._running: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
-        """Ends when every item is done, or with the first error once what was running is done."""
+        """Play every item. After an error, finish the items that are running and raise it."""
         self._running = asyncio.current_task()
         growing = asyncio.create_task(self._grow())
         try:
@@ -218,22 +218,22 @@ class Crew(Generic[I, R]):
         finally:
             try:
                 await _end([growing, *self._workers])
-            finally:  # whoever waits for results must hear the end, also when this is cancelled once more
+            finally:  # the consumer must see the end of the results, even after a second cancellation
                 self.results.put(None)
         if self._error is not None:
             raise self._error
 
     async def stop(self) -> None:
-        """Ends it in the middle of whatever it does."""
+        """Cancel all workers."""
         if self._running is not None:
             await _end([self._running])
 
     async def _grow(self) -> None:
-        """Opens one session after another; asks a server at its limit again now and then."""
+        """Open one session after another; ask a server at its limit again from time to time."""
         try:
             while not self._no_more.is_set():
                 environment, session = await self._idle.get()
-                while any(other.turned_away for other in self._pool.sessions):  # an episode that runs comes first
+                while any(other.turned_away for other in self._pool.sessions):  # running episodes come first
                     await asyncio.sleep(1.0)
                 try:
                     await session.open()
@@ -255,19 +255,19 @@ class Crew(Generic[I, R]):
         try:
             while (item := self._take()) is not _END:
                 self.results.put((item, await spawn(self._play, environment, item)))
-                while self.results.qsize() > 4 * len(self._pool.sessions):  # whoever takes them is slower
+                while self.results.qsize() > 4 * len(self._pool.sessions):  # the consumer is slower
                     await asyncio.sleep(0.005)
                 await self._pool.breaker.wait()
-                if any(other.turned_away for other in self._pool.sessions):  # it gets this one's place
+                if any(other.turned_away for other in self._pool.sessions):  # it gets this session's slot
                     await session.shut()
                     self._idle.put_nowait((environment, session))
                     return
-            await session.shut()  # its place is free for one that loses its own in its last episode
+            await session.shut()  # frees a slot for a session that loses its own during its last episode
         except Exception as error:
             self._stop(error)
 
     def _take(self) -> Any:
-        """The next item, or _END. Whoever takes the last one says so: nobody need come back to find out."""
+        """Return the next item, or _END. Taking the last item also ends the search for more sessions."""
         if self._error is not None:
             return _END
         item, self._ahead = self._ahead, next(self._items, _END)
@@ -276,7 +276,7 @@ class Crew(Generic[I, R]):
         return item
 
     def _siblings_play(self) -> bool:
-        """Whether other pools of this process hold the places: they give them back when they are done."""
+        """Return whether other pools of this process have open sessions: they close them when they are done."""
         others = (pool for pool in list(open_pools) if pool is not self._pool)
         return any(session.is_open for pool in others for session in pool.sessions)
 
@@ -286,7 +286,7 @@ class Crew(Generic[I, R]):
 
 
 async def _end(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancels until all are done: in Python 3.11 `asyncio.wait_for` swallows a cancellation that meets its result."""
+    """Cancel until all are done: `asyncio.wait_for` of Python 3.11 drops a cancellation that arrives with a result."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()

@@ -1,7 +1,7 @@
-"""The digest of an environment's code, which enters every key: whoever changes a game makes anew what was played in it.
+"""The digest of an environment's code. It is part of every key, so a change to a game invalidates cached results.
 
 In: an environment's folder. Out: hex digits, the same for a checkout and for an installed wheel of the same sources.
-What all scripted teachers share (envs/policy.py) counts as part of every folder: it decides where they err.
+envs/policy.py counts as part of every folder: it decides on which questions the scripted teachers err.
 """
 
 import hashlib
@@ -11,9 +11,9 @@ from pathlib import Path
 SHARED = Path(__file__).with_name("policy.py")
 
 
-@cache  # what runs is what was imported, whatever an editor does to the files meanwhile
+@cache  # the process runs the code it imported, even if the files change later
 def digest_of(folder: Path) -> str:
-    """20 hex digits over all Python sources below a folder; whether lines end as on Windows does not count."""
+    """Return 20 hex digits over all Python sources below a folder; line endings (CRLF or LF) make no difference."""
     whole = hashlib.sha256()
     named = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
     for name, file in [*sorted(named.items()), ("../policy.py", SHARED)]:

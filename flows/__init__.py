@@ -1,3 +1,3 @@
-"""How it is put together: the recipe, the run from top to bottom, the command line."""
+"""The pipeline: the recipe, the flows, the command line."""
 
-import apprentice.envs  # noqa: F401  # sets what Prefect reads when it is imported
+import apprentice.envs  # noqa: F401  # sets environment variables that Prefect reads at import time

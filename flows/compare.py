@@ -1,7 +1,7 @@
-"""Examines any models on a recipe's environment and compares them: checkpoints, the champion, endpoints, the teacher.
+"""Evaluates and compares models on a recipe's environment: checkpoints, the champion, endpoints, the teacher.
 
-In: a recipe, the models' names. Out: rates with intervals, differences from the first model, what they had seen before.
-Nothing is trained; what was examined before is found, not played again.
+In: a recipe, the models' names. Out: rates with intervals, differences from the first model, overlap with training.
+Trains nothing; earlier evaluations are cache hits.
 """
 
 from pathlib import Path
@@ -44,32 +44,32 @@ def compare_models(
     serves_student: bool = False,
     trust_code: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Examines each model on the first questions of the window. Raises Stop for a model that there is not.
+    """Evaluate each model on the first questions of the window. Raises Stop for an unknown model.
 
     Args:
-        models: A key, a revision or a tag of the recipe's, or its beginning, `champion`, `teacher`, a folder,
-            `owner/name@revision` of the Hub, or `https://host/v1#model` for what answers at an endpoint.
-        as_of: Names the state of what answers at endpoints; another one is examined anew.
-        serves_student: The endpoints serve students of ours.
-        trust_code: Folders, or `owner/name@revision` of the Hub, whose Python code may run, as the recipe's student's
-            may where that says so.
+        models: For each a key, revision or tag (or a prefix of it) of the recipe's artifacts, `champion`, `teacher`, a
+            folder, `owner/name@revision` on the Hub, or `https://host/v1#model` for an endpoint.
+        as_of: Identifies the state of the models behind endpoints; another value evaluates them again.
+        serves_student: Whether the endpoints serve students trained by this project.
+        trust_code: Folders, or `owner/name@revision` on the Hub, whose Python code may run, in addition to the
+            recipe's student if it allows that.
     """
     trusted = trusted_with(recipe, trust_code or [])
     store = open_store(recipe, hub_needed=False)
     task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
     with RunServers(recipe) as servers:
-        asked = exam(RunContext(store, servers, recipe=written), task, window, spec.questions)
+        questions = exam(RunContext(store, servers, recipe=written), task, window, spec.questions)
         for name in models:
             endpoint = _endpoint(recipe, name, serves_student)
             if endpoint is None:
-                work = RunContext(store, servers, recipe=written, trusted=trusted)
-                checkpoint = _checkpoint(work, recipe, name, asked)
-                found[name] = evaluate(work, spec, checkpoint, task, asked, recipe.seed), checkpoint
+                run = RunContext(store, servers, recipe=written, trusted=trusted)
+                checkpoint = _checkpoint(run, recipe, name, questions)
+                found[name] = evaluate(run, spec, checkpoint, task, questions, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
-                    work = RunContext(store, others, recipe=written)
-                    found[name] = evaluate_endpoint(work, spec, endpoint, task, asked, as_of), None
+                    run = RunContext(store, others, recipe=written)
+                    found[name] = evaluate_endpoint(run, spec, endpoint, task, questions, as_of), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {
         name: count_seen(store.fetch(checkpoint), episodes[name]) if checkpoint else None
@@ -79,14 +79,14 @@ def compare_models(
 
 
 def check_addresses(names: list[str]) -> None:
-    """Raises Stop where an endpoint's address holds a secret: models' names stand in logs and in Prefect's database."""
+    """Raise Stop if an endpoint's URL holds a secret: models' names appear in logs and in Prefect's database."""
     for name in names:
         url, _, _ = name.partition("#")
         if "://" in url:
             try:
                 without_secrets(url, "its key comes from ENDPOINT_API_KEY, or from the recipe's teacher.key_variable")
             except ValueError as error:
-                raise Stop(f"A model's address cannot be used: {error}.", "Write https://host/v1#model.") from None
+                raise Stop(f"A model's URL cannot be used: {error}.", "Write https://host/v1#model.") from None
 
 
 def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:
@@ -96,79 +96,79 @@ def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | 
         return None
     url, _, model = name.partition("#")
     if not model:
-        raise Stop(f"{name} does not say which model of the endpoint is meant.", f"Write {url}#MODEL.")
-    current_location = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
-    of_it = {"base_url": url, "model": model, "serves_student": serves_student}
-    if not current_location:  # the teacher's key is for the teacher's host
-        of_it |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
-    not_of_it = {*of_it, "scripted_error_rate", "budget_usd", "prices"}
+        raise Stop(f"{name} does not name a model of the endpoint.", f"Write {url}#MODEL.")
+    on_teachers_host = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
+    own = {"base_url": url, "model": model, "serves_student": serves_student}
+    if not on_teachers_host:  # never send the teacher's key to another host
+        own |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
+    excluded = {*own, "scripted_error_rate", "budget_usd", "prices"}
     try:
-        return TeacherSpec(**of_it, **recipe.teacher.model_dump(exclude=not_of_it))
+        return TeacherSpec(**own, **recipe.teacher.model_dump(exclude=excluded))
     except ValidationError as error:
-        said = "; ".join(mistake["msg"] for mistake in error.errors())
-        raise Stop(f"{_host(url)} cannot be asked: {said}.", "Give the key as ENDPOINT_API_KEY.") from None
+        mistakes = "; ".join(mistake["msg"] for mistake in error.errors())
+        raise Stop(f"{_host(url)} cannot be used: {mistakes}.", "Set the key as ENDPOINT_API_KEY.") from None
 
 
 def _host(url: str | None) -> str | None:
     return urlsplit(url or "https://api.openai.com").hostname
 
 
-def _checkpoint(work: RunContext, recipe: Recipe, name: str, asked: Questions) -> Checkpoint:
+def _checkpoint(run: RunContext, recipe: Recipe, name: str, questions: Questions) -> Checkpoint:
     if name == "champion":
-        champion = Champions(work.store).current()
+        champion = Champions(run.store).current()
         if champion is None:
             raise Stop(
-                f"{recipe.name} has no champion.", "Run the recipe first; the gate promotes what is good enough."
+                f"{recipe.name} has no champion.", "Run the recipe; the gate promotes a model that is good enough."
             )
         return champion
-    if (found := checkpoint_named(work.store, name)) is not None:
+    if (found := checkpoint_named(run.store, name)) is not None:
         return found
     if (spec := model_named(name)) is None:
         raise Stop(
-            f"{name} is no checkpoint of {recipe.name}, no folder, and names no revision of a model on the Hub.",
-            "Write a key, a revision or a tag as the report's lineage shows it, champion, teacher, a folder, "
+            f"{name} is not a checkpoint of {recipe.name}, a folder, or a revision of a model on the Hub.",
+            "Write a key, a revision or a tag from the report's lineage, champion, teacher, a folder, "
             "owner/name@revision or https://host/v1#model.",
         )
-    granted = [each for each in work.trusted if each.model == spec.model and each.content]
+    granted = [each for each in run.trusted if each.model == spec.model and each.content]
     if not granted:
         spec = pinned(spec)
-        granted = [each for each in work.trusted if (each.model, each.revision) == (spec.model, spec.revision)]
-    return student(work, (granted or [spec])[0], recipe.environment, asked, recipe.seed)
+        granted = [each for each in run.trusted if (each.model, each.revision) == (spec.model, spec.revision)]
+    return student(run, (granted or [spec])[0], recipe.environment, questions, recipe.seed)
 
 
-def model_named(name: str, **how: Any) -> StudentSpec | None:
-    """A folder, or `owner/name@revision` of the Hub; None for what is neither."""
+def model_named(name: str, **settings: Any) -> StudentSpec | None:
+    """Return the spec of a folder, or of `owner/name@revision` on the Hub; None if `name` is neither."""
     model, _, revision = name.partition("@")
     if Path(name).is_dir():
-        return StudentSpec(model=str(Path(name).absolute()), **how)
-    return StudentSpec(model=model, revision=revision, **how) if revision and is_repository(model) else None
+        return StudentSpec(model=str(Path(name).absolute()), **settings)
+    return StudentSpec(model=model, revision=revision, **settings) if revision and is_repository(model) else None
 
 
 def trusted_with(recipe: Recipe, names: list[str]) -> list[StudentSpec]:
-    """The students whose Python code may run: the recipe's, where it says so, and those named. Raises Stop."""
+    """Return the students whose Python code may run: the recipe's if it allows that, and `names`. Raises Stop."""
     others = []
     for name in names:
         spec = model_named(name, trust_remote_code=True)
         if spec is None:
-            raise Stop(f"--trust-code {name} names no model.", "Write a folder, or owner/name@revision.")
+            raise Stop(f"--trust-code {name} is not a model.", "Write a folder, or owner/name@revision.")
         others.append(pinned(spec))
     own = recipe.student
     return [*([pinned(own)] if own.trust_remote_code or not own.safetensors_only else []), *others]
 
 
 def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
-    """Rates with intervals, and the difference of each model from the first; shown as tables.
+    """Return rates with intervals and the difference of each model from the first, and show them as tables.
 
     Args:
-        seen: How many of the questions each model learned from, where that is known.
+        seen: How many of the questions each model was trained on; None if unknown.
     """
-    episodes, broke = scored(episodes)
+    episodes, warning = scored(episodes)
     models = {
         name: with_intervals(records) | {"protocol": protocol, "seen_in_training": seen[name]}
         for name, records in episodes.items()
     }
     metric = "accuracy"
-    if protocol == "tutorial":  # what it calls accuracy is the mean score
+    if protocol == "tutorial":  # the tutorial calls the mean score accuracy
         metric = "mean_score"
         for model in models.values():
             model["accuracy"], model["ci"]["accuracy"] = model["mean_score"], model["ci"]["mean_score"]
@@ -176,15 +176,15 @@ def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | 
     comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
     correct(comparisons)
     _show(models, comparisons, protocol)
-    if broke:
-        announce.warn(broke)
-    return {"models": models, "comparisons": comparisons, "broken": broke}
+    if warning:
+        announce.warn(warning)
+    return {"models": models, "comparisons": comparisons, "broken": warning}
 
 
 TITLES = {
     "parity": "Held-out evaluation",
     "tutorial": "The tutorial's protocol",
-    "inspect": "Held-out evaluation, asked by Inspect AI",
+    "inspect": "Held-out evaluation with Inspect AI",
 }
 
 

@@ -1,6 +1,6 @@
-"""What is done with a trained model: held-out questions, guard rails, the gate, the champion's tag.
+"""Evaluates trained models on held-out questions and guard rails, and promotes the challenger if the gate passes it.
 
-In: models. Out: their evaluations; what became of the challenger. What was examined before is found, not played again.
+In: models. Out: their evaluations and the outcome for the challenger. Earlier evaluations are cache hits.
 """
 
 from typing import NamedTuple
@@ -25,83 +25,85 @@ from apprentice.tasks.release import release, weights_of
 
 
 class Outcome(NamedTuple):
-    """What became of the trained model. The gate's decision lies in the release."""
+    """The outcome for the trained model. The release holds the gate's decision."""
 
     release: Release
     is_champion: bool
     by_these_rules: bool = True
-    """Whether the decision was made by the rules that the recipe has now."""
+    """Whether the decision used the recipe's current rules."""
 
 
 def held_out(
-    work: RunContext, recipe: Recipe, asked: Questions, models: dict[str, Checkpoint]
+    run: RunContext, recipe: Recipe, questions: Questions, models: dict[str, Checkpoint]
 ) -> dict[str, Evaluation]:
-    """Every model on the held-out questions, by name."""
+    """Evaluate every model on the held-out questions; return the evaluations by model name."""
     return {
-        name: evaluate(work, recipe.evaluate, model, recipe.environment, asked, recipe.seed)
+        name: evaluate(run, recipe.evaluate, model, recipe.environment, questions, recipe.seed)
         for name, model in models.items()
     }
 
 
-def guard_rails(work: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
-    """Every model on every guard rail, by `<guard>.<model>`."""
+def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
+    """Evaluate every model on every guard rail; return the evaluations by `<guard>.<model>`."""
     evaluations = {}
-    asked = guard_questions(work, recipe)
+    by_guard = guard_questions(run, recipe)
     for guard in recipe.guards:
         tokens = guard.max_new_tokens or recipe.evaluate.max_new_tokens
         spec = recipe.evaluate.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
         for name, model in models.items():
-            questions = asked[guard.name]
-            evaluations[f"{guard.name}.{name}"] = evaluate(work, spec, model, guard.environment, questions, recipe.seed)
+            questions = by_guard[guard.name]
+            evaluations[f"{guard.name}.{name}"] = evaluate(run, spec, model, guard.environment, questions, recipe.seed)
     return evaluations
 
 
-def guard_questions(work: RunContext, recipe: Recipe) -> dict[str, Questions]:
-    """What every guard rail asks, by its name."""
+def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
+    """Return the questions of every guard rail, by its name."""
     return {
-        guard.name: exam(work, guard.environment, recipe.guard_window(place), guard.questions)
-        for place, guard in enumerate(recipe.guards)
+        guard.name: exam(run, guard.environment, recipe.guard_window(index), guard.questions)
+        for index, guard in enumerate(recipe.guards)
     }
 
 
 def promotion(
-    work: RunContext,
+    run: RunContext,
     recipe: Recipe,
-    asked: Questions,
+    questions: Questions,
     base: BaseStudent,
     trained: GrpoCheckpoint,
-    examined: dict[str, Evaluation],
+    evaluations: dict[str, Evaluation],
     guards: dict[str, Evaluation],
-    judged: Verdict,
+    results: Verdict,
 ) -> Outcome:
-    """Compares the trained model with the champion, or with the untrained student where there is none, releases it
-    with the verdict on its card, and moves the champion's tag if the gate let it through."""
-    champions = Champions(work.store)
+    """Release the trained model with the gate's decision, and move the champion's tag if it passed.
+
+    The gate compares it with the champion, or with the untrained student if there is no champion.
+    """
+    champions = Champions(run.store)
     champion = champions.current()
-    weights = weights_of(work.store.fetch(trained))
+    weights = weights_of(run.store.fetch(trained))
     allowances = {guard.name: guard.may_fall for guard in recipe.guards}
     if champion is not None and champion.weights == weights:
-        rules = read_decision(work.store.fetch(champion))["decided_by"]
+        rules = read_decision(run.store.fetch(champion))["decided_by"]
         return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
-        examined = examined | held_out(work, recipe, asked, {"champion": champion})
-        guards = guards | guard_rails(work, recipe, {"champion": champion})
+        evaluations = evaluations | held_out(run, recipe, questions, {"champion": champion})
+        guards = guards | guard_rails(run, recipe, {"champion": champion})
     rival: Checkpoint = champion or base
-    decided = gate(
-        work,
+    decision = gate(
+        run,
         recipe.gate,
         trained,
         rival,
-        {"challenger": examined["grpo"], "rival": examined[rival.stage]},
+        {"challenger": evaluations["grpo"], "rival": evaluations[rival.stage]},
         {
-            f"{guard.name}.{who}": guards[f"{guard.name}.{model}"]
+            f"{guard.name}.{role}": guards[f"{guard.name}.{model}"]
             for guard in recipe.guards
-            for who, model in (("challenger", "grpo"), ("rival", rival.stage))
+            for role, model in (("challenger", "grpo"), ("rival", rival.stage))
         },
         allowances,
-        judged,
+        results,
         champions.was_rolled_back(weights),
-        work.store.in_reach,
+        run.store.in_reach,
     )
-    released = release(work, trained, judged, decided)
+    released = release(run, trained, results, decision)
     return Outcome(released, champions.promote(released, champion))

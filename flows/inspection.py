@@ -1,6 +1,6 @@
-"""Examines models of Inspect AI's providers on a recipe's environment: `apprentice evaluate --protocol inspect`.
+"""Evaluates models with Inspect AI on a recipe's environment: `apprentice evaluate --protocol inspect`.
 
-In: a recipe, models as Inspect names them. Out: the same report as that of `compare`; Inspect's logs stay in the store.
+In: a recipe, models by Inspect's names. Out: the same report as that of `compare`; Inspect's logs stay in the store.
 """
 
 from typing import Any
@@ -31,13 +31,13 @@ def inspect_models(
     serves_student: bool = False,
     base_url: str | None = None,
 ) -> dict[str, Any]:
-    """Examines each model, as Inspect names it, on the first questions of the window. Raises Stop."""
+    """Evaluate each model, by Inspect's name, on the first questions of the window. Raises Stop."""
     store = open_store(recipe)
     logs = store.root / "inspect" / recipe.name
     episodes, kept = {}, {}
     with RunServers(recipe) as servers:
-        asked = exam(RunContext(store, servers), recipe.environment, window, spec.questions)
-        rows = read_questions(store.fetch(asked), "evaluate")
+        questions = exam(RunContext(store, servers), recipe.environment, window, spec.questions)
+        rows = read_questions(store.fetch(questions), "evaluate")
         server = servers.environment(recipe.environment.name)
         tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0

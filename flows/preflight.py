@@ -1,7 +1,7 @@
-"""Before a run makes anything: whether what is ahead of it can be done, found out in seconds.
+"""Checks in seconds that the stages ahead of a run can succeed.
 
 In: the recipe, the store, the servers. Out: nothing; Stop with cause and remedy before a token is bought or a step is
-trained. A run in which everything is cached makes nothing, so it looks at nothing and starts no server.
+trained. A run in which every stage is cached checks nothing and starts no server.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ from apprentice.tasks.settings.stages import StudentSpec, Window
 from apprentice.tasks.student import student
 
 JUDGING = ("verdict", "gate", "release")
-"""Stages from which on nothing is played."""
+"""The last stages; they play no episodes."""
 SEEDS = 5
-"""Questions that are asked of each task."""
+"""Questions to request of each task."""
 
 
 class TrainedQuestions(NamedTuple):
-    """An environment with questions of its own."""
+    """An environment with some of its questions."""
 
     environment: ToolEnvironment
     seeds: Sequence[int]
@@ -43,7 +43,7 @@ class TrainedQuestions(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What the run plays on one server."""
+    """An environment that the run plays on one server."""
 
     spec: EnvironmentSpec
     server: EnvironmentServer
@@ -52,77 +52,77 @@ class Task(NamedTuple):
 
 
 class Preflight:
-    """Called once, before the first stage that has to be made.
+    """Called once, before the first stage that is not cached.
 
     Args:
-        trains_here: Whether the trainings run on this machine.
+        trains_here: Whether SFT and GRPO run on this machine.
     """
 
     def __init__(self, recipe: Recipe, trains_here: bool):
         self._recipe = recipe
         self._trains_here = trains_here
 
-    def __call__(self, work: RunContext, stage: str) -> None:
-        """Raises Stop. `stage`: the first one that has to be made; those before it are in the work's log."""
+    def __call__(self, run: RunContext, stage: str) -> None:
+        """Raise Stop if a check fails. `stage` is the first one that is not cached; `log` has those before it."""
         if stage in JUDGING:
             return
-        recipe, done = self._recipe, {run.name for run in work.log}
+        recipe, done = self._recipe, {each.name for each in run.log}
         windows = recipe.seed_windows()
         ahead = [section for section in ("sft", "grpo") if section not in done]
         if self._trains_here:
             check_hardware(recipe, ahead)
-        buys = collect.find(work, recipe.collect, recipe.teacher, recipe.environment, windows.collect) is None
-        if buys and recipe.teacher.scripted_error_rate is None:
+        collects = collect.find(run, recipe.collect, recipe.teacher, recipe.environment, windows.collect) is None
+        if collects and recipe.teacher.scripted_error_rate is None:
             read_key(recipe.teacher)
-        asked = questions.find(work, recipe.environment, windows, recipe.evaluate.questions)
-        begins = asked is None or student.find(work, recipe.student, recipe.environment, asked, recipe.seed) is None
-        model = named_model(recipe.student) if begins and recipe.student.build is None else None
-        seen = self._check_environments(work, Needs.of(recipe, grpo="grpo" in ahead, collect=buys))
-        if begins:
+        found = questions.find(run, recipe.environment, windows, recipe.evaluate.questions)
+        new = found is None or student.find(run, recipe.student, recipe.environment, found, recipe.seed) is None
+        model = named_model(recipe.student) if new and recipe.student.build is None else None
+        seen = self._check_environments(run, Needs.of(recipe, grpo="grpo" in ahead, collect=collects))
+        if new:
             _check_student(recipe.student, model, seen)
-        if buys:
-            check_teacher(work, recipe, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
+        if collects:
+            check_teacher(run, recipe, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
 
-    def _check_environments(self, work: RunContext, needs: Needs) -> list[TrainedQuestions]:
-        """Of every server that the run plays on, the recipe's own first."""
+    def _check_environments(self, run: RunContext, needs: Needs) -> list[TrainedQuestions]:
+        """Check every server that the run uses, the recipe's own first. Raises Stop."""
         seen: list[TrainedQuestions] = []
         granted: set[str] = set()
-        for task in self._tasks(work, needs):
+        for task in self._tasks(run, needs):
             _wait_for(task.server)
             counted = task.server.url in granted
             checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
             granted.add(task.server.url)
             if wrong := checked.wrong:
-                raise Stop(f"{task.server.url} will not do for {task.spec}: {_line(wrong.found)}.", wrong.fix)
+                raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.fix)
             seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
         return seen
 
-    def _tasks(self, work: RunContext, needs: Needs) -> list[Task]:
+    def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
         recipe = self._recipe
         first = recipe.seed_windows().collect
-        tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(work, spec, first, needs)]
-        of_guards = Needs(0, recipe.evaluate.batch_size, 0)
-        for place, guard in enumerate(recipe.guards):
-            tasks += _parts(work, guard.environment, recipe.guard_window(place), of_guards)
+        tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(run, spec, first, needs)]
+        guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
+        for index, guard in enumerate(recipe.guards):
+            tasks += _parts(run, guard.environment, recipe.guard_window(index), guard_needs)
         return tasks
 
 
-def _parts(work: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
-    """One task; of a mixture one for each of its environments."""
-    server = work.servers.environment(spec.name)
+def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
+    """Return one task; for a mixture one per environment."""
+    server = run.servers.environment(spec.name)
     if not spec.mixed:
         return [Task(spec, server, window.seeds()[:SEEDS], needs)]
     mixture = spec.make()
     tasks = []
     for label, part in spec.mixed.items():
         own = (seed for seed in window.seeds() if mixture._part(seed).label == label)
-        seeds = list(islice(own, SEEDS)) or window.seeds()[:SEEDS]  # one of so little weight that it is never drawn
+        seeds = list(islice(own, SEEDS)) or window.seeds()[:SEEDS]  # its weight may be too small to be drawn
         tasks.append(Task(part, server.parts[part.name], seeds, needs))
     return tasks
 
 
 def _wait_for(server: EnvironmentServer) -> None:
-    """Returns when the server answers, for which one is patient as in any outage. Raises Stop."""
+    """Wait up to the server's `patience` until it answers. Raises Stop."""
     answered = answers(server)
     if not answered.may_pass:
         return
@@ -133,7 +133,7 @@ def _wait_for(server: EnvironmentServer) -> None:
 
 
 def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
-    """Renders the questions with the student's template. Raises Stop."""
+    """Render the questions with the student's chat template. Raises Stop."""
     if model is None:
         assert spec.build is not None
         texts = [(each.environment, list(each.questions)) for each in seen]
@@ -146,5 +146,5 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
 
 
 def _line(text: str) -> str:
-    """What a server said, on one line that a person still reads."""
+    """Return a server's text on one line of at most 300 characters."""
     return " ".join(text.split())[:300]

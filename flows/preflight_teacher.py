@@ -1,7 +1,7 @@
-"""Asks the teacher's endpoint for one tool call before a collection begins.
+"""Requests one tool call from the teacher's endpoint before a collection begins.
 
-In: the recipe, a question of its environment. Out: nothing; Stop with cause and remedy. The request is charged to the
-budget of the collection; its answer need not be right, and is not kept.
+In: the recipe, a question of its environment. Out: nothing; Stop with cause and remedy. The request counts towards the
+collection's budget; its answer may be wrong and is discarded.
 """
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
@@ -15,20 +15,22 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 
 
-def check_teacher(work: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
-    """Raises Stop where the endpoint gives no valid tool call. A budget that is used up is left to the collection."""
+def check_teacher(run: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
+    """Raise Stop if the endpoint returns no valid tool call. The collection handles an exhausted budget."""
     window = recipe.seed_windows().collect
     first = recipe.collect, recipe.teacher, recipe.environment, window.split(recipe.collect.shards)[0]
     key = collect_shard.key(first, {})
-    with work.store.exclusive(f"{collect_shard.name}-{key}", announce.warn):  # whoever collects keeps accounts there
-        if collect.find(work, recipe.collect, recipe.teacher, recipe.environment, window) is not None:
+    with run.store.exclusive(
+        f"{collect_shard.name}-{key}", announce.warn
+    ):  # a concurrent collection charges the same budget
+        if collect.find(run, recipe.collect, recipe.teacher, recipe.environment, window) is not None:
             return
-        scratch = collect_shard.scratch(work, key)
+        scratch = collect_shard.scratch(run, key)
         scratch.mkdir(parents=True, exist_ok=True)
         cap = recipe.teacher.budget_usd
         budget = Budget(recipe.teacher.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
         try:
-            _ask(work, recipe, environment, seed, question, budget)
+            _ask(run, recipe, environment, seed, question, budget)
         except BudgetReached:
             return
         finally:
@@ -36,20 +38,20 @@ def check_teacher(work: RunContext, recipe: Recipe, environment: ToolEnvironment
 
 
 def _ask(
-    work: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str, budget: Budget
+    run: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str, budget: Budget
 ) -> None:
-    url = work.servers.teacher()
+    url = run.servers.teacher()
     teacher = Teacher(recipe.teacher, url, recipe.collect.asks, budget)
     called = recipe.teacher.called
     try:
         teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
     except TeacherFailed as failed:
         raise Stop(
-            f"{called} at {url or 'OpenAI'} gives no tool call that can be played: {failed}.",
-            "Name a model that calls tools (teacher.model), have its server parse them (vLLM: "
-            "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens where thinking uses them up.",
+            f"{called} at {url or 'OpenAI'} returns no valid tool call: {failed}.",
+            "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
+            "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them up.",
         ) from failed
-    except TeacherUnavailable as away:
-        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {away}.", "Run again when it does.") from away
+    except TeacherUnavailable as error:
+        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
     finally:
         teacher.close()

@@ -1,7 +1,7 @@
-"""Before GRPO: how hard its task is for the SFT model, and, from a ladder of tasks, the one that teaches most.
+"""Measures how hard GRPO's task is for the SFT model, and chooses from a ladder of tasks the one that teaches most.
 
 In: the recipe, its questions, the SFT model. Out: the task and the questions that GRPO trains on, with the rates behind
-the choice. Nothing of it enters the gate: the examinations stay those of the recipe's own environment.
+the choice. The gate does not depend on it: evaluations use the recipe's own environment.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from apprentice.flows.examination import guard_questions
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
-    as_markdown,
     difficulty,
+    difficulty_as_markdown,
     judgement,
     label_differences,
     nearest_to_half,
@@ -37,15 +37,15 @@ class Rung(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What GRPO trains on, and why."""
+    """The task that GRPO trains on, and why."""
 
     rungs: list[Rung]
     asked: list[Questions]
-    """What the probe played of each rung; nothing where there was no probe."""
+    """The questions that the probe played of each rung; empty without a probe."""
     played: list[Evaluation]
     chosen: int
     rules: GrpoSignals
-    """What counts as too easy and too hard."""
+    """Thresholds for too easy and too hard."""
 
     @property
     def environment(self) -> EnvironmentSpec:
@@ -56,12 +56,12 @@ class Probed(NamedTuple):
         return self.rungs[self.chosen].questions
 
     def artifacts(self) -> Iterator[Artifact]:
-        """What was made for it."""
+        """Yield the artifacts of the ladder and the probe."""
         yield from (rung.questions for rung in self.rungs)
         yield from (*self.asked, *self.played)
 
     def as_json(self) -> dict[str, Any] | None:
-        """For the report; None where there was no probe."""
+        """Return the report's section; None without a probe."""
         if not self.played:
             return None
         found = [difficulty(each, self.rules) for each in self.played]
@@ -79,38 +79,38 @@ class Probed(NamedTuple):
         return f"GRPO trains on {which}. {judgement(found)}"
 
 
-def ladder(work: RunContext, recipe: Recipe, asked: Questions) -> list[Rung]:
-    """The tasks that GRPO can train on, with their questions: the recipe's own where it gives no others.
+def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
+    """Return the tasks that GRPO can train on, with their questions; without a ladder the recipe's own task.
 
-    What any examination of the recipe asks, guard rails included, is on no rung of a ladder. Raises Stop for a rung
-    that is too small, or wrong: before anything is bought or trained.
+    Excludes all evaluation questions, those of guard rails included, from every rung. Raises Stop for an invalid rung
+    or one with too few questions, before anything is bought or trained.
     """
     rungs = recipe.rungs()
     if not rungs:
-        return [Rung(recipe.environment, asked)]
-    kept_out = {"held_out": asked, **guard_questions(work, recipe)}
+        return [Rung(recipe.environment, questions)]
+    excluded = {"held_out": questions, **guard_questions(run, recipe)}
     window = recipe.seed_windows().grpo
     return [
         Rung(
             rung,
-            asked
-            if rung == recipe.environment and not recipe.guards  # `asked` was made without knowing theirs
-            else rung_questions.titled(f"Questions of rung {place}")(work, rung, window, kept_out),
+            questions
+            if rung == recipe.environment and not recipe.guards  # `questions` does not exclude the guards' questions
+            else rung_questions.titled(f"Questions of rung {number}")(run, rung, window, excluded),
         )
-        for place, rung in enumerate(rungs, 1)
+        for number, rung in enumerate(rungs, 1)
     ]
 
 
-def probe(work: RunContext, recipe: Recipe, rungs: list[Rung], sft_model: SftCheckpoint) -> Probed:
-    """Plays every rung with the SFT model, and says how hard GRPO's task is."""
+def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], sft_model: SftCheckpoint) -> Probed:
+    """Play every rung with the SFT model, and report how hard GRPO's task is."""
     if not recipe.probe.questions:
         return Probed(rungs, [], [], 0, recipe.grpo.signals)
-    asked = [probe_questions(work, rung.questions, recipe.probe.questions) for rung in rungs]
+    asked = [probe_questions(run, rung.questions, recipe.probe.questions) for rung in rungs]
     played = []
-    for place, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
-        title = "Probe of sft" + (f" on rung {place}" if len(rungs) > 1 else "")
+    for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
+        title = "Probe of sft" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
-        played.append(stage(work, _as_grpo_plays(recipe), sft_model, rung.environment, questions, recipe.seed))
+        played.append(stage(run, _as_grpo_plays(recipe), sft_model, rung.environment, questions, recipe.seed))
     found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), recipe.grpo.signals)
     _show(found.as_json() or {})
     return found
@@ -129,4 +129,4 @@ def _as_grpo_plays(recipe: Recipe) -> EvaluateSpec:
 def _show(report: dict[str, Any]) -> None:
     announce.table("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
     announce.say(report["says"])
-    announce.markdown("difficulty", as_markdown(report), "How hard GRPO's task is for the SFT model")
+    announce.markdown("difficulty", difficulty_as_markdown(report), "How hard GRPO's task is for the SFT model")

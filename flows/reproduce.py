@@ -1,7 +1,7 @@
-"""`apprentice reproduce`: makes an artifact again from what its record says, and tells whether the result is the same.
+"""`apprentice reproduce`: makes an artifact again from its record, and reports whether the result is the same.
 
-In: a lineage. Out: for its artifact, or for all that it was made from, too, whether data or weights came out the same,
-and which files did not. Each is made from its recorded inputs, in a store of its own that is thrown away.
+In: a lineage. Out: for its artifact, or also for its ancestors, whether data or weights are the same, and which files
+differ. Each is made from its recorded inputs, in a temporary store.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import StudentSpec
 
 COUNTED = {"model": (".safetensors",), "dataset": (".jsonl", ".json")}
-"""The files that decide: a model's weights, a dataset's data. Pictures, samples and cards do not."""
+"""The files that are compared: a model's weights, a dataset's data. Pictures, samples and cards do not count."""
 
 
 class Outcome(NamedTuple):
-    """What came of it."""
+    """The result of reproducing one artifact."""
 
     kind: str
     repository: str
@@ -40,18 +40,18 @@ class Outcome(NamedTuple):
     stage: str
     same: bool
     decided_by: str
-    """weights or data."""
+    """"weights" or "data"."""
     digest: str
     digest_again: str
     differing: list[str]
-    """All files that differ, are missing or are new, the card apart; also beside weights or data that are the same."""
+    """All files except the card that differ, are missing or are new; may be non-empty even if `same`."""
     differences: list[str]
-    """What was different here from where it was made."""
+    """Differences between this environment and the one that produced it."""
     seconds: float
 
 
 class ScratchStore(LocalStore):
-    """A store that has nothing, so that everything is made anew, but fetches inputs from another one."""
+    """An empty store, so that nothing is a cache hit, which fetches inputs from another store."""
 
     def __init__(self, root: Path, inputs: LocalStore):
         super().__init__(root, inputs.project, inputs.namespace)
@@ -70,13 +70,13 @@ class ScratchStore(LocalStore):
 
 
 def reproduce(lineage: Lineage, overrides: list[str], deep: bool = False, yes: bool = False) -> list[Outcome]:
-    """Makes the lineage's artifact again, the last of the list; `deep`: before it all that it was made from.
+    """Reproduce the lineage's artifact, the last of the returned list; with `deep` first all of its ancestors.
 
-    Raises Stop before anything is made where a record says too little, or names what must not be run.
+    Raises Stop before making anything if a record is incomplete or names something that must not be run.
 
     Args:
-        overrides: Where the servers are, as `path=value`.
-        yes: Teachers may be paid again, and code of a student's repository may be run.
+        overrides: Where the servers run, as `path=value`.
+        yes: Allow paying a teacher again and running code from a student's repository.
     """
     nodes = list(lineage.nodes.values()) if deep else [lineage.root]
     with TemporaryDirectory(prefix="apprentice-reproduce-") as folder:
@@ -85,9 +85,9 @@ def reproduce(lineage: Lineage, overrides: list[str], deep: bool = False, yes: b
             ask_first(lineage, replays)
         for difference in dict.fromkeys(each for replay in replays for each in replay.differences):
             announce.warn(difference)
-        # what Prefect caches of a stage names its artifact, and a later run would look for this one in vain
-        apart: Any = {PREFECT_LOCAL_STORAGE_PATH: f"{folder}/.prefect", PREFECT_DEFAULT_RESULT_STORAGE_BLOCK: None}
-        with temporary_settings(apart):
+        # Prefect's cached results name artifacts; a later run must not find results that name these temporary ones
+        separate: Any = {PREFECT_LOCAL_STORAGE_PATH: f"{folder}/.prefect", PREFECT_DEFAULT_RESULT_STORAGE_BLOCK: None}
+        with temporary_settings(separate):
             return _made_again(lineage, replays, Path(folder), students_of(lineage) if yes else [])
 
 
@@ -104,8 +104,8 @@ def _made_again(lineage: Lineage, replays: list[Replay], folder: Path, trusted: 
                 if same not in servers:
                     servers[same] = started.enter_context(RunServers(replay.recipe))
                 began = perf_counter()
-                work = RunContext(store, servers[same], recipe=replay.recipe.for_record(), trusted=trusted)
-                made = replay.stage(work, **pinned_arguments(replay))
+                run = RunContext(store, servers[same], recipe=replay.recipe.for_record(), trusted=trusted)
+                made = replay.stage(run, **pinned_arguments(replay))
                 record = store.record(type(made), made.key, made.revision)
                 outcomes.append(compared(replay, record.files, perf_counter() - began))
                 store.empty()  # models are large
@@ -115,14 +115,16 @@ def _made_again(lineage: Lineage, replays: list[Replay], folder: Path, trusted: 
 
 
 def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
-    """What was made again, beside what the record says.
+    """Compare the reproduced files with the record.
 
     Args:
         again: SHA-256 by path.
     """
     record, repo_type = record_of(replay.node), replay.stage.produces.repo_type
     endings = COUNTED[repo_type]
-    if not any(name.endswith(endings) for name in record.files):  # a model that is another one's by name
+    if not any(
+        name.endswith(endings) for name in record.files
+    ):  # it refers to another model instead of holding weights
         endings = COUNTED["dataset"]
     digest, digest_again = _digest(record.files, endings), _digest(again, endings)
     return Outcome(
@@ -141,25 +143,25 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
 
 
 def _digest(files: dict[str, str], endings: tuple[str, ...]) -> str:
-    """As `apprentice.tasks.artifacts.local.digest` has it, of the files with these endings: weights_of, for weights."""
+    """Return the digest of the files with these endings, computed like `apprentice.tasks.artifacts.local.digest`."""
     lines = (f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()) if name.endswith(endings))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 
 
-def told(outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """A row an artifact, for people."""
+def rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
+    """Return one table row per artifact."""
     return [
         {
             "artifact": f"{each.repository.partition('/')[2]}@{each.key[:12]}",
             "stage": each.stage,
-            "result": _in_words(each),
+            "result": _result(each),
             "seconds": f"{each.seconds:.1f}",
         }
         for each in outcomes
     ]
 
 
-def _in_words(outcome: Outcome) -> str:
+def _result(outcome: Outcome) -> str:
     if outcome.same:
         beside = f"; other files differ: {', '.join(outcome.differing)}" if outcome.differing else ""
         return f"the same {outcome.decided_by}{beside}"

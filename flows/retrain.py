@@ -1,7 +1,7 @@
-"""The whole run: a teacher plays, a student learns from it and from the environment, is examined and judged.
+"""The whole pipeline: teacher rollouts, filter, SFT, GRPO, evaluation, gate and release.
 
-In: a recipe. Out: the run's folder with its report. Every stage is a Prefect task whose artifact is looked up by its
-key first; what exists is not made again.
+In: a recipe. Out: the run's folder with its report. Every stage is a Prefect task that first looks up its artifact by
+key; an existing artifact is a cache hit.
 """
 
 from contextlib import suppress
@@ -40,7 +40,7 @@ from apprentice.tasks.verdict import verdict
 def _run_name() -> str:
     given = flow_run.parameters
     recipe = Recipe.model_validate(given["recipe"])
-    with suppress(Stop):  # the run itself says what is wrong with them
+    with suppress(Stop):  # the run itself reports wrong overrides
         recipe = with_overrides(recipe, given.get("overrides", []))
     return f"{recipe.name}-seed{recipe.seed}"
 
@@ -53,14 +53,14 @@ def retrain(
     environment_revision: str = "",
     overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
 ) -> Path:
-    """Trains a student as the recipe says and reports what it learned; returns the run's folder.
+    """Train a student as the recipe describes and report what it learned; return the run's folder.
 
     Args:
-        recipe: One whole run.
-        runs: Where the run's folder with its report is made.
-        gpu: The deployments of the GPU stages, such as a100; left out, they run in this process.
-        environment_revision: Of what serves the environment, where a new one shall be learned anew; left out, the one
-            that `watch` saw last, of a Space that is watched.
+        recipe: The recipe of the run.
+        runs: Folder in which to create the run's folder with its report.
+        gpu: Name of the GPU stages' deployments, such as a100. If empty, they run in this process.
+        environment_revision: Revision of the environment's server; another revision invalidates the cache. If empty,
+            the last one that `watch` saw of a watched Space.
         overrides: Fields of the recipe to change for this run, each as path=value, such as seed=1 or
             grpo.max_steps=50.
     """
@@ -72,32 +72,32 @@ def retrain(
     if not gpu:
         check_reporters(recipe.report_to)
     with run_folder(runs, recipe) as folder, RunServers(recipe) as servers:
-        store = open_store(recipe, hub_needed=bool(gpu))  # the GPU stages' machines find what they need there
-        store.send_waiting()  # of an earlier run, whose Hub was out of reach
+        store = open_store(recipe, hub_needed=bool(gpu))  # GPU stages on other machines read their inputs from the Hub
+        store.send_waiting()  # artifacts of an earlier run that could not reach the Hub
         pool = Pool(recipe, gpu) if gpu else None
-        work = RunContext(store, servers, current_location(), pool, **recipe.for_work())
-        work.preflight = Preflight(recipe, trains_here=not gpu)
+        run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
+        run.preflight = Preflight(recipe, trains_here=not gpu)
         task, seed = recipe.environment, recipe.seed
 
-        asked = questions(work, task, recipe.seed_windows(), recipe.evaluate.questions)
-        rungs = ladder(work, recipe, asked)
-        rollouts = collect(work, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
-        kept = filter_rollouts(work, rollouts, asked)
-        base = student(work, recipe.student, task, asked, seed)
-        length_stats = lengths(work, recipe.lengths, kept, base)
-        sft_model = sft(work, recipe.sft, base, kept, length_stats, seed)
-        probed = probe(work, recipe, rungs, sft_model)
-        trained = grpo(work, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
+        question_set = questions(run, task, recipe.seed_windows(), recipe.evaluate.questions)
+        rungs = ladder(run, recipe, question_set)
+        rollouts = collect(run, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
+        kept = filter_rollouts(run, rollouts, question_set)
+        base = student(run, recipe.student, task, question_set, seed)
+        length_stats = lengths(run, recipe.lengths, kept, base)
+        sft_model = sft(run, recipe.sft, base, kept, length_stats, seed)
+        probed = probe(run, recipe, rungs, sft_model)
+        trained = grpo(run, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
 
-        examined = held_out(work, recipe, asked, {"base": base, "sft": sft_model, "grpo": trained})
-        guards = guard_rails(work, recipe, {"base": base, "grpo": trained})
-        results = verdict(work, recipe.gate, examined, guards, task, rollouts, trained, recipe.grpo.beta)
-        outcome = promotion(work, recipe, asked, base, trained, examined, guards, results)
+        evals = held_out(run, recipe, question_set, {"base": base, "sft": sft_model, "grpo": trained})
+        guards = guard_rails(run, recipe, {"base": base, "grpo": trained})
+        results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, recipe.grpo.beta)
+        outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
 
     artifacts = Artifacts(
-        asked, rollouts, kept, base, length_stats, sft_model, probed, trained, examined, guards, results, outcome
+        question_set, rollouts, kept, base, length_stats, sft_model, probed, trained, evals, guards, results, outcome
     )
-    write_report(folder, recipe, work, artifacts)
-    if all(stage.state == "cached" for stage in work.log):
-        return Completed(name="Cached", message="Every artifact was there already.", data=folder)  # type: ignore[return-value]
+    write_report(folder, recipe, run, artifacts)
+    if all(stage.state == "cached" for stage in run.log):
+        return Completed(name="Cached", message="Every stage was a cache hit.", data=folder)  # type: ignore[return-value]
     return folder

@@ -1,9 +1,9 @@
-"""The GPU stages as flows of their own: what the deployments on the pool with GPUs run.
+"""The GPU stages as separate flows, for deployments on the GPU work pool.
 
-In: the recipe, which says where servers and store are, and the stage's own arguments, with artifacts as references.
-Out: the artifact in the store; nothing travels through a worker's memory or disk.
-A stage that lost its environment, or the Hub, ends in a state that says so, its work kept, its device free: whoever
-dispatched it waits, and schedules it again.
+In: the recipe, which names servers and store, and the stage's arguments, with artifacts as references.
+Out: the artifact in the store.
+A stage that loses its environment or the Hub saves its progress, frees the device and fails in a state that names the
+cause; the flow that dispatched it waits and schedules it again.
 """
 
 from typing import Annotated, Any
@@ -59,7 +59,7 @@ def grpo_stage(
     questions: Questions,
     seed: int,
 ) -> State:
-    """GRPO in the environment that the teacher played."""
+    """GRPO in the recipe's environment, or in that of the chosen rung."""
     return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
 
 
@@ -72,24 +72,24 @@ def evaluate_stage(
     questions: Questions,
     seed: int,
 ) -> State:
-    """One model on held-out questions."""
+    """Evaluate one model on held-out questions."""
     return _made(recipe, evaluate, spec, checkpoint, environment, questions, seed)
 
 
 STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
-"""The flows by their names, which are the stages' names."""
+"""The flows by stage name."""
 
 
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
-    """The stage, with no more patience for its environment than a device is worth."""
+    """Run the stage, with short timeouts for its environment so that the device does not wait."""
     check_reporters(recipe.report_to)
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
-        work = RunContext(store, servers, current_location(), holds_device=True, **recipe.for_work())
+        run = RunContext(store, servers, current_location(), holds_device=True, **recipe.for_work())
         counts: dict[str, float] = {}
         try:
             with counted() as counts:
-                artifact = stage(work, *given)
+                artifact = stage(run, *given)
         except Exception as error:
             failure = failure_of(error)
             if failure.remedy == "wait" and failure.boundary in AWAY:
@@ -101,7 +101,7 @@ def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
 
 
 def _add_to_labels(counts: dict[str, float]) -> None:
-    """Adds to what earlier attempts of this flow run counted."""
+    """Add to the counts of earlier attempts of this flow run."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not counts:
         return

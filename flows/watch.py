@@ -1,7 +1,7 @@
-"""Looks whether something upstream has a new revision: the Space that serves an environment, a dataset, a model.
+"""Watches Hub repositories for new revisions: an environment's Space, a dataset, a model.
 
-In: repositories of the Hub. Out: an event `apprentice.revision.new` for each whose head has moved since the last look;
-a deployment that is triggered by it retrains. What was seen is kept as a Prefect variable.
+In: repositories on the Hub. Out: an event `apprentice.revision.new` for each with a new revision since the last check,
+which can trigger a deployment. A Prefect variable stores the last known revisions.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ SEEN = "apprentice_revisions"
 
 
 def seen(space: str | None) -> str:
-    """The revision of a Space that the last look found, as `owner/space@revision`; empty for one not watched."""
+    """Return the last known revision of a Space as `owner/space@revision`; empty if it is not watched."""
     if space is None:
         return ""
     revisions: dict[str, str] = Variable.get(SEEN, default={}) or {}  # type: ignore[assignment]
@@ -39,7 +39,7 @@ class Watched(BaseModel):
 
 @flow(name="watch", result_serializer="json")
 def watch(repositories: list[Watched]) -> dict[str, str]:
-    """Emits an event for every repository with a new revision; the first look only notes. Returns what was seen."""
+    """Emit an event for every repository with a new revision and return all revisions; the first check only stores."""
     from huggingface_hub import HfApi
 
     before: dict[str, str] = Variable.get(SEEN, default={}) or {}  # type: ignore[assignment]
@@ -47,7 +47,7 @@ def watch(repositories: list[Watched]) -> dict[str, str]:
     for each in repositories:
         try:
             now[str(each)] = str(HfApi().repo_info(each.repository, repo_type=each.kind).sha)
-        except Exception as error:  # the others are looked at all the same, and this one the next time
+        except Exception as error:  # continue with the others; this one is checked again next time
             announce.warn(f"{each} cannot be read: {type(error).__name__}")
     for name, revision in now.items():
         if name in before and before[name] != revision:

@@ -45,7 +45,7 @@ def collect(
     check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # another split would buy all again
     run = context.run
     there = StandingServers({environment.name: run.servers.environment(environment.name)}, run.servers.teacher())
-    standing = RunContext(run.store, there, run.place, recipe=run.recipe)
+    standing = RunContext(run.store, there, run.location, recipe=run.recipe)
     parts = [(spec, teacher, environment, part) for part in window.split(spec.shards)]
     try:
         shards = collect_shard.map(standing, parts) if len(parts) > 1 else [collect_shard(standing, *parts[0])]

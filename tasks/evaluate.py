@@ -48,7 +48,7 @@ def evaluate(
     """Plays every held-out question. Raises Stop when the environment is lost: an outage does not count as failure."""
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
-    with examination(context, spec, questions, checkpoint.stage) as (kept, ahead, keep):
+    with evaluation_journal(context, spec, questions, checkpoint.stage) as (kept, ahead, keep):
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()
@@ -81,7 +81,7 @@ def evaluate_endpoint(
     try:
         teacher = Teacher(endpoint.model_copy(update=asked), context.run.servers.teacher(), asks=1, budget=budget)
         try:
-            with examination(context, spec, questions, endpoint.called) as (kept, ahead, keep):
+            with evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep):
                 with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
                     play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
                 return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
@@ -92,7 +92,7 @@ def evaluate_endpoint(
 
 
 @contextmanager
-def examination(
+def evaluation_journal(
     context: StageContext, spec: EvaluateSpec, questions: Questions, model: str
 ) -> Iterator[tuple[Journal, list[Play], Callable[[EvaluatedEpisode], None]]]:
     """Yields the journal, the episodes still to play, and a function to call with each played episode.

@@ -32,17 +32,17 @@ def questions(
     Raises Stop when the environment rejects the configuration, cannot be reached, or has too few questions.
     """
     texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
-    examination: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
-        if len(examination) < examined:
-            examination.setdefault(same_text(texts[seed]), seed)
+        if len(chosen) < examined:
+            chosen.setdefault(same_text(texts[seed]), seed)
     rows = []
     for purpose, window in windows:
         for seed in window.seeds():
             text = texts[seed]
-            used = _is_used(purpose, seed, examination.get(same_text(text)))
+            used = _is_used(purpose, seed, chosen.get(same_text(text)))
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
-    _check_space(windows, examination, rows, examined)
+    _check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
     used_by = {purpose: sum(row["used"] for row in rows if row["purpose"] == purpose) for purpose, _ in windows}
     return {
@@ -53,7 +53,7 @@ def questions(
     }
 
 
-@stage(produces=Questions, version=1, title="Questions of an examination")
+@stage(produces=Questions, version=1, title="Questions of a guard rail")
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
     chosen: dict[str, dict[str, Any]] = {}
@@ -100,12 +100,12 @@ def ask(
     return texts
 
 
-def _check_space(windows: SeedWindows, examination: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
+def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
     distinct = len({same_text(row["question"]) for row in rows})
     advice = "Widen the task (environment.settings) or reduce evaluate.questions."
-    if len(examination) < examined:
+    if len(chosen) < examined:
         raise Stop(
-            f"The problem space is too small: {windows.evaluate.size} seeds gave only {len(examination)} distinct "
+            f"The problem space is too small: {windows.evaluate.size} seeds gave only {len(chosen)} distinct "
             f"questions, and the evaluation needs {examined} ({distinct} distinct questions in all windows).",
             advice,
         )

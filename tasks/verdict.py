@@ -65,7 +65,7 @@ def verdict(
     announce.table("models", "Held-out evaluation", table(report["models"]))
     if broke:
         announce.warn(broke)
-    announce.markdown("diagnosis", f"**{reading['diagnosis']}**: {reading['advice']}", "What GRPO's curves say")
+    announce.markdown("diagnosis", f"**{reading['diagnosis']}**: {reading['advice']}", "Diagnosis of GRPO's curves")
     if not shared["clean"]:
         announce.warn(unclean(shared))
     return {"diagnosis": reading["diagnosis"], "contaminated": not shared["clean"]}

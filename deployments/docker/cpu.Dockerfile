@@ -1,27 +1,27 @@
 # syntax=docker/dockerfile:1
-# The flow itself and everything that needs no GPU. From the repository's root:
+# The flow and all stages that need no GPU. From the repository's root:
 #   docker build --file deployments/docker/cpu.Dockerfile --tag apprentice-cpu:0.1.0 .
 
-# constraints.txt is the lock of this Python.
+# constraints.txt is locked for this Python version.
 FROM python:3.11-slim
 
-# Numbered, as Kubernetes lets no other user pass for an ordinary one. Volumes take over who owns their folders.
+# A numeric user, as Kubernetes' runAsNonRoot requires. Volumes inherit the owner of their folders.
 RUN useradd --create-home --uid 1000 apprentice \
     && install --directory --owner=1000 --group=1000 /cache/huggingface /store
 
 WORKDIR /app
 
-# torch alone, from PyTorch's own index: its CPU build saves some gigabytes of CUDA libraries.
+# torch separately, from PyTorch's index: its CPU build saves gigabytes of CUDA libraries.
 COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt --no-deps --index-url https://download.pytorch.org/whl/cpu torch
 
-# The repository stays in /app, where recipes and pools are found by their paths.
+# Keep the repository in /app: recipes and pools are read by path.
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt .
 
-# What Prefect keeps of a task lies beside the artifacts that it names, so that any worker finds it.
+# Prefect's cached results are stored next to the artifacts, so that every worker finds them.
 ENV APPRENTICE_STORE=/store \
     DO_NOT_TRACK=1 \
     GRADIO_ANALYTICS_ENABLED=False \

@@ -1,1 +1,1 @@
-"""The servers' processes: our own, a container, the scripted teacher's endpoint."""
+"""Local servers: environments as child processes or containers, and the scripted teacher's endpoint."""

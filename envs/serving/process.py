@@ -1,8 +1,8 @@
-"""A local server as a child process that never outlives its parent.
+"""Runs a local server as a child process that never outlives its parent.
 
-In: a module that serves on a socket handed to it by `serve`. Out: its address while the `with` block lasts.
-Why: the environment server and the scripted teacher run on this machine only, on 127.0.0.1 and a port that the system
-picks. The child ends when its standard input ends, so it goes even when the parent was killed with -9.
+In: a module that calls `serve`. Out: the server's URL inside the `with` block.
+Environment servers and the scripted teacher listen on 127.0.0.1 and a free port. The child exits when its standard
+input closes, so it ends even if the parent is killed with SIGKILL.
 """
 
 import logging
@@ -21,12 +21,12 @@ from apprentice.envs.defaults import debugging
 
 
 class ServerFailed(Exception):
-    """A local server ended before it served."""
+    """A local server exited before it was ready."""
 
 
 @contextmanager
 def local_server(module: str, *arguments: str) -> Iterator[str]:
-    """Runs `python -m module arguments` until the block ends, and yields its URL. Raises ServerFailed."""
+    """Run `python -m module arguments` until the block ends, and yield its URL. Raises ServerFailed."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -34,8 +34,8 @@ def local_server(module: str, *arguments: str) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=None if debugging() else errors,
             text=True,
-            env=os.environ | {"PYTHONHASHSEED": "0"},  # a question that is drawn from a set is the same on every server
-            start_new_session=True,  # Ctrl-C is ours to handle: the child ends when this block does
+            env=os.environ | {"PYTHONHASHSEED": "0"},  # a question drawn from a set must be the same on every server
+            start_new_session=True,  # Ctrl-C reaches only the parent; the child ends with this block
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -43,7 +43,7 @@ def local_server(module: str, *arguments: str) -> Iterator[str]:
             url = process.stdout.readline().strip()
             if not url:
                 code = process.wait()
-                raise ServerFailed(f"{module} ended with exit code {code}{_last_line(errors)}")
+                raise ServerFailed(f"{module} exited with code {code}{_last_line(errors)}")
             yield url
         finally:
             process.stdin.close()
@@ -56,18 +56,18 @@ def local_server(module: str, *arguments: str) -> Iterator[str]:
 
 
 def _last_line(errors: IO[bytes]) -> str:
-    """The end of what a server wrote to standard error: the exception that ended it."""
+    """Return the last line that a server wrote to standard error: the exception that ended it."""
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - 65536))
     lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines()]
-    told = [line for line in lines if line and not line.startswith("ERROR:")]  # uvicorn's word that it ends
-    return f": {told[-1][:300]}" if told else ""
+    messages = [line for line in lines if line and not line.startswith("ERROR:")]  # uvicorn logs its exit last
+    return f": {messages[-1][:300]}" if messages else ""
 
 
 def serve(app: Any) -> None:
-    """Serves an ASGI application on 127.0.0.1 until standard input ends, whatever signals come. For the child's side.
+    """Serve an ASGI application on 127.0.0.1 until standard input closes. Called in the child process.
 
-    A terminal, systemd and schedulers send signals to all processes of a run at once; here its parent decides.
+    Ignores signals: terminals, systemd and schedulers signal all processes of a run at once, and the parent decides.
     """
     import uvicorn
 
@@ -87,11 +87,11 @@ def serve(app: Any) -> None:
                 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
 
     Child(server_settings(app, log_level="error")).run(sockets=[listener])
-    sys.exit(3)  # it could not start: else it ends with its standard input
+    sys.exit(3)  # reached only if it could not start
 
 
 def server_settings(app: Any, log_level: str = "critical") -> Any:
-    """uvicorn's settings for an ASGI application, as sparing as it can be."""
+    """Return a minimal uvicorn configuration for an ASGI application."""
     import uvicorn
 
     return uvicorn.Config(
@@ -100,11 +100,11 @@ def server_settings(app: Any, log_level: str = "critical") -> Any:
         access_log=False,
         ws_ping_interval=None,
         ws_per_message_deflate=False,
-        timeout_graceful_shutdown=2,  # sessions that are left open
+        timeout_graceful_shutdown=2,  # sessions may still be open
     )
 
 
 def leave_with_parent() -> None:
-    """Ends this process when its standard input ends. For a thread of the child's."""
+    """Exit this process when its standard input closes. Runs in a thread of the child process."""
     sys.stdin.read()
     os._exit(0)

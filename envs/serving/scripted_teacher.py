@@ -1,6 +1,6 @@
-"""A scripted policy behind a local OpenAI-compatible endpoint: same client, same wire as a real teacher.
+"""Serves a scripted policy as a local OpenAI-compatible endpoint: same client and protocol as a real teacher.
 
-Run: `python -m apprentice.envs.serving.scripted_teacher --environment NAME --settings JSON` X
+Run: `python -m apprentice.envs.serving.scripted_teacher --environment NAME --settings JSON`
 """
 
 import argparse
@@ -19,7 +19,7 @@ from apprentice.envs.serving.process import serve
 
 
 class Message(BaseModel):
-    """What the scripts read of a message."""
+    """The fields of a message that the scripts read."""
 
     role: str
     content: str | None = None
@@ -35,7 +35,7 @@ class Tool(BaseModel):
 
 
 class Request(BaseModel):
-    """What is read of a request; the rest is a model's."""
+    """The fields of a request that are read; sampling parameters are ignored."""
 
     model: str
     messages: list[Message] = Field(min_length=1)
@@ -43,7 +43,7 @@ class Request(BaseModel):
     seed: int | None = None
 
     def check_tool(self, name: str) -> None:
-        """Raises ValueError where the script's tool was not offered."""
+        """Raise ValueError if the request does not offer the script's tool."""
         offered = [tool.function.name for tool in self.tools]
         if offered and name not in offered:
             raise ValueError(f"the script calls {name}, and the request offers {', '.join(offered)[:200]}")
@@ -57,11 +57,11 @@ def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> F
     @app.post("/v1/chat/completions")
     async def complete(request: dict[str, Any]) -> Any:
         try:
-            asked = Request.model_validate(request)
-            json.dumps(request["messages"], ensure_ascii=False).encode()  # half a surrogate cannot be answered
-            tool, arguments = next_call(environment, settings, request["messages"], error_rate, asked.seed)
-            asked.check_tool(tool)
-        except Exception as error:  # a script expects the questions of its own environment, and fails on others anyhow
+            parsed = Request.model_validate(request)
+            json.dumps(request["messages"], ensure_ascii=False).encode()  # rejects lone surrogates
+            tool, arguments = next_call(environment, settings, request["messages"], error_rate, parsed.seed)
+            parsed.check_tool(tool)
+        except Exception as error:  # a script may fail in any way on a question of another environment
             return _refused(None, error)
         return _completion(request, tool, arguments)
 
@@ -69,28 +69,28 @@ def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> F
 
 
 def _refused(_: Any, error: Exception) -> JSONResponse:
-    """As OpenAI refuses a request."""
-    told = (
+    """Return a 400 response in OpenAI's error format."""
+    message = (
         f"the scripted teacher cannot play this: {type(error).__name__}: {error}"[:1000]
         .encode(errors="replace")
         .decode()
     )
-    body = {"error": {"message": told, "type": "invalid_request_error", "param": None, "code": None}}
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
     return JSONResponse(body, status_code=400)
 
 
 def _completion(request: dict[str, Any], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     function = {"name": tool, "arguments": json.dumps(arguments)}
-    asked = hashlib.sha256(json.dumps(request["messages"]).encode()).hexdigest()  # the same words, the same record
-    call = {"id": f"call_{asked[:24]}", "type": "function", "function": function}
+    digest = hashlib.sha256(json.dumps(request["messages"]).encode()).hexdigest()  # the same messages, the same ids
+    call = {"id": f"call_{digest[:24]}", "type": "function", "function": function}
     message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-    if not request.get("tools"):  # it was shown none: it writes the call as a student would
+    if not request.get("tools"):  # no tools offered: write the call as text, as a student would
         written_out = json.dumps({"name": tool, "arguments": arguments})
         message = {"role": "assistant", "content": f"<tool_call>\n{written_out}\n</tool_call>"}
     read, written = _tokens(request["messages"]) + _tokens(request.get("tools", [])), _tokens(function)
     ended = "tool_calls" if message["content"] is None else "stop"
     return {
-        "id": f"chatcmpl-{asked[:32]}",
+        "id": f"chatcmpl-{digest[:32]}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": request["model"],
@@ -100,7 +100,7 @@ def _completion(request: dict[str, Any], tool: str, arguments: dict[str, Any]) -
 
 
 def _tokens(part: Any) -> int:
-    """About four characters a token: an estimate, as the script has no tokenizer."""
+    """Estimate the tokens at four characters each: the script has no tokenizer."""
     return len(json.dumps(part)) // 4
 
 

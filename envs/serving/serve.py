@@ -1,6 +1,6 @@
 """Serves an environment of the catalogue on this machine.
 
-Run: `python -m apprentice.envs.serving.serve echo --max-sessions 64` (prints its URL; ends with its standard input).
+Run: `python -m apprentice.envs.serving.serve echo --max-sessions 64` (prints its URL; exits when stdin closes).
 """
 
 import argparse

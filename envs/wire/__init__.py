@@ -1,1 +1,1 @@
-"""How an environment's server is reached: sessions that recover, limits, outages."""
+"""Connections to environment servers: sessions that recover, session limits, outages."""

@@ -1,4 +1,4 @@
-"""Addresses of servers, which stand in logs, recipes and artifacts: they hold no secret.
+"""Checks that a server's URL holds no secret: it is written into logs, recipes and artifacts.
 
 In: a URL from a recipe or a command line. Out: the same URL, or a ValueError that does not repeat it.
 """
@@ -7,16 +7,17 @@ KINDS = ("user or password", "query", "fragment")
 
 
 def without_secrets(url: str, remedy: str) -> str:
-    """The URL as it is. Raises ValueError where it holds a user, a password, a query or a fragment.
+    """Return the URL unchanged. Raises ValueError if it holds a user, a password, a query or a fragment.
 
-    Read off the text, not off a parser: what no parser takes as a URL is refused by a message that quotes it.
+    Searches the text instead of parsing it: a parser's error message would quote the URL.
 
     Args:
-        remedy: How this server is given a secret, if it takes one.
+        remedy: How to pass a secret to this server, if it takes one.
     """
     after = url.partition("://")[2] or url
     authority = after.replace("\\", "/").partition("/")[0].partition("?")[0].partition("#")[0]
     found = [kind for kind, is_in in zip(KINDS, ("@" in authority, "?" in after, "#" in after), strict=True) if is_in]
     if found:
-        raise ValueError(f"an address is written into logs and artifacts: no {' or '.join(KINDS)} in it; {remedy}")
+        forbidden = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise ValueError(f"a URL is written into logs and artifacts and must not hold a {forbidden}; {remedy}")
     return url

@@ -1,7 +1,7 @@
-"""A circuit breaker for one environment server: while it is away nobody tries but one probe.
+"""A circuit breaker for one environment server: during an outage only one probe tries to reach it.
 
-In: what happened to the sessions' messages. Out: a wait that ends when the server is back, or SessionLost.
-Why: during an outage every session would knock by itself, and a teacher would be paid for turns that cannot be played.
+In: the success or failure of the sessions' messages. Out: a wait that ends when the server is back, or SessionLost.
+Why: otherwise every session would retry by itself, and a teacher would be paid for turns that cannot be played.
 """
 
 import asyncio
@@ -16,27 +16,27 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.space import Space
 
 FAILURES = 3
-"""Connection failures in a row after which the circuit opens."""
+"""Consecutive connection failures after which the circuit opens."""
 
 
 outage_listeners: "list[Callable[[Literal['began', 'ended'], EnvironmentServer], None]]" = []
-"""Told of every outage that sessions of this process wait for."""
+"""Called at the start and the end of every outage that sessions of this process wait for."""
 
 
 class SessionLost(Exception):
-    """The server could not be reached, or went away, for longer than one is patient with it."""
+    """The server was unreachable for longer than its `patience`."""
 
 
 class Breaker:
-    """What all sessions of one server share. Lives on the loop of `waiting`.
+    """Shared by all sessions of one server. Runs on the event loop of `waiting`.
 
     Args:
-        probe: Asks the server for any sign of life; raises OSError or EOFError when there is none.
-        say: Told what is waited for, and that it is over.
+        probe: Checks that the server answers; raises OSError or EOFError if it does not.
+        say: Called with a message about the outage.
 
     Attributes:
-        gave_up: Why the server is not waited for any more, once that is so.
-        opening: Held while a session is opened: one after another, so that the server's limit is passed by one at most.
+        gave_up: Why the breaker no longer waits for the server; None while it does.
+        opening: Held while a session is opened: one at a time, so that the server's limit is exceeded by one at most.
     """
 
     def __init__(self, server: EnvironmentServer, probe: Callable[[], Awaitable[None]], say: Callable[[str], None]):
@@ -52,7 +52,7 @@ class Breaker:
         self._probing: asyncio.Task[None] | None = None
 
     async def wait(self) -> None:
-        """Returns when the server is there, as far as is known. Raises SessionLost when it was given up."""
+        """Wait while the circuit is open. Raises SessionLost if the breaker gave up."""
         await self._closed.wait()
         if self.gave_up:
             raise SessionLost(self.gave_up)
@@ -61,62 +61,62 @@ class Breaker:
         self._failures = 0
 
     def failed(self) -> None:
-        """Counts a connection failure; the third in a row opens the circuit and starts the probe."""
+        """Count a connection failure; the third in a row opens the circuit and starts the probe."""
         self._failures += 1
         if self._failures >= FAILURES and self._closed.is_set() and not self.gave_up:
             self._closed.clear()
             self._probing = asyncio.create_task(self._until_back())
 
     def stop(self) -> None:
-        """Ends the probe; whoever still waits is told that the server is lost."""
+        """End the probe; callers that still wait get SessionLost."""
         if self._probing is not None:
             self._probing.cancel()
-        self.gave_up = self.gave_up or f"{self._server.url}: not waited for any longer"
+        self.gave_up = self.gave_up or f"{self._server.url}: stopped waiting for it"
         self._closed.set()
 
     async def until_there(self) -> None:
-        """Returns when the server answers, at once if it does. Raises SessionLost when it does not for `patience`."""
+        """Wait until the server answers. Raises SessionLost if it does not within `patience`."""
         try:
-            await self._knock()
+            await self._wake_and_probe()
         except (OSError, EOFError):
             await self._until_back()
             await self.wait()
         else:
-            for hear in outage_listeners:  # whoever gave it up before did not see it come back
-                hear("ended", self._server)
+            for listener in outage_listeners:  # a breaker that gave up did not report the end of the outage
+                listener("ended", self._server)
 
     async def _until_back(self) -> None:
-        away = time.monotonic()
-        for hear in outage_listeners:
-            hear("began", self._server)
-        self._say(f"{self._server.url} does not answer; waiting for it, for {self._server.patience:.0f} s at most.")
+        began = time.monotonic()
+        for listener in outage_listeners:
+            listener("began", self._server)
+        self._say(f"{self._server.url} does not answer; waiting up to {self._server.patience:.0f} s for it.")
         try:
             await tenacity.AsyncRetrying(
                 retry=tenacity.retry_if_exception_type((OSError, EOFError)),
                 wait=tenacity.wait_exponential(multiplier=0.25, max=20.0) + tenacity.wait_random(0.0, 0.25),
                 stop=tenacity.stop_before_delay(self._server.patience),
-                before_sleep=self._tell,
+                before_sleep=self._report,
                 reraise=True,
-            )(self._knock)
+            )(self._wake_and_probe)
         except Exception as error:
             stage = f" ({self._space})" if self._space else ""
-            self.gave_up = f"{self._server.url} was away for {time.monotonic() - away:.0f} s: {why(error)}{stage}"
+            self.gave_up = f"{self._server.url} was down for {time.monotonic() - began:.0f} s: {why(error)}{stage}"
         else:
-            self._say(f"{self._server.url} is back after {time.monotonic() - away:.0f} s.")
+            self._say(f"{self._server.url} is back after {time.monotonic() - began:.0f} s.")
         finally:
-            count("waited_s", time.monotonic() - away)
+            count("waited_s", time.monotonic() - began)
             if not self.gave_up:
-                for hear in outage_listeners:
-                    hear("ended", self._server)
+                for listener in outage_listeners:
+                    listener("ended", self._server)
             self._failures = 0
             self._closed.set()
 
-    async def _knock(self) -> None:
+    async def _wake_and_probe(self) -> None:
         if self._space is not None:
             await asyncio.to_thread(self._space.wake)
         await self._probe()
 
-    def _tell(self, state: tenacity.RetryCallState) -> None:
+    def _report(self, state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None
         assert state.next_action is not None
         error = state.outcome.exception()

@@ -1,6 +1,6 @@
-"""What this process has done, counted: episodes, tokens, dollars, retries, reconnects.
+"""Counters of this process: episodes, tokens, dollars, retries, reconnects.
 
-In: `count(...)` wherever something happens, from any thread. Out: what happened while a block ran.
+In: `count(...)` from any thread. Out: what was counted while a block ran.
 """
 
 import threading
@@ -26,14 +26,14 @@ _lock = threading.Lock()
 
 
 def count(what: Counted, by: float = 1) -> None:
-    """Adds to a counter."""
+    """Add to a counter."""
     with _lock:
-        _totals[what] += by  # type: ignore[assignment]  # seconds and dollars are counted, too
+        _totals[what] += by  # type: ignore[assignment]  # seconds and dollars are floats
 
 
 @contextmanager
 def counted() -> Iterator[dict[str, float]]:
-    """Yields a dictionary that holds, once the block has ended, what was counted in it."""
+    """Yield a dictionary that holds, after the block, what was counted inside it."""
     before = dict(_totals)
     here: dict[str, float] = {}
     try:

@@ -1,6 +1,6 @@
-"""A session with every server of a mixture, used as one.
+"""A session with each server of a mixture, used as one.
 
-In: where each environment of the mixture runs. Out: what a pool holds in place of a `Session` and of a `Breaker`.
+In: the server of each environment of the mixture. Out: what a pool uses in place of a `Session` and a `Breaker`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from apprentice.envs.wire.waiting import wait_for
 
 
 class BreakerOfParts(Breaker):
-    """The mixture is there when all of its servers are."""
+    """The mixture is available when all of its servers are."""
 
     def __init__(self, server: EnvironmentServer, say: Callable[[str], None]):
         self.parts = {name: breaker_of(part, say) for name, part in server.parts.items()}
@@ -38,7 +38,7 @@ class BreakerOfParts(Breaker):
 
 
 class SessionOfParts(Session):
-    """One session a server; each environment of the mixture plays over its own."""
+    """One session per server; each environment of the mixture plays over its own."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SessionOfParts(Session):
         self._sessions = {name: Session(part, breaker.parts[name], lease(part)) for name, part in server.parts.items()}
 
     def part(self, name: str) -> Session:
-        """The session in which the environment of that name plays."""
+        """Return the session of the environment with that name."""
         return self._sessions[name]
 
     @property
@@ -68,7 +68,7 @@ class SessionOfParts(Session):
     step = reset  # type: ignore[assignment]
 
     async def open(self, patient: bool = False) -> None:
-        """Opens those of all parts. Raises as `Session.open`."""
+        """Open the sessions of all parts. Raises the same as `Session.open`."""
         for session in self._sessions.values():
             await session.open(patient)
 

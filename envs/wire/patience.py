@@ -1,4 +1,4 @@
-"""When to give up trying again: measured from the first failure, not from when one began to wait for one's turn."""
+"""A stop condition for retries, measured from the first failure instead of the start of the call."""
 
 from time import monotonic
 
@@ -7,7 +7,7 @@ from tenacity.stop import stop_base
 
 
 class stop_after_failing_for(stop_base):
-    """Stops once it has failed for so many seconds, and at least `attempts` times."""
+    """Stop after failing for `seconds`, and at least `attempts` times."""
 
     def __init__(self, seconds: float, attempts: int = 1):
         self._seconds = seconds

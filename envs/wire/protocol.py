@@ -1,6 +1,6 @@
-"""OpenEnv's client, with our reading of what the server answers.
+"""OpenEnv's client with checked replies.
 
-In: messages. Out: the data of the replies. Imported late, as OpenEnv is.
+In: messages. Out: the replies' data. Imported lazily, because importing OpenEnv is slow.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from openenv.core.generic_client import GenericEnvClient
 from apprentice.envs.wire.reply import Reply, data_of, reply_of
 
 MOST_MB = 16.0
-"""Of one message; the server's connection is closed on a longer one."""
+"""Maximum size of a message; the connection closes on a longer one."""
 
 
 class WireClient(GenericEnvClient):
-    """Raises BadReply, ServerError, and what a connection raises."""
+    """Raises BadReply, ServerError and connection errors."""
 
     async def ask(self, kind: str, payload: dict[str, Any]) -> Reply:
-        """A reset or a step."""
+        """Send a reset or a step and return the reply."""
         return reply_of(await self._exchanged({"type": kind, "data": payload}, "observation"))
 
     async def ask_state(self) -> None:
-        """Asks for the session's state, and returns when it was told."""
+        """Request the session's state and wait for the reply."""
         await self._exchanged({"type": "state"}, "state")
 
     async def _exchanged(self, message: dict[str, Any], expected: str) -> dict[str, Any]:

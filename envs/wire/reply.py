@@ -1,8 +1,8 @@
-"""What a server answers, taken apart: only what fits OpenEnv's wire is believed.
+"""Parses and validates a server's replies.
 
 In: a message of the server, as text. Out: the data of a reply, then `Reply`, whose values are read with their types.
-Why: a reward of NaN, a question that is no text, a page of HTML: each would become a score, or a traceback far from
-where it came in.
+Why: without checks a reward of NaN, a question that is not text or a page of HTML would become a score, or a traceback
+far from its origin.
 """
 
 import json
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 LONGEST_TEXT = 200_000
-"""Characters of one text in a reply, such as a question."""
+"""Maximum characters of one text in a reply, such as a question."""
 
 
 class BadReply(Exception):
-    """The server broke on a message, or answered it with what does not fit its wire. No player is scored for it."""
+    """The server crashed on a message or answered with an invalid reply. The episode gets no reward."""
 
 
 class ServerError(Exception):
-    """The server answered with an error of its own."""
+    """The server answered with an error message."""
 
     def __init__(self, code: str, message: str):
         super().__init__(f"{message} (code: {code})")
@@ -28,7 +28,7 @@ class ServerError(Exception):
 
 
 class Reply(NamedTuple):
-    """What the server answered: the observation's fields, and whether the episode is over."""
+    """A server's reply: the observation's fields, the reward, and whether the episode is over."""
 
     observation: dict[str, Any]
     reward: float | None
@@ -36,15 +36,15 @@ class Reply(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The reward of an episode that is over. Raises BadReply where there is none."""
+        """The reward of a finished episode. Raises BadReply if there is none."""
         if self.reward is None:
             raise BadReply("the reply that ends the episode has no reward")
         return self.reward
 
     def read(self, kind: type[T], *path: str | int) -> T:
-        """The value at a path into the observation. Raises BadReply unless it is there and of that type.
+        """Return the value at a path into the observation. Raises BadReply if it is missing or of another type.
 
-        A text has at most LONGEST_TEXT characters, all of them whole; a float is a finite number.
+        A text has at most LONGEST_TEXT characters and no lone surrogates; a float is finite.
         """
         value = self.find(kind, *path)
         if value is None:
@@ -52,7 +52,7 @@ class Reply(NamedTuple):
         return value
 
     def find(self, kind: type[T], *path: str | int) -> T | None:
-        """As `read`; None where there is no value."""
+        """Like `read`, but return None if there is no value."""
         value: Any = self.observation
         for part in path:
             if isinstance(value, dict):
@@ -60,32 +60,32 @@ class Reply(NamedTuple):
             elif isinstance(value, list) and isinstance(part, int):
                 value = value[part] if -len(value) <= part < len(value) else None
             elif value is not None:
-                raise BadReply(f"{_named(path)} of the reply lies within {_shown(value)}")
+                raise BadReply(f"{_named(path)} of the reply is inside {_shown(value)}")
         return None if value is None else _checked(value, kind, _named(path))
 
 
 def data_of(raw: str | bytes, expected: str) -> dict[str, Any]:
-    """The data of a message of the type `expected`. Raises BadReply; ServerError for a message of the type error."""
+    """Return the data of a message of type `expected`. Raises BadReply; ServerError for a message of type error."""
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise BadReply(f"the reply is no JSON ({type(error).__name__}): {_shown(raw)}") from None
+        raise BadReply(f"the reply is not JSON ({type(error).__name__}): {_shown(raw)}") from None
     if not isinstance(message, dict):
-        raise BadReply(f"the reply is no message but {_shown(message)}")
+        raise BadReply(f"the reply is not a message but {_shown(message)}")
     data = message.get("data")
     if message.get("type") == "error" and isinstance(data, dict):
         raise ServerError(
-            one_line(data.get("code", "UNKNOWN")), one_line(data.get("message", "an error without words"))
+            one_line(data.get("code", "UNKNOWN")), one_line(data.get("message", "an error without a message"))
         )
     if message.get("type") != expected:
         raise BadReply(f"the reply is of type {_shown(message.get('type'))}, not {expected}")
     if not isinstance(data, dict):
-        raise BadReply(f"the reply has no data but {_shown(data)}")
+        raise BadReply(f"the reply's data is {_shown(data)}")
     return data
 
 
 def reply_of(data: dict[str, Any]) -> Reply:
-    """The data of an observation. Raises BadReply."""
+    """Return the data of an observation as a `Reply`. Raises BadReply."""
     observation, reward, done = data.get("observation"), data.get("reward"), data.get("done", False)
     if not isinstance(observation, dict):
         raise BadReply(f"the reply's observation is {_shown(observation)}")
@@ -97,12 +97,12 @@ def reply_of(data: dict[str, Any]) -> Reply:
 
 
 def checked_text(value: Any, name: str) -> str:
-    """`value`, if it is a text that can be shown and written down. Raises BadReply."""
+    """Return `value` if it is valid text. Raises BadReply."""
     return _checked(value, str, name)
 
 
 def one_line(text: Any, most: int = 400) -> str:
-    """A server's words, for messages: without line breaks, a long one without its middle."""
+    """Return a server's text on one line, without its middle if it is long."""
     words = " ".join(str(text).encode(errors="replace").decode().split())
     return words if len(words) <= most else f"{words[: most // 2]} … {words[-most // 2 :]}"
 
@@ -113,12 +113,12 @@ def _checked(value: Any, kind: type[T], name: str) -> T:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise BadReply(f"{name} of the reply is {_shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadReply(f"{name} of the reply is {value}, which is no finite number")
+        raise BadReply(f"{name} of the reply is {value}, which is not a finite number")
     if isinstance(value, str):
         if len(value) > LONGEST_TEXT:
             raise BadReply(f"{name} of the reply has {len(value)} characters, more than {LONGEST_TEXT}")
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise BadReply(f"{name} of the reply holds half a character")
+            raise BadReply(f"{name} of the reply holds a lone surrogate")
     return value
 
 
@@ -127,7 +127,7 @@ def _named(path: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """What was found, in a few words."""
+    """Describe a value briefly."""
     if isinstance(value, dict | list):
-        return f"a {'list' if isinstance(value, list) else 'structure'} of {len(value)}"
+        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
     return repr(one_line(value[:200] if isinstance(value, str | bytes) else value, 60))

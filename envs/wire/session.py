@@ -1,9 +1,9 @@
-"""One session of an OpenEnv server that comes back after a fault.
+"""A session with an OpenEnv server that recovers from faults.
 
 In: resets and steps as plain dictionaries. Out: `Reply`.
-Why: OpenEnv's client keeps a dead socket for ever, and after a message timed out it hands every later call the reply
-of the one before. So a session that failed in any way is thrown away, and the episode is rebuilt on a new one: the same
-full reset, the same actions again, then the one that failed.
+Why: OpenEnv's client keeps a dead socket for ever, and after a timeout every later call gets the reply of the call
+before. So any failure discards the session, and the episode is replayed on a new one: the same reset, the same actions,
+then the one that failed.
 """
 
 import asyncio
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from apprentice.envs.wire.protocol import WireClient
 
 ATTEMPTS = 8
-"""Times that one exchange is tried while the server is there; waiting for it to come back is not counted."""
+"""Attempts per exchange while the server is reachable; waiting during an outage does not count."""
 
 
 GRANTED = ("EXECUTION_ERROR", "VALIDATION_ERROR", "UNKNOWN_TYPE")
-"""Errors with which a session that was granted may answer when it is asked for its state."""
+"""Error codes with which a granted session may answer a request for its state."""
 
 
-BROKE = "the server broke in the middle of a step"
-"""What is said of a server's exception that an action caused."""
+CRASHED = "the server crashed during a step"
+"""The message for a server's exception that an action caused."""
 
 
 class Refused(Exception):
-    """The server understood and said no: a configuration that it does not accept, an unknown dataset."""
+    """The server rejected the request: an invalid configuration, an unknown dataset."""
 
 
 class AtCapacity(Exception):
-    """The server grants no further session: it accepts one and closes it with 1000 (OK)."""
+    """The server grants no further session: it accepts the connection and closes it with 1000 (OK)."""
 
 
 class Session:
-    """A resilient session. One caller at a time.
+    """A resilient session for one caller at a time.
 
     Args:
-        breaker: Shared by the sessions of one pool; a session alone has its own.
-        lease: Entered when the session is first opened, left when it is closed: a share of a limit between runs.
+        breaker: Shared by the sessions of one pool; defaults to a new one.
+        lease: Entered when the session opens and left when it closes: a slot of a limit shared between runs.
 
     Attributes:
-        turned_away: In the middle of an episode the server grants this session no place any more; it waits for one.
+        turned_away: Whether the session lost its slot on the server during an episode and waits for another.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class Session:
         )
 
     def reset(self, **question: Any) -> Reply:
-        """Starts the episode that `question` names. Raises Refused, BadReply, SessionLost."""
+        """Start the episode that `question` identifies. Raises Refused, BadReply, SessionLost."""
         self._question, self._actions = question, []
         return wait_for(self._exchange("reset", question))
 
     def step(self, action: dict[str, Any]) -> Reply:
-        """Sends one action of the episode that `reset` started. Raises Refused, BadReply, SessionLost."""
+        """Send one action of the current episode. Raises Refused, BadReply, SessionLost."""
         reply = wait_for(self._exchange("step", action))
         self._actions.append(action)
         return reply
 
     def wait_for_server(self) -> None:
-        """Returns when the server is there, as far as is known. Raises SessionLost."""
+        """Wait until the server is not known to be unavailable. Raises SessionLost."""
         wait_for(self._breaker.wait())
 
     def renew(self) -> None:
-        """Leaves the connection: what comes next is sent over a new one."""
+        """Drop the connection; the next message opens a new one."""
 
         async def leave() -> None:
             self._throw_away()
@@ -111,11 +111,11 @@ class Session:
         return self._client is not None
 
     def close(self) -> None:
-        """Ends the session on the server, as far as it can still be reached, and gives its lease back."""
+        """Close the session on the server, if it is reachable, and release the lease."""
         wait_for(self.shut())
 
     async def shut(self) -> None:
-        """As `close`, on the loop."""
+        """`close` for callers on the event loop."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.disconnect()
@@ -125,7 +125,7 @@ class Session:
             await leased.aclose()
 
     async def open(self, patient: bool = False) -> None:
-        """Takes a lease and a place on the server. Raises SessionLost; AtCapacity at once unless it is `patient`."""
+        """Take a lease and open the session. Raises SessionLost; AtCapacity at once unless `patient`."""
         await self._persist(self._connected, patient=patient)
 
     async def _exchange(self, kind: str, payload: dict[str, Any]) -> Reply:
@@ -133,7 +133,7 @@ class Session:
 
     async def _persist(self, do: Callable[..., Any], *given: Any, patient: bool = True) -> Any:
         try:
-            return await self._once(do, *given)  # nearly always; what follows costs a tenth of an exchange
+            return await self._once(do, *given)  # the common case: tenacity would add a tenth to an exchange
         except (OSError, EOFError):
             pass
         except AtCapacity:
@@ -156,7 +156,7 @@ class Session:
         self.turned_away = True
 
     async def _once(self, do: Callable[..., Any], *given: Any) -> Any:
-        """One attempt. Whatever goes wrong in it costs the connection; a failing one is counted by the breaker."""
+        """Make one attempt. Any failure drops the connection; the breaker counts connection failures."""
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -168,7 +168,7 @@ class Session:
             self._throw_away()
             self._breaker.failed()
             raise EOFError(why(error)) from error
-        except BaseException:  # cancelled, or refused a place: an unread reply must never be read later
+        except BaseException:  # cancelled or at capacity: an unread reply must never be read later
             self._throw_away()
             raise
         self._breaker.succeeded()
@@ -185,7 +185,7 @@ class Session:
             raise meaning(error, kind) from error
 
     async def _connected(self) -> "WireClient":
-        """The connected client."""
+        """Return the connected client; connect if there is none."""
         if self._client is not None:
             return self._client
         if self._leased is None:
@@ -198,16 +198,16 @@ class Session:
         return self._client
 
     async def _rebuild(self, client: "WireClient") -> None:
-        """Brings a new server session to where the lost one was."""
+        """Replay the episode so far on a new server session."""
         try:
             await client.ask("reset", self._question)
             for action in self._actions:
                 await client.ask("step", action)
-        except (BadReply, ServerError) as error:  # it took all of this before
-            raise ConnectionError(f"the episode could not be played again up to where it was: {error}") from error
+        except (BadReply, ServerError) as error:  # the server accepted all of this before
+            raise ConnectionError(f"the episode could not be replayed on a new session: {error}") from error
 
     def _throw_away(self) -> None:
-        """Leaves the connection; saying goodbye to a server that hangs takes long, and nobody waits for it."""
+        """Disconnect in the background: closing a connection to a server that hangs takes long."""
         if self._client is not None:
             count("reconnects")
             leaving = asyncio.create_task(self._client.disconnect())
@@ -217,28 +217,28 @@ class Session:
 
 
 def breaker_of(server: EnvironmentServer, say: Callable[[str], None] = lambda text: None) -> Breaker:
-    """A circuit breaker that looks for the server by opening a session."""
+    """Return a circuit breaker that probes the server by opening a session."""
     return Breaker(server, lambda: probe(server), say)
 
 
 def wait_until_there(server: EnvironmentServer, say: Callable[[str], None]) -> None:
-    """Returns when the server answers; waits for it, and wakes its Space, for its `patience`. Raises SessionLost."""
+    """Wait up to the server's `patience` until it answers; restart its Space if needed. Raises SessionLost."""
     wait_for(breaker_of(server, say).until_there())
 
 
 def meaning(error: ServerError, kind: str) -> Exception:
-    """What a server's error says of the message: it refuses it, it broke on it, or it is not up to answering now."""
+    """Translate a server's error: it rejected the message, crashed on it, or is temporarily unable to answer."""
     if error.code == "VALIDATION_ERROR" or (error.code == "EXECUTION_ERROR" and kind == "reset"):
         return Refused(str(error))
     if error.code == "EXECUTION_ERROR":
-        return BadReply(f"{BROKE}: {error}")
+        return BadReply(f"{CRASHED}: {error}")
     return ConnectionError(str(error))
 
 
 async def connect(server: EnvironmentServer) -> "WireClient":
-    """A connected client whose session the server has granted. Raises AtCapacity, OSError, EOFError.
+    """Return a connected client whose session the server has granted. Raises AtCapacity, OSError, EOFError.
 
-    Being accepted says nothing: a session over the limit is accepted and closed. So the session's state is asked for.
+    The server also accepts connections over its limit and then closes them, so this requests the session's state.
     """
     from websockets.exceptions import ConnectionClosed
 
@@ -264,7 +264,7 @@ async def connect(server: EnvironmentServer) -> "WireClient":
         raise (AtCapacity() if error.code == "CAPACITY_REACHED" else ConnectionError(str(error))) from error
     except BadReply as bad:
         await client.disconnect()
-        raise ConnectionError(f"it does not speak OpenEnv's wire: {bad}") from bad
+        raise ConnectionError(f"it does not speak OpenEnv's protocol: {bad}") from bad
     except BaseException:
         await client.disconnect()
         raise
@@ -272,7 +272,7 @@ async def connect(server: EnvironmentServer) -> "WireClient":
 
 
 async def probe(server: EnvironmentServer) -> None:
-    """Returns when the server answers. Raises OSError, EOFError when it does not."""
+    """Check that the server answers. Raises OSError, EOFError if it does not."""
     try:
         client = await connect(server)
     except AtCapacity:

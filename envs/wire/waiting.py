@@ -1,9 +1,9 @@
-"""The one event loop on which everything waits, for code that is written to wait in place.
+"""One event loop for the process, and a bridge to it from synchronous code.
 
-In: coroutines. Out: their results, to synchronous callers.
-Why: an environment is synchronous, as TRL calls it, while an OpenEnv session and an OpenAI client are asynchronous. A
-plain thread that waits blocks. Code that was spawned on the loop is switched away from while it waits, so hundreds of
-episodes need one thread and no locks: the bridge of SQLAlchemy's asyncio support (`greenlet_spawn`, `await_only`).
+In: coroutines. Out: their results, returned to synchronous callers.
+Why: TRL calls environments synchronously, while OpenEnv sessions and OpenAI clients are asynchronous. A plain thread
+blocks while it waits; code spawned on the loop yields to other code. So hundreds of episodes need one thread and no
+locks. SQLAlchemy's asyncio support uses the same bridge (`greenlet_spawn`, `await_only`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _making = threading.Lock()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    with _making:  # a cache alone would let two threads that come first make two loops
+    with _making:  # with the cache alone two threads could create two loops
         return _the_loop()
 
 
@@ -39,12 +39,12 @@ def _the_loop() -> asyncio.AbstractEventLoop:
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-    """Starts a coroutine on the loop, from any other thread."""
+    """Start a coroutine on the loop, from any other thread."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop())
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result, to spawned code as to a plain thread. Raises what it raises."""
+    """Return the coroutine's result, in spawned code or in a plain thread. Raises what it raises."""
     here = greenlet.getcurrent()
     if isinstance(here, _Spawned):
         assert here.parent is not None
@@ -53,20 +53,20 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # Ctrl-C came while it ran: nobody waits for it any more
+        future.cancel()  # Ctrl-C: nobody waits for the result any more
         raise
 
 
 async def spawn(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs synchronous code on the loop; each `wait_for` in it gives the loop to others."""
+    """Run synchronous code on the loop; each `wait_for` in it yields to other code."""
     spawned = _Spawned(call)
     spawned.gr_context = greenlet.getcurrent().gr_context
-    asked = spawned.switch(*args, **kwargs)
+    yielded = spawned.switch(*args, **kwargs)  # a coroutine to await, or the result once `spawned` is dead
     while not spawned.dead:
         try:
-            answer = await asked
+            answer = await yielded
         except BaseException as error:
-            asked = spawned.throw(error)
+            yielded = spawned.throw(error)
         else:
-            asked = spawned.switch(answer)
-    return asked
+            yielded = spawned.switch(answer)
+    return yielded

@@ -31,13 +31,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Trains a small language model to act in an environment, and proves what it learned.",
+    help="Trains a small language model to act in an environment, and measures what it learned.",
 )
 
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what libraries log.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the logs of libraries.")] = False,
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
@@ -48,7 +48,7 @@ app.add_typer(env_app, name="env")
 
 
 class Protocol(StrEnum):
-    """How models are examined."""
+    """How models are evaluated."""
 
     parity = "parity"
     tutorial = "tutorial"
@@ -59,16 +59,15 @@ class Protocol(StrEnum):
 def run(
     recipe: RECIPE,
     set_: SET = None,
-    runs: Annotated[Path, typer.Option(help="Where the run's folder with its report is made.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
     on: Annotated[
         str | None,
-        typer.Option(metavar="POOL", help="Run it there, as deployed by `apprentice deploy`; print the run's link."),
+        typer.Option(metavar="POOL", help="Run on this work pool, as deployed by `apprentice deploy`; print the link."),
     ] = None,
 ) -> None:
-    """Run a recipe from the first stage that is not done yet, and show the report.
+    """Run a recipe from its first unfinished stage, and show the report.
 
-    Finished stages are found in the store by what made them and are not run again; an interrupted collection goes on
-    from its last finished episode.
+    Finished stages are cache hits in the store; an interrupted collection resumes from its last finished episode.
     """
     with exit_with_message():
         if on is not None:
@@ -100,35 +99,37 @@ def evaluate(
     model: Annotated[
         list[str],
         typer.Option(
-            help="A key, a revision or a tag as the report's lineage shows it, or its first 6 characters or more; "
-            "champion, teacher, a folder, owner/name@revision of the Hub, or https://host/v1#model for an endpoint. "
+            help="A key, a revision or a tag from the report's lineage, or at least its first 6 characters; champion, "
+            "teacher, a folder, owner/name@revision on the Hub, or https://host/v1#model for an endpoint. "
             "Repeatable: each is compared with the first."
         ),
     ],
     protocol: Annotated[
         Protocol,
         typer.Option(
-            help="parity: as in training. tutorial: as the tutorial prints it, for comparison with its figures. "
-            "inspect: as an Inspect AI task; the models are Inspect's, such as openai/gpt-5-mini."
+            help="parity: as in training. tutorial: as the tutorial does, to compare with its results. "
+            "inspect: as an Inspect AI task, with Inspect's model names, such as openai/gpt-5-mini."
         ),
     ] = Protocol.parity,
-    questions: Annotated[int | None, typer.Option(min=1, help="How many; the recipe's evaluate.questions.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The first question's seed; the recipe's window.")] = None,
+    questions: Annotated[
+        int | None, typer.Option(min=1, help="Number of questions. Default: the recipe's evaluate.questions.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the first question. Default: the recipe's evaluation window.")
+    ] = None,
     as_of: Annotated[
-        str | None, typer.Option(help="Names the state of what answers at an endpoint; today's date.")
+        str | None, typer.Option(help="Label for the state of a model behind an endpoint. Default: today's date.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
-    served_student: Annotated[
-        bool, typer.Option(help="The endpoints serve students that were trained current_location.")
-    ] = False,
+    served_student: Annotated[bool, typer.Option(help="The endpoints serve students trained by this project.")] = False,
     trust_code: Annotated[
         list[str] | None,
-        typer.Option(help="A folder, or owner/name@commit of the Hub, whose Python code you have read and let run."),
+        typer.Option(help="A folder, or owner/name@commit on the Hub, whose Python code you have read and trust."),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="End with one line for machines.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
     set_: SET = None,
 ) -> None:
-    """Examine models on a recipe's environment, and compare them."""
+    """Evaluate models on a recipe's environment, and compare them."""
     with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.compare import check_addresses
@@ -140,8 +141,8 @@ def evaluate(
         window = chosen.seed_windows().evaluate
         if seed is None and spec.questions > window.size:
             raise Stop(
-                f"windows.evaluate has {window.size} seeds, and {spec.questions} questions were asked for.",
-                "Ask for fewer, or name the first seed of others with --seed.",
+                f"windows.evaluate has {window.size} seeds, fewer than the {spec.questions} questions.",
+                "Lower --questions, or choose another first seed with --seed.",
             )
         if seed is not None:
             window = Window(start=seed, size=spec.questions)
@@ -162,10 +163,10 @@ def evaluate(
 
 @app.command()
 def status(
-    hours: Annotated[float, typer.Option(min=0.0, help="How far back failures are shown.")] = 24.0,
-    json_: Annotated[bool, typer.Option("--json", help="One line for machines.")] = False,
+    hours: Annotated[float, typer.Option(min=0.0, help="Show failures of the last HOURS.")] = 24.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Say what runs, waits or failed on Prefect's server, and why."""
+    """Show what is running, waiting or failed on Prefect's server, and why."""
     with exit_with_message():
         quiet()
         from apprentice.tasks.reporting.errors import Stop
@@ -173,8 +174,8 @@ def status(
 
         if not shared():
             raise Stop(
-                "No Prefect server is named: a run without one is a process, and says itself how it does.",
-                "Set PREFECT_API_URL to the server's, such as http://127.0.0.1:4200/api.",
+                "No Prefect server is configured: a run without one shows its progress in its own terminal.",
+                "Set PREFECT_API_URL to the server's URL, such as http://127.0.0.1:4200/api.",
             )
         from apprentice.flows.cli.status import status as look
         from apprentice.flows.cli.status_page import show
@@ -190,29 +191,29 @@ def status(
 
 @app.command()
 def dashboard(
-    recipe: Annotated[Path | None, typer.Argument(help="Whose curves are shown; those of all when left out.")] = None,
-    store: Annotated[Path | None, typer.Option(help="The folder of artifacts; the recipe's, or artifacts.")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The first free one from 7860 on when left out.")
+    recipe: Annotated[Path | None, typer.Argument(help="Show the curves of this recipe. Default: all.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of artifacts. Default: the recipe's, or artifacts.")
     ] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free port from 7860.")] = None,
     browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
     set_: SET = None,
 ) -> None:
-    """Show the curves of trainings as they grow, on 127.0.0.1, until Ctrl-C."""
+    """Serve the live training curves on 127.0.0.1 until Ctrl-C."""
     with exit_with_message():
         ready()
         chosen = prepared(recipe, set_) if recipe else None
         from apprentice.flows.cli.dashboard import show_dashboard
 
         if chosen and chosen.trackio.space_id:
-            print(f"What could be sent to the Space is at https://huggingface.co/spaces/{chosen.trackio.space_id}.")
+            print(f"The Space has the curves too: https://huggingface.co/spaces/{chosen.trackio.space_id}.")
         folder = store or (chosen.store.path if chosen else Path("artifacts"))
         show_dashboard(folder, chosen.name if chosen else None, port, browser)
 
 
 @app.command()
 def publish(recipe: RECIPE, set_: SET = None) -> None:
-    """Send to the Hub what was made while it was out of reach, the oldest first."""
+    """Upload to the Hub what was made while it was out of reach, the oldest first."""
     with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.runtime.store import open_store
@@ -222,7 +223,7 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
 
         store = open_store(chosen)
         if not isinstance(store, HubStore):
-            raise Stop(f"{recipe} names no Hub.", "Say where to publish: --set store.hub.namespace=….")
+            raise Stop(f"{recipe} does not use the Hub.", "Set where to publish: --set store.hub.namespace=….")
         sent = store.send_waiting()
         if not sent:
             print("Nothing waits to be published.")
@@ -232,12 +233,12 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
             for artifact, is_first in sent
         ]
         table("published", "Published", rows)
-        print("Run the recipe again: who is champion is settled then.")
+        print("Run the recipe again to decide on the champion.")
 
 
 @app.command()
 def lineage(key: KEY, store: STORE = Path("artifacts"), hub: HUB = None, json_: JSON = False) -> None:
-    """Show what an artifact was made from, back to every episode it learned from, the code, the recipe."""
+    """Show what an artifact was made from: its inputs back to every training episode, the code, the recipe."""
     with exit_with_message():
         quiet()
         from apprentice.flows.pages.lineage_tree import as_tree
@@ -256,21 +257,21 @@ def reproduce(
     key: KEY,
     store: STORE = Path("artifacts"),
     hub: HUB = None,
-    deep: Annotated[bool, typer.Option(help="All that it was made from, too, the oldest first.")] = False,
+    deep: Annotated[bool, typer.Option(help="Also reproduce all of its inputs, the oldest first.")] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Where a server is: server.url=…, teacher.base_url=…."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Where a server runs: server.url=…, teacher.base_url=…."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option(help="Do also what costs money, or runs code of a student's repository.")
+        bool, typer.Option(help="Allow spending money and running code from a student's repository.")
     ] = False,
     json_: JSON = False,
 ) -> None:
-    """Make an artifact again from its record, and say whether it is the same: exit code 0, or 3 when it is not."""
-    with exit_with_message("Nothing was kept: it begins anew."):
+    """Make an artifact again from its record, and compare it: exit code 0 if it is the same, 3 if not."""
+    with exit_with_message("Nothing was saved; the command starts from the beginning next time."):
         ready()
         from apprentice.flows.reproduce import reproduce as make_again
-        from apprentice.flows.reproduce import told
+        from apprentice.flows.reproduce import rows
         from apprentice.tasks.artifacts.lineage import lineage_of
         from apprentice.tasks.reporting.announce import table
 
@@ -278,7 +279,7 @@ def reproduce(
         ready_for_flows()
         outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
-        table("reproduced", "Made again", told(outcomes))
+        table("reproduced", "Reproduced", rows(outcomes))
         if json_:
             print(json.dumps({"same": same, "artifacts": [each._asdict() for each in outcomes]}))
         if not same:

@@ -1,4 +1,4 @@
-"""`apprentice champion show | history | rollback RECIPE`: which model is the champion, and how it became so."""
+"""`apprentice champion show | history | rollback RECIPE`: the current champion and its history."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from apprentice.tasks.artifacts.champion import Champions
     from apprentice.tasks.artifacts.local import LocalStore
 
-champion_app = typer.Typer(no_args_is_help=True, help="See, and take back, what the gate promoted.")
+champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the gate's promotions.")
 
 
 @champion_app.command()
 def show(recipe: RECIPE, set_: SET = None) -> None:
-    """Say which model is the champion, and what the gate found."""
+    """Show which model is the champion, and the gate's decision."""
     with exit_with_message():
         champion, store = champions_of(recipe, set_)
         current = champion.current()
         if current is None:
-            print("There is no champion yet: the gate has let no model through.")
+            print("There is no champion yet: no model has passed the gate.")
             return
         from apprentice.tasks.analysis.judgements import as_markdown, read_decision
         from apprentice.tasks.reporting.announce import say
@@ -34,7 +34,7 @@ def show(recipe: RECIPE, set_: SET = None) -> None:
 
 @champion_app.command()
 def history(recipe: RECIPE, set_: SET = None) -> None:
-    """List every change of champion, the first one first."""
+    """List every change of champion, the oldest first."""
     with exit_with_message():
         champion, store = champions_of(recipe, set_)
         current = champion.current()
@@ -59,17 +59,19 @@ def history(recipe: RECIPE, set_: SET = None) -> None:
 @champion_app.command()
 def rollback(
     recipe: RECIPE,
-    to: Annotated[int | None, typer.Option(help="The change to go back to; the one before when left out.")] = None,
+    to: Annotated[
+        int | None, typer.Option(help="Number of the change to return to. Default: the previous one.")
+    ] = None,
     set_: SET = None,
 ) -> None:
-    """Make an earlier champion the champion again. What is taken back is not promoted again by itself."""
+    """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
     with exit_with_message():
         release = champions_of(recipe, set_)[0].roll_back(to)
         print(f"The champion is {release.repository}@{release.revision} again.")
 
 
 def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":
-    """The champions of a recipe's project, and its store."""
+    """Return the champions of a recipe's project, and its store."""
     chosen = prepared(recipe, overrides)
     from apprentice.flows.runtime.store import open_store
     from apprentice.tasks.artifacts.champion import Champions

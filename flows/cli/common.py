@@ -1,4 +1,4 @@
-"""What all commands share: their common options, a process readied for a flow, errors told as sentences."""
+"""Shared by all commands: common options, the process's environment, error messages instead of tracebacks."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
 
 QUIET = {
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run speaks for itself; Prefect's interface has its logs
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run prints its own progress; Prefect has the logs
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
@@ -30,7 +30,7 @@ QUIET = {
 }
 
 LOUD = ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "TRANSFORMERS_VERBOSITY")
-"""What `--debug` leaves as it is."""
+"""Variables that `--debug` does not set."""
 
 RECIPE = Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")]
 SET = Annotated[
@@ -45,43 +45,43 @@ SET = Annotated[
 KEY = Annotated[
     str,
     typer.Argument(
-        help="A key, a revision or a tag as `apprentice run` and its report show it, or its first 6 characters; "
-        "with namespace/repository@ before it where several have the same."
+        help="A key, a revision or a tag from `apprentice run` or its report, or its first 6 characters; "
+        "prefix it with namespace/repository@ if it is ambiguous."
     ),
 ]
 STORE = Annotated[Path, typer.Option(help="The folder of artifacts.")]
 HUB = Annotated[
     str | None,
-    typer.Option(metavar="NAMESPACE", help="Look on the Hub, too; the folder is then a cache in front of it."),
+    typer.Option(metavar="NAMESPACE", help="Also search this namespace on the Hub; the folder is then its cache."),
 ]
-JSON = Annotated[bool, typer.Option("--json", help="One line for machines.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
-    """The recipe, with everything set that libraries read when they are imported. Raises Stop."""
+    """Set the variables that libraries read at import time, and return the recipe. Raises Stop."""
     ready()
     from apprentice.flows.recipe.loading import load_recipe
 
     chosen = load_recipe(recipe, overrides or [])
-    # Prefect reads its settings when it is imported; its results belong beside the artifacts that they name
+    # Prefect reads its settings at import time; its results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     return chosen
 
 
 def ready_for_flows() -> None:
-    """Prefect's server is there from now on. Raises Stop."""
+    """Make sure that a Prefect server runs. Raises Stop."""
     from apprentice.flows.runtime.prefect_server import start_prefect_server
 
     start_prefect_server()
 
 
 def ready() -> None:
-    """Readies the process for a flow: before Prefect is imported, which makes its folder then."""
+    """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time."""
     quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
     if "PREFECT_HOME" not in os.environ and not _can_be_written(Path("~/.prefect")):
         os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="apprentice-prefect-")
-        print(f"~/.prefect cannot be written: Prefect keeps its records in {os.environ['PREFECT_HOME']}.")
+        print(f"~/.prefect is not writable: Prefect stores its data in {os.environ['PREFECT_HOME']}.")
 
 
 def _can_be_written(folder: Path) -> bool:
@@ -90,12 +90,12 @@ def _can_be_written(folder: Path) -> bool:
         there.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=there):
             return True
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return False
 
 
 def quiet() -> None:
-    """Sets what libraries read when they are imported, where it is not set."""
+    """Set the variables that libraries read at import time, if they are not set."""
     for name, value in QUIET.items():
         if not (debugging() and name in LOUD):
             os.environ.setdefault(name, value)
@@ -103,9 +103,9 @@ def quiet() -> None:
 
 @contextmanager
 def exit_with_message(
-    interrupted: str = "Run the same command again: it goes on from the last finished stage.",
+    interrupted: str = "Run the same command again: it resumes from the last finished stage.",
 ) -> Iterator[None]:
-    """Ends the command with a sentence instead of a traceback, which is shown only under `--debug`."""
+    """End the command with an error message; `--debug` also shows the traceback."""
     from apprentice.tasks.reporting.errors import Stop
 
     try:
@@ -115,8 +115,8 @@ def exit_with_message(
     except Stop as stop:
         _fail(*str(stop).split("\n→ ", 1))
     except Exception as error:
-        _fail(*_in_words(error))
-    except BaseException as signaled:  # KeyboardInterrupt, and what Prefect makes of SIGTERM
+        _fail(*_cause_and_remedy(error))
+    except BaseException as signaled:  # KeyboardInterrupt, or Prefect's exception for SIGTERM
         if debugging():
             traceback.print_exception(signaled)
         say_interrupted(interrupted)
@@ -130,16 +130,16 @@ def _fail(cause: str, remedy: str) -> NoReturn:
     sys.exit(1)
 
 
-def _in_words(error: Exception) -> tuple[str, str]:
-    """One line of cause and one of remedy for what nobody foresaw, or the Hub's absence."""
+def _cause_and_remedy(error: Exception) -> tuple[str, str]:
+    """Return one line of cause and one of remedy for an unexpected error, or if the Hub is unreachable."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     from apprentice.tasks.artifacts.hub_client import is_away
 
     if isinstance(error, OfflineModeIsEnabled):
-        return "What the folder lacks is on the Hub, which HF_HUB_OFFLINE says not to ask.", "Unset it, and run again."
+        return "The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again."
     if is_away(error):
         return f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back."
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return cause, "Nobody foresaw this: run again with --debug to see where it happened, and report that."
+    return cause, "This is unexpected: run again with --debug for the traceback, and report it."

@@ -1,4 +1,4 @@
-"""Trackio's dashboard over what trainings left in a store: `apprentice dashboard`.
+"""Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`.
 
 In: the store's folder, a project or all of them, a port. Out: a server on 127.0.0.1 until it is interrupted.
 """
@@ -12,15 +12,15 @@ from apprentice.tasks.reporting.curves import FOLDER, keep_curves_in, project_in
 from apprentice.tasks.reporting.errors import Stop
 
 SUFFIX = ".db"
-"""Of a project's metrics."""
+"""Suffix of a project's metrics file."""
 
 
 def show_dashboard(store: Path, project: str | None, port: int | None, browser: bool) -> None:
-    """Serves the curves, and those that grow meanwhile, until Ctrl-C. Raises Stop where there are none.
+    """Serve the curves, with live updates, until Ctrl-C. Raises Stop if there are none.
 
     Args:
-        project: The one that is shown first; left out, a person chooses.
-        port: Left out, the first free one from 7860 on.
+        project: The project to show first; None lets the user choose.
+        port: None takes the first free port from 7860.
     """
     folder = store.absolute() / FOLDER
     project = None if project is None else project_in_trackio(project)
@@ -28,7 +28,7 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
     keep_curves_in(store.absolute())
     import trackio
 
-    current_location = {
+    settings = {
         "host": "127.0.0.1",
         "server_port": port,
         "share": False,
@@ -36,29 +36,29 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
         "block_thread": False,
     }
     try:
-        with redirect_stdout(StringIO()):  # it prints an address with a token that lets whoever has it write
-            server, url, *_ = trackio.show(project, **current_location)
+        with redirect_stdout(StringIO()):  # it prints a URL with a token that grants write access
+            server, url, *_ = trackio.show(project, **settings)
     except OSError as error:
-        raise Stop(f"The dashboard has no port to listen on: {error}", "Name another with --port.") from None
+        raise Stop(f"The dashboard has no port to listen on: {error}", "Choose another with --port.") from None
     shown = f"?project={project}" if project else ""
-    print(f"The dashboard is at {url.rstrip('/')}/{shown}; Ctrl-C ends it.", flush=True)
+    print(f"The dashboard is at {url.rstrip('/')}/{shown}; stop it with Ctrl-C.", flush=True)
     try:
         Event().wait()
     except KeyboardInterrupt:
         server.close()
-        print("The dashboard is closed.")
+        print("The dashboard has stopped.")
 
 
 def _check(folder: Path, project: str | None) -> None:
-    """Raises Stop where the folder holds no metrics of the project."""
+    """Raise Stop if the folder holds no metrics of the project."""
     known = sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
     if not known:
         raise Stop(
             f"There are no curves in {folder} yet.",
-            "They appear with the first step of SFT. Is it another store? Name its recipe, or --store.",
+            "They appear with the first step of SFT. For another store pass its recipe, or --store.",
         )
     if project is not None and project not in known:
         raise Stop(
-            f"There are no curves of {project} in {folder} yet; there are some of {', '.join(known)}.",
+            f"There are no curves of {project} in {folder} yet; known: {', '.join(known)}.",
             "Run that recipe first: they appear with the first step of SFT.",
         )

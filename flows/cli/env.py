@@ -1,4 +1,4 @@
-"""`apprentice env list | serve NAME | check URL | play NAME`: the environments, and the servers that run them."""
+"""`apprentice env list | serve NAME | check URL | play NAME`: the environments and their servers."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from rich.table import Table
 
 from apprentice.flows.cli.common import JSON, SET, exit_with_message, ready
 
-env_app = typer.Typer(no_args_is_help=True, help="See, serve, check and play the environments.")
+env_app = typer.Typer(no_args_is_help=True, help="List, serve, check and play the environments.")
 
-NAME = Annotated[str, typer.Argument(help="As `apprentice env list` names it.")]
-FROM_RECIPE = Annotated[Path | None, typer.Option("--recipe", help="Whose settings and sizes are taken.")]
+NAME = Annotated[str, typer.Argument(help="A name from `apprentice env list`.")]
+FROM_RECIPE = Annotated[Path | None, typer.Option("--recipe", help="Take settings and sizes from this recipe.")]
 SETTINGS = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="One of the environment's settings. Repeatable."),
@@ -34,11 +34,11 @@ def list_(json_: JSON = False) -> None:
 @env_app.command()
 def serve(
     name: NAME,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free one.")] = 8000,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 64,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free port.")] = 8000,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Maximum concurrent episodes.")] = 64,
 ) -> None:
     """Serve an environment on 127.0.0.1 until Ctrl-C."""
-    with exit_with_message("Nothing is served."):
+    with exit_with_message("The server did not start."):
         ready()
         from apprentice.flows.cli.environments.serve import serve_environment
 
@@ -47,13 +47,15 @@ def serve(
 
 @env_app.command()
 def check(
-    url: Annotated[str, typer.Argument(help="http://…, or https://OWNER-NAME.hf.space of a Space.")],
-    environment: Annotated[str | None, typer.Option(help="Which one it is to serve; left out, it is asked.")] = None,
+    url: Annotated[str, typer.Argument(help="http://…, or https://OWNER-NAME.hf.space for a Space.")],
+    environment: Annotated[
+        str | None, typer.Option(help="The environment it should serve. Default: the server's own answer.")
+    ] = None,
     recipe: FROM_RECIPE = None,
     json_: JSON = False,
     set_: SET = None,
 ) -> None:
-    """Say whether a server will do for an environment or a recipe: exit code 0, or 1 with what to do about it."""
+    """Check that a server works for an environment or a recipe: exit code 0, or 1 with the fixes."""
     with exit_with_message("Nothing was changed."):
         ready()
         from apprentice.flows.cli.environments.verdict import as_json, chosen_for, verdict
@@ -72,15 +74,13 @@ def check(
 @env_app.command()
 def play(
     name: NAME,
-    seed: Annotated[int | None, typer.Option(min=0, help="Names the question; any one when left out.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the question. Default: a random one.")] = None,
     set_: SETTINGS = None,
-    url: Annotated[
-        str | None, typer.Option(help="A server that runs; left out, one is started current_location.")
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="A running server. Default: start one here.")] = None,
     recipe: FROM_RECIPE = None,
 ) -> None:
-    """Play an episode yourself. Ctrl-D leaves it."""
-    with exit_with_message("The episode was left."):
+    """Play an episode yourself. Ctrl-D ends it."""
+    with exit_with_message("The episode was abandoned."):
         ready()
         from apprentice.flows.cli.environments.play import open_environment
 
@@ -91,13 +91,13 @@ def play(
             try:
                 play_it(environment, any_seed() if seed is None else seed)
             except EOFError:
-                print("\nThe episode was left.")
+                print("\nThe episode was abandoned.")
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
     shown = Table(box=None, padding=(0, 2, 0, 0))
-    for place, column in enumerate(rows[0]):
-        shown.add_column(column, overflow="fold", no_wrap=place > 0 and column == "recipes")
+    for index, column in enumerate(rows[0]):
+        shown.add_column(column, overflow="fold", no_wrap=index > 0 and column == "recipes")
     for row in rows:
         shown.add_row(*(str(value) for value in row.values()))
     Console(highlight=False, markup=False).print(shown)

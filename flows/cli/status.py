@@ -1,6 +1,6 @@
-"""What runs, waits or failed on Prefect's server, and why: `apprentice status`.
+"""Lists what is running, waiting or failed on Prefect's server, and why: `apprentice status`.
 
-In: the server that PREFECT_API_URL names. Out: rows for people and for machines.
+In: the server in PREFECT_API_URL. Out: rows of text, for the terminal and as JSON.
 """
 
 import re
@@ -20,7 +20,7 @@ from prefect.types._datetime import now
 from prefect.utilities.urls import url_for
 
 from apprentice.flows.runtime.place import place_of
-from apprentice.tasks.reporting.announce import in_words
+from apprentice.tasks.reporting.announce import duration_text
 
 BEGUN = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
@@ -30,14 +30,14 @@ PROCESS = re.compile(r"[\w.-]+:\d+")
 WAITS_FOR = {
     "Late": "a worker of pool {pool}: none has taken it",
     "AwaitingConcurrencySlot": "a run of the same recipe to end",
-    "AwaitingRetry": "its next try",
-    "Scheduled": "its time",
-    "Pending": "its process to begin",
+    "AwaitingRetry": "its next retry",
+    "Scheduled": "its scheduled time",
+    "Pending": "its process to start",
 }
 
 
 def status(hours: float) -> dict[str, list[dict[str, str]]]:
-    """What goes on, what went wrong within so many hours, and which workers there are; the newest first.
+    """Return unfinished runs, failures of the last `hours`, and the workers; the newest first.
 
     Returns: `local` runs of commands, `runs` of deployments, `failed`, `workers`, each a list of rows of text.
     """
@@ -64,7 +64,7 @@ def status(hours: float) -> dict[str, list[dict[str, str]]]:
 
 
 def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
-    """Those that began, wait, or are to begin within the hour; the rest of the calendar is Prefect's interface's."""
+    """Return runs that have started, wait, or are scheduled within the next hour."""
     soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
     return _newest_first([*_runs(client, BEGUN), *_runs(client, [StateType.SCHEDULED], soon)])
 
@@ -103,10 +103,10 @@ def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict
 
 
 def _process_of(run: FlowRun) -> str:
-    """Where a command runs, as its tag says."""
+    """Return where a command runs, from its tag."""
     host, _, number = next((tag for tag in run.tags if PROCESS.fullmatch(tag)), "").rpartition(":")
-    return f"{host}, process {number}" if host else "a process of someone's"
+    return f"{host}, process {number}" if host else "an unknown process"
 
 
 def _ago(then: Any) -> str:
-    return f"{in_words((now('UTC') - then).total_seconds())} ago" if then is not None else "never"
+    return f"{duration_text((now('UTC') - then).total_seconds())} ago" if then is not None else "never"

@@ -1,6 +1,6 @@
-"""How `apprentice status` shows what it found: readable on a terminal of 80 columns.
+"""Prints the result of `apprentice status` for a terminal of 80 columns.
 
-In: rows of text. Out: lines; a run's name links to its page, and what it waits for or died of stands below it.
+In: rows of text. Out: lines; a run's name links to its page, and the line below says why it waits or failed.
 """
 
 from rich.padding import Padding
@@ -31,7 +31,7 @@ def _show_runs(title: str, rows: Rows) -> None:
     width = max((len(row["run"]) for row in rows), default=0)
     widths = [max(len(row[name]) for row in rows) if rows else 0 for name in SHOWN[:2]]
     beside = console.width - 2 - sum(widths) - 6
-    is_narrow = width + 16 > beside  # then a run's name has a line of its own
+    is_narrow = width + 16 > beside  # then a run's name gets its own line
     for row in rows:
         name = Text(row["run"], style=f"link {row['url']}" if row["url"] else "")
         line = Table.grid(padding=(0, 2, 0, 0))

@@ -1,7 +1,6 @@
-"""Standard streams that do not end a command: closed, full, or in an encoding that has not all characters.
+"""Standard streams that never fail a command, even if they are closed, full or lack characters in their encoding.
 
-In: the process's descriptors 0, 1, 2. Out: text streams to which writing never raises; what went wrong is said at the
-end.
+In: the process's descriptors 0, 1, 2. Out: text streams whose writes never raise; errors are reported at the end.
 """
 
 import errno
@@ -14,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 GONE = (errno.EPIPE, errno.EIO)
-"""The reader left, such as `head` or a terminal: nobody is missing anything."""
+"""The reader has closed the stream, such as `head` or a terminal: not worth reporting."""
 
 
 class _Lenient(io.FileIO):
-    """Drops what cannot be written, and remembers the first reason."""
+    """Drops what cannot be written, and remembers the first error."""
 
     failed: OSError | None = None
 
@@ -34,7 +33,7 @@ _kept: list[_Lenient] = []
 
 
 def use_utf8() -> None:
-    """Begins this command anew where the locale would have files written in an encoding that has not all characters.
+    """Restart this command in UTF-8 mode if the locale's encoding lacks characters.
 
     https://docs.python.org/3/library/os.html#utf8-mode
     """
@@ -46,12 +45,12 @@ def use_utf8() -> None:
 
 
 def prepare_streams() -> None:
-    """Replaces standard output and standard error; opens what was closed, for a file would take its place."""
+    """Replace standard output and error; reopen closed descriptors, so that no file gets their numbers."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
             if descriptor == 0:
                 sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
@@ -69,20 +68,20 @@ def prepare_streams() -> None:
 
 
 @contextmanager
-def write_errors_told() -> Iterator[None]:
-    """A command that could not say what it was asked for ends in one line about that, and with exit code 1."""
+def report_write_errors() -> Iterator[None]:
+    """End a command whose output could not be written with a message and exit code 1."""
     try:
         yield
     except SystemExit as end:
         if not end.code and (why := _write_error()):
             print(f"Standard output could not be written: {why}.", file=sys.stderr)
-            print("What was done is kept: run again with an output that has room.", file=sys.stderr)
+            print("The work is saved: run again with a writable output.", file=sys.stderr)
             sys.exit(1)
         raise
 
 
 def _write_error() -> str | None:
-    """Why standard output could not be written, where somebody misses it."""
+    """Return why standard output could not be written; None if nobody reads it any more."""
     sys.stdout.flush()
     failed = next((each.failed for each in _kept if each.fileno() == 1), None)
     return None if failed is None or failed.errno in GONE else failed.strerror

@@ -11,7 +11,8 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-from apprentice.tasks.artifacts.lineage import Lineage, Node
+from apprentice.tasks.artifacts.lineage import Lineage
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.settings.who_played import who_played
 
 PIECES = 12
@@ -33,12 +34,11 @@ def as_tree(lineage: Lineage) -> Tree:
     shown = {lineage.root.named.revision}
     waiting = [(tree, *each) for each in reversed(lineage.root.inputs.items())]
     while waiting:  # without recursion: a champion's lineage reaches back through all champions before it
-        branch, name, parent = waiting.pop()
-        node = lineage.nodes[parent.revision]
-        if parent.revision in shown:
+        branch, name, node = waiting.pop()
+        if node.named.revision in shown:
             branch.add(f"[bold]{escape(name)}[/]: {escape(node.ref)}, as above")
             continue
-        shown.add(parent.revision)
+        shown.add(node.named.revision)
         below = branch.add(f"[bold]{escape(name)}[/]: {_words(lineage, node)}")
         waiting += [(below, *each) for each in reversed(node.inputs.items())]
     return tree

@@ -1,1 +1,1 @@
-"""One YAML file is one run: the model of it, and how it is read."""
+"""Recipes: the model of the YAML file that describes a run, and the code that reads it."""

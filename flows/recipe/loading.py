@@ -1,7 +1,7 @@
 """Reads a recipe from a file, applies `path=value` overrides, and explains mistakes.
 
-In: a path and overrides. Out: a `Recipe`, or Stop with one line a mistake. Unknown fields are refused with the
-nearest known name, renamed ones with their new name.
+In: a path and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown field has the
+nearest known name, for a renamed field its new name.
 """
 
 import difflib
@@ -16,22 +16,22 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 
 RENAMED = {"env": "server"}
-"""What sections were called in recipes of before."""
+"""Sections by their old names."""
 
 
 def load_recipe(path: Path, overrides: list[str]) -> Recipe:
-    """Reads and checks a recipe. Raises Stop for a missing, malformed or wrong one."""
+    """Read and validate a recipe. Raises Stop if it is missing, malformed or invalid."""
     try:
         given = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none beside it"
-        raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes there: {known}.") from None
+        known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none"
+        raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes in that folder: {known}.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a file of YAML.") from None
+        raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a YAML file.") from None
     except yaml.YAMLError as error:
-        raise Stop(f"{path} is not valid YAML: {error}", "Correct the line that it names.") from None
+        raise Stop(f"{path} is not valid YAML: {error}", "Correct that line.") from None
     if not isinstance(given, dict):
-        raise Stop(f"{path} holds no recipe.", "Start from one in deployments/recipes/.")
+        raise Stop(f"{path} is not a recipe.", "Start from one in deployments/recipes/.")
     for override in overrides:
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
@@ -42,7 +42,7 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
 
 
 def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe with some of its fields changed for one run, each `path=value`. Raises Stop."""
+    """Return the recipe with some fields changed, each as `path=value`. Raises Stop."""
     if not overrides:
         return recipe
     given = recipe.as_parameters()
@@ -52,12 +52,13 @@ def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
         return Recipe.model_validate(given)
     except ValidationError as error:
         raise Stop(
-            f"The overrides do not fit the recipe {recipe.name}:\n{explain(error)}", "Correct them and run again."
+            f"The overrides are not valid for the recipe {recipe.name}:\n{explain(error)}",
+            "Correct them and run again.",
         ) from None
 
 
 def override_field(recipe: dict[str, Any], override: str) -> None:
-    """Sets one field, `path=value`, in what a recipe's file holds. Raises Stop for another form, or no YAML."""
+    """Set one field, `path=value`, in a recipe's raw data. Raises Stop if it has another form or is not YAML."""
     path, equals, value = override.partition("=")
     if not equals or not path:
         raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
@@ -71,11 +72,11 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
     try:
         recipe[last] = yaml.safe_load(value)
     except yaml.YAMLError:
-        raise Stop(f"--set {path}=…: what stands after = is no YAML.", "Close its brackets and quotes.") from None
+        raise Stop(f"--set {path}=…: the value is not valid YAML.", "Close its brackets and quotes.") from None
 
 
 def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:
-    """Who names a model on the command line means that model, not the file's script; and the other way round."""
+    """Drop the file's scripted teacher if an override sets a model, and the other way round."""
     teacher, script = recipe.get("teacher"), {"teacher.scripted_error_rate"}
     model = {"teacher.model", "teacher.base_url"}
     if not isinstance(teacher, dict):
@@ -87,7 +88,7 @@ def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None
 
 
 def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:
-    """One line a mistake in a `whole`: its path, what is wrong, and for an unknown field the nearest known one."""
+    """Return one line per mistake: its path in `whole`, the cause, and for an unknown field the nearest known one."""
     lines = []
     for mistake in error.errors():
         path = ".".join(str(part) for part in mistake["loc"]) or "recipe"
@@ -103,7 +104,7 @@ def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:
 
 def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for name in path:
-        if isinstance(name, int):  # an item of a list, whose type is found already
+        if isinstance(name, int):  # a list item: `model` is already the item's type
             continue
         annotation = model.model_fields[name].annotation if name in model.model_fields else None
         candidates = [annotation, *get_args(annotation)]

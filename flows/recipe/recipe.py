@@ -1,7 +1,6 @@
-"""One YAML file describes one whole run.
+"""The recipe: one YAML file describes one whole run.
 
-In: a file and `path=value` overrides. Out: a frozen `Recipe`. Unknown fields are refused with their path and the
-nearest known name.
+In: the file's data. Out: a frozen, validated `Recipe`.
 """
 
 import difflib
@@ -31,7 +30,7 @@ from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.training.rewards import streams_of
 
 BLOCK = 100_000_000
-"""Seeds between the windows of two purposes."""
+"""Distance in seeds between the windows of two purposes."""
 
 
 class Recipe(BaseModel):
@@ -40,17 +39,17 @@ class Recipe(BaseModel):
     model_config = STRICT
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """Names the repositories: lower case, digits, dots, dashes."""
+    """Name of the repositories: lower case, digits, dots, dashes."""
     seed: int = Field(default=0, ge=0, lt=BLOCK // SHIFT)
-    """Of weights, order and sampling; it also moves the windows of training. That of the evaluation stays: what it asks
-    is kept out of every training, so models of all seeds can be compared on questions that none has seen."""
+    """Seed of weights, data order and sampling. It also shifts the training windows, but not the evaluation window:
+    its questions are excluded from all training, so that models of all seeds can be compared on unseen questions."""
     environment: EnvironmentSpec
     server: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     trackio: TrackioSpec = TrackioSpec()
     report_to: list[Reporter] = ["trackio"]
-    """Who is sent the curves of trainings while they grow, such as [trackio, wandb]; changes nothing of what is made.
-    Weights & Biases and MLflow are set up by their own environment variables."""
+    """Experiment trackers that receive the training curves, such as [trackio, wandb]; no key depends on them. Configure
+    Weights & Biases and MLflow with their own environment variables."""
     windows: WindowSpecs
     teacher: TeacherSpec
     student: StudentSpec
@@ -64,7 +63,7 @@ class Recipe(BaseModel):
     gate: GateSpec = GateSpec()
 
     def seed_windows(self) -> SeedWindows:
-        """The three windows with their starts."""
+        """Return the three windows with their starts."""
         windows = {}
         for block, (purpose, window) in enumerate(self.windows):
             moved = 0 if purpose == "evaluate" else self.seed * SHIFT
@@ -73,9 +72,9 @@ class Recipe(BaseModel):
         return SeedWindows(**windows)
 
     def at_revision(self, named: str) -> "Recipe":
-        """The recipe for a revision of what serves its environment: `revision`, or `owner/space@revision`.
+        """Return the recipe for a revision of its environment's server: `revision`, or `owner/space@revision`.
 
-        As it is when none is named, or that of a Space which it does not use.
+        Returns it unchanged if `named` is empty or names a Space that it does not use.
         """
         space, at, revision = named.rpartition("@")
         if not revision or (at and space != self.server.space):
@@ -83,22 +82,21 @@ class Recipe(BaseModel):
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
 
     def with_student_pinned(self) -> "Recipe":
-        """The recipe with its student by its commit, or by the content of its folder. Raises Stop."""
+        """Return the recipe with its student pinned to a commit, or to the content of its folder. Raises Stop."""
         return self.model_copy(update={"student": pinned(self.student)})
 
     def for_work(self) -> dict[str, Any]:
-        """What the stages of a run share of it, by the arguments of `Work`."""
+        """Return the arguments of `RunContext` that come from the recipe."""
         reporting = {"trackio": self.trackio, "report_to": self.report_to}
         return {"recipe": self.for_record(), "trusted": [self.student], **reporting}
 
     def as_parameters(self) -> dict[str, Any]:
-        """The recipe as a deployment's parameters: JSON, without what environments fill in, which is the code's."""
+        """Return the recipe as a deployment's parameters: JSON, without the environments' version and code digest."""
         filled = {"environment": {"version", "code"}}
         return self.model_dump(mode="json", exclude={**filled, "guards": {"__all__": filled}})
 
     def for_record(self) -> dict[str, Any]:
-        """The recipe as it is written beside what it made: what enters keys, what was chosen from, and not where
-        servers and store were."""
+        """Return the recipe as records store it: without the locations of servers and store."""
         without: Any = {
             "server": True,
             "store": True,
@@ -110,54 +108,54 @@ class Recipe(BaseModel):
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 
     def server_of(self, environment: str) -> EnvironmentServer:
-        """Where an environment's server is: the recipe's own, or the one of a guard rail in another environment."""
+        """Return an environment's server: the recipe's own, or that of a guard rail in another environment."""
         if environment == self.environment.name:
             return self.server
         return next(guard.server for guard in self.guards if guard.environment.name == environment)
 
     def mixed_in(self, environment: str) -> list[str]:
-        """The environments of which the mixtures of that name consist; none for one that is no mixture."""
+        """Return the names of the environments in mixtures of that name; empty if it is not a mixture."""
         specs = [self.environment, *self.rungs(), *(guard.environment for guard in self.guards)]
         return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
     def rungs(self) -> list[EnvironmentSpec]:
-        """The environment under the settings of each rung that GRPO may train on; none without a ladder."""
+        """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder."""
         own = self.environment.model_dump(exclude={"version", "code"})
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in self.grpo.auto_difficulty]
 
-    def guard_window(self, place: int) -> Window:
-        """The seeds of the guard rail at `place`: twice its questions, as repeated ones are skipped."""
-        start = (len(WindowSpecs.model_fields) + place) * BLOCK
-        return Window(start=start, size=2 * self.guards[place].questions)
+    def guard_window(self, index: int) -> Window:
+        """Return the seeds of the guard rail at `index`: twice its questions, as repeated ones are skipped."""
+        start = (len(WindowSpecs.model_fields) + index) * BLOCK
+        return Window(start=start, size=2 * self.guards[index].questions)
 
     @model_validator(mode="after")
     def _guards_have_names_of_their_own(self) -> "Recipe":
-        windows = [("guards." + guard.name, self.guard_window(place)) for place, guard in enumerate(self.guards)]
+        windows = [("guards." + guard.name, self.guard_window(index)) for index, guard in enumerate(self.guards)]
         for purpose, window in self.seed_windows():
             for name, guarded in windows:
                 if max(window.start, guarded.start) < min(window.seeds().stop, guarded.seeds().stop):
                     raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {guarded.start}); move it")
         names = [guard.name for guard in self.guards]
         if len(names) != len(set(names)):
-            raise ValueError(f"two guards bear one name: {', '.join(names)}")
+            raise ValueError(f"two guards have the same name: {', '.join(names)}")
         return self
 
     @model_validator(mode="after")
     def _rungs_can_be_chosen_from(self) -> "Recipe":
         ladder = self.grpo.auto_difficulty
-        for place, settings in enumerate(ladder):
+        for index, settings in enumerate(ladder):
             try:
                 EnvironmentSpec(name=self.environment.name, settings=settings)
             except ValidationError as error:
-                raise ValueError(f"grpo.auto_difficulty.{place}: {error.errors()[0]['msg']}") from None
-            if settings in ladder[:place]:
-                raise ValueError(f"grpo.auto_difficulty.{place} is the same as one before it")
+                raise ValueError(f"grpo.auto_difficulty.{index}: {error.errors()[0]['msg']}") from None
+            if settings in ladder[:index]:
+                raise ValueError(f"grpo.auto_difficulty.{index} repeats an earlier rung")
         if ladder and not self.probe.questions:
-            raise ValueError("grpo.auto_difficulty is chosen from by a probe: set probe.questions, such as 48")
+            raise ValueError("grpo.auto_difficulty needs a probe to choose: set probe.questions, such as 48")
         return self
 
     def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
-        """The recipe's environment and those of its guard rails, by the sections that say where they run."""
+        """Return the environments of the recipe and its guard rails with their servers, by the server's section."""
         own = {"server": (self.environment, self.server)}
         return own | {f"guards.{guard.name}.server": (guard.environment, guard.server) for guard in self.guards}
 
@@ -166,29 +164,29 @@ class Recipe(BaseModel):
         for where, (environment, server) in self._played_where().items():
             mixed = self.mixed_in(environment.name)
             if mixed and not server.is_local:
-                raise ValueError(f"{where}: a mixture has no server of its own; name those of {where}.parts")
+                raise ValueError(f"{where}: a mixture has no server of its own; set those of {where}.parts")
             for name in server.parts:
                 if name not in mixed:
-                    known = f"known: {', '.join(mixed)}" if mixed else "this is no mixture"
-                    raise ValueError(f"{where}.parts: {name!r} is no environment of {environment}; {known}")
+                    known = f"known: {', '.join(mixed)}" if mixed else "this is not a mixture"
+                    raise ValueError(f"{where}.parts: {name!r} is not an environment of {environment}; {known}")
         return self
 
     @model_validator(mode="after")
     def _servers_are_one_for_each_environment(self) -> "Recipe":
-        """Who plays in an environment plays on one server, whoever asks for it."""
+        """Raise ValueError if one environment has two servers."""
         known: dict[str, tuple[str, tuple[str, str]]] = {}
         for where, (environment, server) in self._played_where().items():
             if where != "server" and environment.name == self.environment.name and server.is_local:
-                continue  # a guard in the recipe's own environment is played where that is
-            of_it = {environment.name: (where, server)} if not environment.mixed else {}
+                continue  # a guard in the recipe's own environment uses the recipe's server
+            servers = {environment.name: (where, server)} if not environment.mixed else {}
             for part in environment.mixed.values():
-                of_it[part.name] = (f"{where}.parts.{part.name}", server.parts.get(part.name, server))
-            for name, (place, there) in of_it.items():
+                servers[part.name] = (f"{where}.parts.{part.name}", server.parts.get(part.name, server))
+            for name, (section, there) in servers.items():
                 at = there.url, there.image
-                other, before = known.setdefault(name, (place, at))
+                other, before = known.setdefault(name, (section, at))
                 if before != at:
                     raise ValueError(
-                        f"{other} and {place} name two servers for {name}; an environment has one in a run"
+                        f"{other} and {section} name two servers for {name}; an environment has one server in a run"
                     )
         return self
 
@@ -206,7 +204,7 @@ class Recipe(BaseModel):
     def _parity_trains(self) -> "Recipe":
         if self.evaluate.protocol != "parity":
             raise ValueError(
-                f"evaluate.protocol {self.evaluate.protocol!r} does not see every answer and decides nothing; "
+                f"evaluate.protocol {self.evaluate.protocol!r} does not see every answer, so a run cannot use it; "
                 "use it with `apprentice evaluate --protocol`"
             )
         return self

@@ -1,6 +1,6 @@
-"""docs/recipes.md: every field of a recipe, from the settings' own docstrings.
+"""Generates docs/recipes.md: every field of a recipe, from the settings' docstrings.
 
-In: the `Recipe` model. Out: Markdown, one table a section. `make docs` writes it; a test compares the page with it.
+In: the `Recipe` model. Out: Markdown with one table per section. `make docs` writes it; a test checks it.
 """
 
 import sys
@@ -18,21 +18,21 @@ OPENING = """# Recipes
 After this page you can write a recipe: one YAML file that describes one whole run. `--set path=value` overrides any
 field.
 
-Fields marked *operational* say how fast, how patiently or at what price; changing them makes nothing anew. Every other
-field enters the key of the stages that read it. Unknown fields are refused with the nearest known name. Start from a
-recipe in `deployments/recipes/`.
+Fields marked *operational* set speed, timeouts and prices; changing them does not invalidate the cache. Every other
+field is part of the key of the stages that read it. An unknown field is an error that names the nearest known one.
+Start from a recipe in `deployments/recipes/`.
 
 This page is generated from the settings' docstrings: `make docs`.
 """
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([OPENING, *_section("", Recipe), ""])
 
 
 def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
-    """A table of a model's fields, then the sections within it, depth first."""
+    """Yield a table of a model's fields, then its sections, depth first."""
     sections = [(name, found) for name, field in model.model_fields.items() if (found := _model_of(field.annotation))]
     yield f"## {f'`{path}`' if path else 'A recipe'}\n"
     yield f"{(model.__doc__ or '').strip()}\n"
@@ -46,7 +46,7 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The settings model that an annotation holds, also within `X | None` and `list[X]`."""
+    """Return the settings model in an annotation, also inside `X | None` and `list[X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in get_args(annotation) if (found := _model_of(each))), None)

@@ -1,6 +1,6 @@
-"""The sections of a recipe that are the flow's own: store, guard rails, windows. The stages' are theirs.
+"""The recipe's sections that belong to the flow: store, guard rails, windows. Stages define their own sections.
 
-In: parts of a YAML file. Out: checked settings; a field's docstring says what it means.
+In: parts of a YAML file. Out: validated settings; docs/recipes.md shows each field's docstring.
 """
 
 from pathlib import Path
@@ -12,59 +12,59 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.spec import Spec
 
 SHIFT = 1_000_000
-"""Seeds by which a recipe's seed moves each window within its block."""
+"""Seeds by which one step of a recipe's seed shifts each window within its block."""
 
 
 class HubSpec(Spec):
     """The Hugging Face Hub; the token comes from HF_TOKEN."""
 
     namespace: str
-    """A user or an organisation to which the token may write."""
+    """A user or an organization to which the token may write."""
     private: bool = True
-    """Whether repositories are made private."""
+    """Whether to create private repositories."""
     patience: float = Field(default=600.0, gt=0)
-    """Seconds that the Hub may be away, or busy, before the stage stops, to be resumed."""
+    """Seconds that the Hub may be unreachable or busy before the stage stops. A later run resumes it."""
 
 
 class StoreSpec(Spec):
-    """Where artifacts are kept."""
+    """Where artifacts are stored."""
 
     path: Path = Path("artifacts")
-    """A folder; on several machines one that all of them see under this name."""
+    """A folder. Several machines must all see it under this path."""
     hub: HubSpec | None = None
-    """The Hub, where machines that share no folder meet; `path` is then a cache in front of it, on each of them."""
+    """The Hub, for machines that share no folder; `path` is then a local cache on each of them."""
     license: str = Field(default="unknown", pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """SPDX identifier as the Hub knows it, in lower case such as apache-2.0, written on every card; the teacher's and
-    the base model's terms are yours to check."""
+    """License identifier for all cards, as the Hub writes it, such as apache-2.0. Check the terms of the teacher and
+    the base model yourself."""
 
 
 class GuardSpec(Spec):
-    """Something else that the student must not forget: another environment, or another of Reasoning Gym's datasets."""
+    """A guard rail: another task that the student must not forget, such as another Reasoning Gym dataset."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """What the report calls it: lower case, digits, dashes."""
+    """Name in the report: lower case, digits, dashes."""
     environment: EnvironmentSpec
     server: EnvironmentServer = EnvironmentServer()
-    """Where it runs, for another environment than the recipe's own; left out, it is started here."""
+    """Its server, if the environment is not the recipe's own. Started here by default."""
     questions: int = Field(default=200, ge=1)
-    """Distinct ones; 200 show a fall of about 10 points at 50%."""
+    """Number of distinct questions; 200 detect a drop of about 10 points at 50%."""
     may_fall: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share by which its accuracy may fall."""
+    """Largest allowed drop in accuracy, as a share."""
     max_new_tokens: int | None = Field(default=None, ge=1)
-    """Tokens a turn may take; those of the evaluation when left out."""
+    """Maximum tokens per turn; the evaluation's value by default."""
 
 
 class WindowSpec(Spec):
-    """A seed window; left-out starts are laid out so that no two windows can overlap."""
+    """A range of seeds."""
 
     size: int = Field(ge=1, le=SHIFT)
-    """Seeds, one question each."""
+    """Number of seeds, one question each."""
     start: int | None = Field(default=None, ge=0)
-    """The first seed; left out, laid out so that no two windows overlap."""
+    """The first seed. By default, windows are laid out so that no two overlap."""
 
 
 class WindowSpecs(Spec):
-    """How many seeds each purpose gets. `evaluate` needs some more than its questions: repeated ones are skipped."""
+    """Seeds per purpose. `evaluate` needs more seeds than questions, because repeated questions are skipped."""
 
     collect: WindowSpec
     grpo: WindowSpec

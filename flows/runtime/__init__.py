@@ -1,1 +1,1 @@
-"""Where a run happens: servers, store, Prefect server, the GPU stages' work pool."""
+"""The runtime of a run: servers, store, Prefect server, the GPU stages' work pool."""

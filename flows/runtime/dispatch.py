@@ -1,10 +1,9 @@
-"""Runs a GPU stage as a deployment of another work pool, from the side that costs little: nothing expensive waits.
+"""Runs a GPU stage as a deployment on another work pool, so that all waiting happens on the cheap side.
 
-In: a stage whose artifact is missing, and its arguments. Out: where it ran; its artifact lies in the store.
-Before a stage is sent off its environment is looked for from here. If the environment goes away in mid-stage, the stage
-keeps what it has and ends, so that its device is free; here one waits for the environment, and schedules the same flow
-run again, which goes on from its checkpoint. A run that died (its worker, its machine) is scheduled again, too; one
-that a person cancelled is not.
+In: a stage whose artifact is missing, and its arguments. Out: where it ran; its artifact is in the store.
+Checks the environment before dispatching the stage. If the environment fails during the stage, the stage saves its
+progress and ends, which frees its device; this side waits for the environment and schedules the same flow run again,
+which resumes from its checkpoint. A crashed run (worker or machine) is also scheduled again; a cancelled one is not.
 """
 
 import time
@@ -30,20 +29,20 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 POLL = 1.0
-"""Seconds between two looks at a stage that runs elsewhere."""
+"""Seconds between two polls of a dispatched stage."""
 BACKOFF_S = 5.0
-"""Seconds before the first time; twice as many before the next."""
+"""Seconds before the first retry; doubles with every retry."""
 MAX_OUTAGE_RETRIES = 12
-"""Times that a stage is scheduled again which ended for want of something that answers when it is asked from here."""
+"""Retries of a stage that ended because of an outage although the service answers from here."""
 LATE_AFTER_S = 60.0
-"""Seconds after which it is said that no worker takes a stage."""
+"""Seconds after which to warn that no worker has taken a stage."""
 
 
 class Pool:
     """The GPU stages' deployments on a work pool.
 
     Args:
-        deployment: Their name, such as a100: the stages are the flows sft, grpo and evaluate.
+        deployment: The deployments' name, such as a100; their flows are sft, grpo and evaluate.
     """
 
     def __init__(self, recipe: Recipe, deployment: str):
@@ -51,30 +50,30 @@ class Pool:
         self._deployment = deployment
 
     def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched:
-        """Returns when the stage is done. Raises Stop when only a person can mend what stopped it."""
-        arguments = {name: value for name, value in given.items() if name != next(iter(given))}  # without the bench
+        """Run the stage and wait for it. Raises Stop if it fails in a way that needs a person."""
+        arguments = {name: value for name, value in given.items() if name != next(iter(given))}  # without the context
         self._wait_for_environment(arguments)
-        run = self._begun(stage, title, arguments, key)
-        deaths = rounds = 0
+        run = self._start(stage, title, arguments, key)
+        crashes = outages = 0
         while True:
             run = _ended(run)
             assert run.state is not None
             if run.state.type == StateType.COMPLETED:
                 break
             if run.state.type == StateType.CANCELLED:
-                raise Stop(f"{title} was cancelled.", "Retry this run when it is to go on.")
-            if run.state.name in AWAY.values() and rounds < MAX_OUTAGE_RETRIES:
-                rounds += 1
-                announce.warn(f"{title} ended without what it needs, its work is kept: {run.state.message}")
+                raise Stop(f"{title} was cancelled.", "Retry this run to continue.")
+            if run.state.name in AWAY.values() and outages < MAX_OUTAGE_RETRIES:
+                outages += 1
+                announce.warn(f"{title} lost a service it needs and saved its progress: {run.state.message}")
                 self._wait_for_environment(arguments)
                 self._wait_for_hub()
-                time.sleep(min(BACKOFF_S * 2 ** (rounds - 1), 60.0))  # it answers, and yet may be full, or fail again
-            elif run.state.type == StateType.CRASHED and deaths < MAX_CRASHES:
-                deaths += 1
-                announce.warn(f"{title} died ({run.state.message}); it is scheduled again ({deaths} of {MAX_CRASHES}).")
-                time.sleep(min(BACKOFF_S * 2 ** (deaths - 1), 60.0))  # a crash is reported twice
+                time.sleep(min(BACKOFF_S * 2 ** (outages - 1), 60.0))  # it answers, but may be full or fail again
+            elif run.state.type == StateType.CRASHED and crashes < MAX_CRASHES:
+                crashes += 1
+                announce.warn(f"{title} crashed ({run.state.message}); scheduled again ({crashes} of {MAX_CRASHES}).")
+                time.sleep(min(BACKOFF_S * 2 ** (crashes - 1), 60.0))  # Prefect may report a crash twice
             else:
-                raise Stop(f"{title} failed on the pool: {run.state.message}", "See the log of its flow run.")
+                raise Stop(f"{title} failed on the work pool: {run.state.message}", "See the log of its flow run.")
             count("retries")
             _schedule_again(run)
         counts = {
@@ -85,11 +84,11 @@ class Pool:
         counts["device_s"] = run.total_run_time.total_seconds()
         return Dispatched(place_of(run), run.run_count, counts)
 
-    def _begun(self, stage: str, title: str, arguments: dict[str, Any], key: str) -> FlowRun:
-        """The flow run that makes `key` for this parent: a retried parent joins the one that it began before.
+    def _start(self, stage: str, title: str, arguments: dict[str, Any], key: str) -> FlowRun:
+        """Return the flow run that makes `key` for this parent; a retried parent joins the one that it started before.
 
-        One that ended without success goes on; a cancelled one does not, nor one whose artifact was lost since: a
-        parent that a person retried begins another one.
+        A failed or crashed one is scheduled again. A cancelled one, or one whose artifact was lost since, is not: a
+        parent that a person retried starts another one.
         """
         context = FlowRunContext.get()
         assert context is not None
@@ -111,7 +110,7 @@ class Pool:
         return run
 
     def _created(self, name: str, title: str, parameters: dict[str, Any], tag: str, key: str) -> FlowRun:
-        """The deployment's flow run of that idempotency key, made now or before. Raises Stop."""
+        """Create the deployment's flow run, or return the one with that idempotency key. Raises Stop."""
         try:
             run = retry_while_away(
                 lambda: run_deployment(
@@ -132,7 +131,7 @@ class Pool:
         return read_run(run.id)
 
     def _wait_for_environment(self, arguments: dict[str, Any]) -> None:
-        """Returns when the stage's environment answers. Raises Stop."""
+        """Wait until the stage's environment answers. Raises Stop."""
         spec = arguments.get("environment")
         if not isinstance(spec, EnvironmentSpec):
             return
@@ -145,37 +144,37 @@ class Pool:
             except SessionLost as lost:
                 raise Stop(
                     f"The environment is out of reach: {lost}.",
-                    "See that its server runs, then retry this run: it goes on from there.",
+                    "Check that its server runs, then retry this run: it resumes.",
                 ) from lost
 
     def _wait_for_hub(self) -> None:
-        """Returns when the Hub answers, where the store is there. Raises Stop."""
+        """Wait until the Hub answers, if the store uses it. Raises Stop."""
         if self._recipe.store.hub is not None:
             wait_until_hub_answers(self._recipe.store.hub.patience)
 
 
 def _ended(run: FlowRun) -> FlowRun:
-    """The flow run once it is in a final state; says when no worker takes it."""
-    scheduled, told = time.monotonic(), False
+    """Wait until the flow run is in a final state; warn if no worker takes it."""
+    scheduled, warned = time.monotonic(), False
     while True:
         run = read_run(run.id)
         if run.state is not None and run.state.is_final():
             return run
         waiting = run.state is not None and run.state.is_scheduled()
-        if waiting and not told and time.monotonic() - scheduled > LATE_AFTER_S:
+        if waiting and not warned and time.monotonic() - scheduled > LATE_AFTER_S:
             announce.warn(
-                f"No worker has taken {run.name} for {LATE_AFTER_S:.0f} s: is one of {run.work_pool_name} running?"
+                f"No worker has taken {run.name} for {LATE_AFTER_S:.0f} s: is a worker of {run.work_pool_name} running?"
             )
-            told = True
+            warned = True
         time.sleep(POLL)
 
 
 def _schedule_again(run: FlowRun) -> None:
-    """The same flow run, in whatever state it ended, to be run again now."""
+    """Schedule the same flow run to run again now, whatever its state."""
 
     def set_state() -> None:
         with get_client(sync_client=True) as client:
-            state: State[Any] = Scheduled(message="Goes on from what it kept.")
+            state: State[Any] = Scheduled(message="Resumes from its saved progress.")
             client.set_flow_run_state(run.id, state, force=True)
 
     retry_while_away(set_state)

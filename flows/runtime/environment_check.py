@@ -1,7 +1,7 @@
-"""Whether a server will do for an environment and a recipe, and how to mend it where it will not.
+"""Checks that a server works for an environment and a recipe, and says how to fix it if not.
 
-In: a server, an environment, how many sessions are needed. Out: findings, each with what to do about it.
-`apprentice env check` shows them all; a run looks at the same ones before it buys anything, and stops at a wrong one.
+In: a server, an environment, the sessions needed. Out: findings, each with a fix. `apprentice env check` shows all; a
+run makes the same checks before it buys anything, and stops at the first error.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_probe import Seen, Timed, play_a_few
 
 AT_ONCE = 16
-"""Sessions that are opened together."""
+"""Sessions that are opened concurrently."""
 PATIENCE = 10.0
-"""Seconds for which a server may fail while it is looked at."""
+"""Seconds that a server may fail during a check."""
 SEEDS = range(5)
-"""Of the questions that are asked where no recipe says which."""
+"""Seeds of the questions that are requested without a recipe."""
 
 
 class Needs(NamedTuple):
-    """Sessions that a run holds at once."""
+    """Concurrent sessions of a run."""
 
     grpo: int
-    """A run stops before it buys anything where there are fewer."""
+    """With fewer sessions a run stops before it buys anything."""
     evaluate: int
-    """With fewer it plays smaller batches, as collection does."""
+    """With fewer sessions evaluation and collection use smaller batches."""
     collect: int
 
     @staticmethod
     def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
-        """Of a whole run, or of one that has no GRPO or no collection ahead."""
+        """Return the needs of a run; without GRPO or collection if they are already done."""
         rollouts = recipe.grpo.sessions() * recipe.grpo.processes
         return Needs(rollouts if grpo else 0, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
 
@@ -49,28 +49,28 @@ class Needs(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     verdict: Literal["right", "slower", "wrong"]
     found: str
     fix: str = ""
     may_pass: bool = False
-    """It may come right by itself, such as a server that is started, or a Space that wakes up."""
+    """Whether it may pass later by itself, such as a server that is starting or a Space that wakes up."""
 
 
 class Checked(NamedTuple):
-    """What was found."""
+    """The results of all checks."""
 
     findings: list[Finding]
     granted: int
     latency_ms: dict[str, float]
     questions: Sequence[str] = ()
-    """Those that were asked."""
+    """The questions that were requested."""
 
     @property
     def wrong(self) -> Finding | None:
-        """The first thing that is wrong."""
+        """The first error."""
         return next((finding for finding in self.findings if finding.verdict == "wrong"), None)
 
     @property
@@ -79,11 +79,11 @@ class Checked(NamedTuple):
 
 
 def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, seeds: Sequence[int] = SEEDS) -> Checked:
-    """Looks no further where a thing is wrong on which the rest stands."""
-    hurried = server.model_copy(update={"patience": min(PATIENCE, server.patience)})
+    """Run all checks; stop at an error that makes the later checks meaningless."""
+    impatient = server.model_copy(update={"patience": min(PATIENCE, server.patience)})
     if (answered := answers(server)).verdict == "wrong":
         return Checked([answered], 0, {})
-    opened = [Timed(hurried) for _ in range(max(2, *needs))]
+    opened = [Timed(impatient) for _ in range(max(2, *needs))]
     try:
         trouble = wait_for(_open(opened))
         granted = [session for session in opened if session.is_open]
@@ -102,7 +102,7 @@ def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, seeds:
 def _seen(
     server: EnvironmentServer, spec: EnvironmentSpec, sessions: list[Timed], seeds: Sequence[int]
 ) -> Seen | Finding:
-    """What it does in a few episodes, or why they cannot be played."""
+    """Play a few episodes; return what happened, or the reason they cannot be played."""
     try:
         return play_a_few(spec, sessions, seeds)
     except Refused as refused:
@@ -110,17 +110,17 @@ def _seen(
     except SessionLost as lost:
         if isinstance(lost.__cause__, BadReply):
             return _foreign(server, spec, f"its replies are not those of {spec.name} ({lost})")
-        return Finding("wire", "wrong", f"it went away: {lost}", "See the server's own log; check again.")
-    except Exception as error:  # whatever the class stumbles over in the replies of another environment
+        return Finding("wire", "wrong", f"the connection was lost: {lost}", "See the server's log and check again.")
+    except Exception as error:  # another environment's replies may make the class fail in any way
         return _foreign(server, spec, f"its replies are not those of {spec.name} ({type(error).__name__}: {error})")
 
 
 def answers(server: EnvironmentServer) -> Finding:
-    """Whether an OpenEnv server is there."""
+    """Check that an OpenEnv server answers."""
     import httpx
 
-    runs = f"See that it runs there and that this machine reaches it.{_of_the_space(server)}"
-    no_server = f"{server.url} is not the address of an OpenEnv server; a Space's is https://OWNER-NAME.hf.space"
+    runs = f"Check that it runs and that this machine can reach it.{_of_the_space(server)}"
+    no_server = f"{server.url} is not the URL of an OpenEnv server; a Space's is https://OWNER-NAME.hf.space"
     try:
         answer = httpx.get(f"{server.url}/health", timeout=server.message_timeout, follow_redirects=True)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -128,43 +128,44 @@ def answers(server: EnvironmentServer) -> Finding:
     if answer.status_code in (401, 403):
         return Finding("health", "wrong", f"it answers {answer.status_code}", "Make the Space public: it is private.")
     if answer.status_code >= 500:
-        return Finding("health", "wrong", f"it answers {answer.status_code}: it sleeps, starts or fails", runs, True)
+        return Finding("health", "wrong", f"it answers {answer.status_code}: asleep, starting or failing", runs, True)
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
-        return Finding("health", "wrong", f"/health is no OpenEnv server's (status {answer.status_code})", no_server)
+        found = f"/health is not that of an OpenEnv server (status {answer.status_code})"
+        return Finding("health", "wrong", found, no_server)
     return Finding("health", "right", "it answers")
 
 
 def calls_itself(server: EnvironmentServer) -> str:
-    """The name that a server gives itself, such as EchoEnvironment; empty where it gives none."""
+    """Return the name in a server's metadata, such as EchoEnvironment; empty if it has none."""
     import httpx
 
     try:
-        told = httpx.get(f"{server.url}/metadata", timeout=server.message_timeout, follow_redirects=True).json()
+        metadata = httpx.get(f"{server.url}/metadata", timeout=server.message_timeout, follow_redirects=True).json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         return ""
-    return str(told.get("name") or "") if isinstance(told, dict) else ""
+    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
 def known_as(name: str) -> str | None:
-    """The environment of the catalogue that a server's name means."""
+    """Return the environment of the catalogue that matches a server's name."""
     plain = name.lower().removesuffix("environment").removesuffix("env").replace("_", "").replace("-", "")
     return next((each for each in CATALOGUE if each.replace("_", "") == plain), None)
 
 
 async def _open(sessions: Sequence[Timed]) -> str:
-    """Opens those that the server grants; returns why another one failed to open, where that is not the server's limit.
+    """Open as many sessions as the server grants; return why the next one failed, if not because of the limit.
 
-    A failed connection is tried again, by itself; one that is refused for want of room, once more after the others.
+    A session retries a failed connection itself. One refused at the limit is retried once, after the others.
     """
     refused: list[Timed] = []
-    for start in (0, *range(1, len(sessions), AT_ONCE)):  # the first one alone: a server that opens none shows it there
+    for start in (0, *range(1, len(sessions), AT_ONCE)):  # the first one alone: shows a server that opens none at all
         batch = sessions[start : start + AT_ONCE] if start else sessions[:1]
         for session, error in zip(batch, await _each_opened(batch), strict=True):
             if isinstance(error, AtCapacity):
                 refused.append(session)
             elif error is not None:
                 return str(error)
-        if refused:  # those of a connection that failed may still be counted
+        if refused:  # the server may still count a failed connection
             await asyncio.sleep(0.2)
             errors = [each for each in await _each_opened(refused) if each is not None]
             if errors:
@@ -186,35 +187,35 @@ async def _shut(sessions: Sequence[Timed]) -> None:
 
 
 def _sessions(granted: int, needs: Needs, trouble: str) -> Finding:
-    """`trouble`: why no more could be opened, where it was not the server's limit."""
+    """Judge the number of sessions. `trouble`: why no more could be opened, if not because of the limit."""
     most = max(needs)
     if granted >= max(most, 1):
         return Finding(
-            "sessions", "right", f"it grants {granted} and more; {needs}" if most else f"it grants {granted}"
+            "sessions", "right", f"it grants at least {granted}; {needs}" if most else f"it grants {granted}"
         )
     if trouble:
         found = f"it opens {granted or 'none'}, and the next one failed: {trouble}; {needs}"
-        fix = "See the server's own log, and that it is an OpenEnv server; check again."
+        fix = "See the server's log, make sure that it is an OpenEnv server, and check again."
         return Finding("sessions", "slower" if granted >= max(needs.grpo, 1) else "wrong", found, fix)
     found = f"it grants {granted}; {needs}"
     fix = f"Raise max_concurrent_envs on the server (MAX_CONCURRENT_ENVS={most}; env serve --max-sessions {most})"
     if granted < needs.grpo:
-        lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs have ended"
+        lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs finish"
         return Finding("sessions", "wrong", found, f"{fix}, {lower}.")
     if not granted:
-        return Finding("sessions", "wrong", found, f"{fix}, or wait until other runs have ended.")
-    return Finding("sessions", "slower", found, f"{fix}; a run goes on with fewer, more slowly.")
+        return Finding("sessions", "wrong", found, f"{fix}, or wait until other runs finish.")
+    return Finding("sessions", "slower", found, f"{fix}; with fewer sessions a run is slower.")
 
 
 def _judged(seen: Seen, spec: EnvironmentSpec, latency: dict[str, float]) -> Iterator[Finding]:
-    newer = f"Serve this version of it: apprentice env serve {spec.name}"
+    newer = f"Serve this version: apprentice env serve {spec.name}"
     yield Finding("wire", "right", f"reset and step are those of {spec.name}")
     if seen.questions != seen.again:
-        yield Finding("seeds", "wrong", "the same seed asked two different questions", newer)
+        yield Finding("seeds", "wrong", "the same seed gave two different questions", newer)
     elif len(set(seen.questions)) == 1 < len(seen.questions):
-        yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds asked one and the same question", newer)
+        yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds gave the same question", newer)
     else:
-        yield Finding("seeds", "right", "the same seed asked the same question in two sessions")
+        yield Finding("seeds", "right", "the same seed gave the same question in two sessions")
     low, high = spec.make().reward_range
     if seen.broken:
         yield Finding("reward", "wrong", f"an episode could not be played: {seen.broken[0]}", newer)
@@ -223,29 +224,29 @@ def _judged(seen: Seen, spec: EnvironmentSpec, latency: dict[str, float]) -> Ite
     elif seen.rewards:
         yield Finding("reward", "right", f"rewards were {min(seen.rewards):g} to {max(seen.rewards):g}")
     if "step" not in latency:
-        yield Finding("step", "wrong", "no step was played: the tool sent none", "Name other settings, or a recipe.")
+        yield Finding("step", "wrong", "no step was played: the tool sent none", "Use other settings, or a recipe.")
     took = ", ".join(f"a {what} {each:.1f} ms" for what, each in latency.items())
     yield Finding("latency", "right", f"{took} (median of {len(seen.resets)} and {len(seen.steps)})")
 
 
 def _foreign(server: EnvironmentServer, spec: EnvironmentSpec, found: str) -> Finding:
     name = calls_itself(server)
-    told = f"; it calls itself {name}" if name else ""
+    named = f"; its name is {name}" if name else ""
     other = known_as(name)
-    fix = f"Name a server of {spec.name}, such as that of: apprentice env serve {spec.name}"
+    fix = f"Use a server of {spec.name}, such as: apprentice env serve {spec.name}"
     if other and other != spec.name:
         fix = f"It serves another environment: --environment {other}"
     elif other:
-        fix = f"Correct the environment's settings, or serve this version of it: apprentice env serve {spec.name}"
-    return Finding("wire", "wrong", found + told, fix)
+        fix = f"Correct the environment's settings, or serve this version: apprentice env serve {spec.name}"
+    return Finding("wire", "wrong", found + named, fix)
 
 
 def _of_the_space(server: EnvironmentServer) -> str:
-    """What is known of the Space; a sleeping one is woken by having been asked."""
+    """Describe the state of the Space, after restarting it if needed."""
     if server.space:
         space = Space(server.space)
         space.wake()
         return f" {space}."
     if ".hf.space" in server.url:
-        return " A sleeping Space wakes when it is asked: check again in a minute; a paused one its owner starts."
+        return " A request wakes a sleeping Space: check again in a minute. A paused one needs its owner."
     return ""

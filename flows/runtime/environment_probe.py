@@ -1,7 +1,7 @@
-"""Plays a few episodes on a server, to see whether it speaks an environment's wire.
+"""Plays a few episodes on a server, to check that it speaks an environment's protocol.
 
-In: an environment, open sessions, seeds. Out: what was seen: questions, rewards, seconds of each round trip.
-The scripted teacher's moves are played, where it knows the settings; else each tool's arguments are any of their types.
+In: an environment, open sessions, seeds. Out: questions, rewards, seconds of each round trip.
+Plays the scripted teacher's moves if it supports the settings, otherwise arbitrary arguments of the right types.
 """
 
 import json
@@ -13,16 +13,16 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec, next_call
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import BROKE, Session
+from apprentice.envs.wire.session import CRASHED, Session
 from apprentice.tasks.episodes.episode import Episode
 
 PLAYED = 2
-"""Episodes that are played to their end; of the other seeds only the question is asked."""
+"""Episodes that are played to the end; for the other seeds only the question is requested."""
 ANY = {"string": "0", "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
 
 
 class Timed(Session):
-    """A session that keeps how long its round trips took."""
+    """A session that records the duration of its round trips."""
 
     def __init__(self, server: EnvironmentServer):
         super().__init__(server)
@@ -43,21 +43,21 @@ class Timed(Session):
 
 
 class Seen(NamedTuple):
-    """What a server did."""
+    """What the episodes showed."""
 
     questions: list[str]
     again: list[str]
-    """The same seeds in the opposite order, on another session where there is one: a server that counts its resets,
-    or draws, asks something else."""
+    """The questions of the same seeds in reverse order, on another session if there is one: they differ if the server
+    counts its resets or draws at random."""
     rewards: list[float]
     broken: list[str]
-    """Why episodes could not be played to their end; not those in which it broke on a move that may be none."""
+    """Why episodes could not be played to the end, except crashes on a guessed move."""
     resets: list[float]
     steps: list[float]
 
 
 def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence[int]) -> Seen:
-    """Raises what the environment's class raises over a wire that is not its own; Refused, SessionLost."""
+    """Play a few episodes. Raises Refused, SessionLost, and anything that another environment's replies provoke."""
     one, other = spec.make(sessions[0]), spec.make(sessions[-1])
     played = [_play(spec, one, seed) for seed in seeds[:PLAYED]]
     questions = [episode.question for episode in played]
@@ -74,7 +74,7 @@ def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence
 
 
 class Played(NamedTuple):
-    """What came of one episode."""
+    """The result of one episode."""
 
     question: str
     reward: float | None
@@ -86,14 +86,14 @@ def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> Pla
     while not episode.done:
         try:
             name, arguments = next_call(spec.name, spec.settings, episode.messages, 0.0, seed)
-        except (ModuleNotFoundError, ValueError):  # there is no script, or it does not know this question
+        except (ModuleNotFoundError, ValueError):  # no script, or it does not know this question
             name, arguments = _any_move(episode)
             guessed = True
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"id": f"call_{episode.turns}", "type": "function", "function": function}
         episode.step({"role": "assistant", "content": None, "tool_calls": [call]})
-    may_break = guessed and episode.broken.startswith(BROKE)
-    return Played(episode.question, episode.reward, "" if may_break else episode.broken)
+    may_crash = guessed and episode.broken.startswith(CRASHED)
+    return Played(episode.question, episode.reward, "" if may_crash else episode.broken)
 
 
 def _any_move(episode: Episode) -> tuple[str, dict[str, Any]]:

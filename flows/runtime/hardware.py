@@ -1,7 +1,6 @@
-"""Finds out before a run buys anything what its trainings would lack on this machine: a package, a GPU, a server.
+"""Checks before a run buys anything that this machine can train: packages, GPU, vLLM server.
 
-In: the recipe, and which trainings are still ahead. Out: nothing, or Stop. A run that finds them in its store needs
-none of it.
+In: the recipe, and the training stages still ahead. Out: nothing, or Stop.
 """
 
 from collections.abc import Sequence
@@ -10,11 +9,11 @@ from apprentice.flows.recipe.recipe import Recipe
 
 
 def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) -> None:
-    """Looks only where the recipe asks for more than a processor: torch takes seconds to import. Raises Stop."""
+    """Check only recipes that need more than a CPU, because importing torch takes seconds. Raises Stop."""
     specs = {section: getattr(recipe, section) for section in sections}
-    asking = [spec for spec in specs.values() if spec.lora or spec.liger]
+    demanding = [spec for spec in specs.values() if spec.lora or spec.liger]
     generates = "grpo" in specs and recipe.grpo.generation.engine != "plain"
-    if not asking and not generates:
+    if not demanding and not generates:
         return
     from apprentice.tasks.models.hardware import check_training, this_machine
     from apprentice.tasks.training.generation import check_generation

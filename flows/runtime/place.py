@@ -1,4 +1,4 @@
-"""Where a flow run is, as Prefect's server knows it; the server may be away for a while.
+"""Reads where a flow run is running from Prefect's server, with retries while that server is down.
 
 In: a flow run. Out: its work pool and its worker.
 """
@@ -18,28 +18,28 @@ from apprentice.tasks.engine.run import WorkerLocation
 from apprentice.tasks.reporting.errors import Stop
 
 MAX_CRASHES = 5
-"""Times that a run which died is scheduled again."""
+"""How often a crashed run is scheduled again."""
 SERVER_AWAY = 900.0
-"""Seconds that Prefect's server may be away."""
+"""Seconds that Prefect's server may be unreachable."""
 
 
 def current_location() -> WorkerLocation:
-    """The place of this flow run. Raises Stop where it died too often: what kills it does not pass by itself."""
+    """Return the work pool and worker of this flow run. Raises Stop if it crashed too often."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         return WorkerLocation()
-    run = read_run(context.flow_run.id)  # the worker labels a run after it was begun
+    run = read_run(context.flow_run.id)  # the worker labels a run after it started
     with get_client(sync_client=True) as client:
         states = client.read_flow_run_states(run.id)
     recent = now("UTC") - timedelta(days=1)
-    died = sum(state.type == StateType.CRASHED and state.timestamp > recent for state in states)
-    if died > MAX_CRASHES:
-        raise Stop(f"This run died {died} times within a day.", "See its log; retry it when the cause is mended.")
+    crashes = sum(state.type == StateType.CRASHED and state.timestamp > recent for state in states)
+    if crashes > MAX_CRASHES:
+        raise Stop(f"This run crashed {crashes} times within a day.", "See its log, fix the cause and retry it.")
     return place_of(run)
 
 
 def place_of(run: FlowRun) -> WorkerLocation:
-    """The work pool and the worker of a flow run; empty for one that a person started in a process of theirs."""
+    """Return the work pool and the worker of a flow run; empty if it was started without a worker."""
     return WorkerLocation(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
 
 
@@ -64,7 +64,7 @@ retry_while_away = tenacity.Retrying(
     stop=tenacity.stop_after_delay(SERVER_AWAY),
     reraise=True,
 )
-"""Calls what asks Prefect's server until it answers."""
+"""Retries a call while Prefect's server is unreachable."""
 
 AWAY = {
     "environment": "EnvironmentAway",
@@ -72,6 +72,6 @@ AWAY = {
     "another run": "MadeElsewhere",
     "Prefect's server": "ServerAway",
 }
-"""The states of a stage that ended because something is away that will be back."""
+"""State names of a stage that ended because of a temporary outage, by what failed."""
 COUNTS = "apprentice."
-"""What the labels begin with under which a flow run keeps what it counted."""
+"""Prefix of the labels in which a flow run stores its counts."""

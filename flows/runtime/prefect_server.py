@@ -1,6 +1,6 @@
-"""The Prefect server that a command's flows report to: the one that PREFECT_API_URL names, or a temporary one.
+"""The Prefect server that a command's flows report to: the one in PREFECT_API_URL, or a temporary one.
 
-In: the environment. Out: a server that answers until this process ends. Raises Stop where there is none.
+In: the environment. Out: a server that runs until this process exits. Raises Stop if there is none.
 """
 
 import atexit
@@ -22,62 +22,62 @@ TIMEOUT = 5.0
 
 
 _held = ExitStack()
-"""What ends with this process, after Prefect's own threads have sent what they hold."""
+"""Closed when this process exits, after Prefect's threads have sent their events and logs."""
 atexit.register(_held.close)
 
 
 def start_prefect_server() -> None:
-    """Sees to it that a server answers from now on until this process ends."""
+    """Make sure that a server runs until this process exits."""
     _check_proxy()
     if shared():
         check_answers(server_url())
         _held.enter_context(guarded())
         return
-    if server_url():  # the temporary one is there already
+    if server_url():  # the temporary one is already running
         return
     try:
         url = f"{_held.enter_context(local_server('apprentice.flows.runtime.temporary_server'))}/api"
     except ServerFailed as failed:
         raise Stop(
             f"Prefect's temporary server did not start: {failed}.",
-            "Name another folder for it with PREFECT_HOME, or a server that runs with PREFECT_API_URL.",
+            "Set PREFECT_HOME to another folder, or PREFECT_API_URL to a running server.",
         ) from failed
     os.environ |= {"PREFECT_API_URL": url, TEMPORARY: url}
     refresh_global_settings_context()
 
 
 def server_url() -> str:
-    """As Prefect's settings name it: PREFECT_API_URL, or the active profile."""
+    """Return the server's URL from Prefect's settings: PREFECT_API_URL, or the active profile."""
     return get_current_settings().api.url or ""
 
 
 def check_answers(url: str) -> None:
-    """Raises Stop where no Prefect server answers."""
+    """Raise Stop if no Prefect server answers."""
     why = ""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(1.0)
         try:
             answer = httpx.get(f"{url}/health", timeout=TIMEOUT)
-            if answer.status_code in (401, 403):  # it is there; the flow says what it wants
+            if answer.status_code in (401, 403):  # it runs; the flow reports missing credentials
                 return
             if answer.is_success and answer.text.strip() == "true":
                 return
-            why = f"HTTP {answer.status_code}" if not answer.is_success else "what answers is another program"
+            why = f"HTTP {answer.status_code}" if not answer.is_success else "another program answers there"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = str(error).rstrip(".") or type(error).__name__
     raise Stop(
         f"Prefect's server at {url} does not answer: {why}.",
-        "Start it (prefect server start), correct PREFECT_API_URL, or unset it to run without.",
+        "Start it (prefect server start), correct PREFECT_API_URL, or unset it to run without a server.",
     )
 
 
 def _check_proxy() -> None:
-    """Raises Stop where the environment names a proxy that httpx cannot use."""
+    """Raise Stop if the environment sets a proxy that httpx cannot use."""
     try:
         httpx.Client().close()
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise Stop(
-            f"The proxy that the environment names cannot be used: {' '.join(str(error).split())}",
+            f"The proxy set in the environment cannot be used: {' '.join(str(error).split())}",
             "Correct or unset http_proxy, https_proxy and all_proxy; for SOCKS, pip install 'httpx[socks]'.",
         ) from None

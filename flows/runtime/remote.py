@@ -1,7 +1,7 @@
-"""Starts a run of a deployed recipe on its work pool, from a terminal: `apprentice run --on POOL RECIPE`.
+"""Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RECIPE`.
 
-In: a recipe's file and overrides. Out: a scheduled flow run of the deployment that bears the recipe's name. Only the
-overrides are sent; a file that is not what was deployed is refused, so that what runs is what the file says.
+In: a recipe's file and overrides. Out: a scheduled flow run of the deployment with the recipe's name. Only overrides
+are sent, so a file that differs from the deployed recipe is rejected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ MISSING = object()
 
 
 def start_on(pool: str, path: Path, overrides: Sequence[str]) -> FlowRun:
-    """Schedules the run and returns at once. Raises Stop."""
+    """Schedule the run and return immediately. Raises Stop."""
     check_server()
     wanted = load_recipe(path, list(overrides))
     deployment = _deployment_of(wanted, pool, path)
@@ -31,8 +31,8 @@ def start_on(pool: str, path: Path, overrides: Sequence[str]) -> FlowRun:
     ours, theirs = (each.as_parameters() | {"store": None} for each in (wanted, deployed))
     if changed := next(_differences(ours, theirs), None):
         raise Stop(
-            f"{path} is not what is deployed as retrain/{wanted.name}: {changed} differs.",
-            f"Deploy it again (apprentice deploy {path} --pool {pool}), with the --set options of this run or without.",
+            f"{path} differs from the deployment retrain/{wanted.name}: {changed}.",
+            f"Deploy it again (apprentice deploy {path} --pool {pool}), with or without this run's --set options.",
         )
     named = f"{wanted.name}-seed{wanted.seed}"
     changed_here = {"overrides": list(overrides)}
@@ -42,10 +42,10 @@ def start_on(pool: str, path: Path, overrides: Sequence[str]) -> FlowRun:
 
 
 def check_server() -> None:
-    """Raises Stop where no Prefect server is named."""
+    """Raise Stop if no Prefect server is configured."""
     if not shared():
         raise Stop(
-            "No Prefect server is named.",
+            "No Prefect server is configured.",
             "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
         )
 
@@ -62,13 +62,13 @@ def _deployment_of(recipe: Recipe, pool: str, path: Path) -> DeploymentResponse:
     if found.work_pool_name != pool:
         raise Stop(
             f"retrain/{recipe.name} is deployed on the pool {found.work_pool_name}, not on {pool}.",
-            f"Name that one (--on {found.work_pool_name}), or deploy it there: apprentice deploy {path} --pool {pool}",
+            f"Use --on {found.work_pool_name}, or deploy it there: apprentice deploy {path} --pool {pool}",
         )
     return found
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """The paths at which two recipes differ."""
+    """Yield the paths at which two recipes differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in {**one, **other}:
             yield from _differences(one.get(name, MISSING), other.get(name, MISSING), f"{path}.{name}".lstrip("."))

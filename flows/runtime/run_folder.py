@@ -1,6 +1,6 @@
-"""The folder of a run's report: made when the run begins, gone again where it fails.
+"""The folder of a run's report: created when the run begins, removed if it fails.
 
-In: where runs are kept, a recipe. Out: a folder named by recipe, seed and time. Raises Stop where there cannot be one.
+In: the folder of all runs, a recipe. Out: a folder named by recipe, seed and time. Raises Stop if it cannot be created.
 """
 
 import os
@@ -17,7 +17,7 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 def check_runs(runs: Path) -> None:
-    """Raises Stop where no folder can be made; makes nothing."""
+    """Raise Stop if no folder can be created there; creates nothing."""
     there = next(each for each in (runs.absolute(), *runs.absolute().parents) if each.exists())
     if not there.is_dir():
         raise _impossible(runs, f"{there} is a file")
@@ -27,7 +27,7 @@ def check_runs(runs: Path) -> None:
 
 @contextmanager
 def run_folder(runs: Path, recipe: Recipe) -> Iterator[Path]:
-    """A folder with the recipe as it was run; a run that fails in the block leaves none."""
+    """Yield a new folder with the run's recipe; remove it if the block raises."""
     check_runs(runs)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
     folder = runs.absolute() / f"{recipe.name}-seed{recipe.seed}-{stamp}"
@@ -44,4 +44,4 @@ def run_folder(runs: Path, recipe: Recipe) -> Iterator[Path]:
 
 
 def _impossible(runs: Path, why: str) -> Stop:
-    return Stop(f"The run's folder cannot be made in {runs}: {why}.", "Name another place with --runs.")
+    return Stop(f"The run's folder cannot be created in {runs}: {why}.", "Choose another folder with --runs.")

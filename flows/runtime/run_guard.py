@@ -1,7 +1,7 @@
-"""Tells Prefect's server of a run whose process was killed: else it would stay Running for ever.
+"""Marks flow runs as Crashed when their process is killed; otherwise they would stay Running for ever.
 
-Run: `python -m apprentice.flows.runtime.run_guard TAG`. It ends with its standard input, which ends with the
-process that started it, however that came; flow runs with the tag that are not finished then are set to Crashed.
+Run: `python -m apprentice.flows.runtime.run_guard TAG`. Its standard input closes when the process that started it
+ends; it then sets unfinished flow runs with the tag to Crashed.
 """
 
 import os
@@ -19,7 +19,7 @@ UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Flow runs that begin in the block bear the tags of a command's, and end on the server when this process does."""
+    """Tag flow runs that start in the block as a command's, and mark them as Crashed if this process is killed."""
     from prefect import tags
 
     tag = f"{socket.gethostname()}:{os.getpid()}"
@@ -28,7 +28,7 @@ def guarded() -> Iterator[None]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # it outlives what ends this process's group
+        start_new_session=True,  # it must survive a signal to this process group
     )
     with tags(LOCAL, tag):
         yield
@@ -44,7 +44,7 @@ def main(tag: str) -> None:
 
 
 def mark_crashed(tag: str) -> None:
-    """Sets the unfinished flow runs with a tag to Crashed."""
+    """Set the unfinished flow runs with a tag to Crashed."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.states import Crashed

@@ -1,7 +1,7 @@
-"""The servers of a run: started when a stage first asks, stopped when the run ends, whatever happens.
+"""The servers of a run: started when a stage first needs them, stopped when the run ends.
 
-In: a recipe. Out: URLs. A cached run asks for nothing and starts nothing; a URL in the recipe is used as it is, an
-image becomes a container, and anything else a child process of this one.
+In: a recipe. Out: URLs. A run of cache hits starts nothing. A URL in the recipe is used unchanged, an image becomes a
+container, anything else a child process.
 """
 
 import json
@@ -18,11 +18,11 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 class RunServers:
-    """A context manager that holds what was started.
+    """A context manager that stops the servers it started.
 
     Args:
-        holds_device: Whether a device waits with this process: then one is patient with a server for half of its
-            `grace` only; the other half is for saving.
+        holds_device: Whether this process holds a GPU: outages are then waited for only half of the server's `grace`;
+            the other half is for saving.
     """
 
     def __init__(self, recipe: Recipe, holds_device: bool = False):
@@ -38,8 +38,7 @@ class RunServers:
         self._started.close()
 
     def environment(self, name: str) -> EnvironmentServer:
-        """The recipe's server for its own environment, a guard rail's for another one. Raises Stop where it
-        cannot be started here."""
+        """Return the server of the recipe's environment or of a guard rail's. Raises Stop if it cannot be started."""
         server = self._recipe.server_of(name)
         if not (mixed := self._recipe.mixed_in(name)):
             return self._running(name, server)
@@ -48,7 +47,7 @@ class RunServers:
         return server.model_copy(update={"url": ", ".join(part.url for part in parts.values()), "parts": parts})
 
     def _running(self, name: str, server: EnvironmentServer) -> EnvironmentServer:
-        """Started here where it is nowhere else, once for all who play in it."""
+        """Return the server, started here on first use if it has no URL."""
         if not server.url:
             if name not in self._local:
                 self._local[name] = self._start(name, server)
@@ -57,9 +56,9 @@ class RunServers:
 
     @staticmethod
     def with_short_timeouts(server: EnvironmentServer) -> EnvironmentServer:
-        """Half of the grace is for noticing and waiting, also with a server that hangs; the rest is for saving."""
-        noticed = min(server.message_timeout, server.grace / 4)
-        return server.model_copy(update={"patience": server.grace / 4, "message_timeout": noticed})
+        """Return the server with timeouts that take half of `grace`, even if it hangs; the rest is for saving."""
+        timeout = min(server.message_timeout, server.grace / 4)
+        return server.model_copy(update={"patience": server.grace / 4, "message_timeout": timeout})
 
     def teacher(self) -> str | None:
         if self._recipe.teacher.scripted_error_rate is None:
@@ -89,24 +88,22 @@ class RunServers:
 def environment_server(
     name: str, server: EnvironmentServer, sessions: int, say: Callable[[str], None]
 ) -> Iterator[str]:
-    """The server's URL, with room for so many sessions. Raises Stop where it cannot be started here."""
+    """Start a server with this many sessions and yield its URL. Raises Stop if it cannot be started here."""
     if server.image:
         say(f"Starting a container of `{server.image}` for {name}.")
-        with _contained(server, sessions) as url:
+        with _container(server, sessions) as url:
             yield url
         return
     try:
         check_extra(name)
     except ExtraMissing as missing:
-        raise Stop(
-            f"The environment cannot run here: {missing}", "Or say where it runs: server.url, server.image."
-        ) from None
+        raise Stop(f"The environment cannot run here: {missing}", "Or set server.url or server.image.") from None
     with local_server("apprentice.envs.serving.serve", name, "--max-sessions", str(sessions)) as url:
         yield url
 
 
 @contextmanager
-def _contained(server: EnvironmentServer, sessions: int) -> Iterator[str]:
+def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
     from apprentice.envs.serving.container import (  # OpenEnv's package takes seconds to import
         ContainerFailed,
         container,
@@ -118,5 +115,5 @@ def _contained(server: EnvironmentServer, sessions: int) -> Iterator[str]:
     except ContainerFailed as failed:
         raise Stop(
             f"The environment's container failed: {failed}.",
-            f"See what it says: docker run --rm --publish 8000:8000 {server.image}. Or use server.url or server.local.",
+            f"See its output: docker run --rm --publish 8000:8000 {server.image}. Or set server.url or server.local.",
         ) from failed

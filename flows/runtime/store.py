@@ -1,7 +1,4 @@
-"""Where a recipe's artifacts are: a local folder, or the Hub with that folder in front.
-
-In: a recipe. Out: its store.
-"""
+"""Opens the store of a recipe's artifacts: a local folder, or the Hub with that folder as its cache."""
 
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.hub import HubStore
@@ -9,11 +6,11 @@ from apprentice.tasks.artifacts.local import LocalStore
 
 
 def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = True) -> LocalStore:
-    """The recipe's store; where a device waits with this process it is patient with the Hub for a part of the grace.
+    """Return the recipe's store.
 
     Args:
-        hub_needed: Left false by a run that no other machine waits for: where the Hub is out of reach, it goes on with
-            the folder alone.
+        holds_device: Whether this process holds a GPU: it then waits for the Hub only for a quarter of `grace`.
+        hub_needed: Whether other machines need the artifacts. If not, an unreachable Hub does not stop the run.
     """
     spec = recipe.store
     if spec.hub is None:

@@ -1,7 +1,7 @@
-"""Prefect's server for one command: as a child of ours, so that it hears no signal of the terminal and ends with us.
+"""A Prefect server for one command, as a child process: it gets no signals from the terminal and ends with its parent.
 
-Run: `python -m apprentice.flows.runtime.temporary_server` (prints its URL; ends with its standard input).
-It keeps what it is told in Prefect's own database, so that a server started later shows these runs, too.
+Run: `python -m apprentice.flows.runtime.temporary_server` (prints its URL; exits when its standard input closes).
+It uses Prefect's own database, so that a server started later also shows these runs.
 """
 
 import os

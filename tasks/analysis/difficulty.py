@@ -109,7 +109,7 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-def as_markdown(report: dict[str, Any]) -> str:
+def difficulty_as_markdown(report: dict[str, Any]) -> str:
     """The probe's result as a sentence and a table."""
     rows = [row | ({"settings": code(row["settings"])} if "settings" in row else {}) for row in rows_of(report)]
     return f"{report['says']}\n\n{markdown_table(rows)}"

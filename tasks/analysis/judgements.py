@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from apprentice.tasks.reporting.markdown import markdown_table
 from apprentice.tasks.settings.stages import GateSpec
 
 
@@ -40,14 +41,13 @@ def as_markdown(decision: dict[str, Any]) -> str:
         for row in decision.get("guards", [])
         if row["before"]["accuracy"] <= decision["decided_by"]["guards"][row["guard"]]
     }
-    lines = [
-        f"**{'Promoted' if decision['promoted'] else 'Not promoted'}**, compared with {rival}.",
-        "",
-        "| rule | holds | found |",
-        "| --- | --- | --- |",
-        *(
-            f"| {rule['rule']} | {'yes' if rule['holds'] else '**no**'} | {rule['found']}{idle.get(rule['rule'], '')} |"
-            for rule in decision["rules"]
-        ),
+    rows = [
+        {
+            "rule": rule["rule"],
+            "holds": "yes" if rule["holds"] else "**no**",
+            "found": rule["found"] + idle.get(rule["rule"], ""),
+        }
+        for rule in decision["rules"]
     ]
-    return "\n".join(lines) + "\n"
+    outcome = "Promoted" if decision["promoted"] else "Not promoted"
+    return f"**{outcome}**, compared with {rival}.\n\n{markdown_table(rows)}"

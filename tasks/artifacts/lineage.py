@@ -2,23 +2,22 @@
 
 In: a key, and where artifacts lie: a folder, or the Hub with that folder in front. Out: `Lineage`.
 Records say it all; files are read for the episodes only, and of a model on the Hub none but the list of what it learned
-from. What is gone stays in the lineage by its name. Older code wrote down no more of an input than its revision, which
-is then looked for in the folder.
+from.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import kind_of, kind_or_none, lines_of, locate
-from apprentice.tasks.artifacts.provenance import RECORD, ArtifactRecord, BadRecord, Parent, artifact_of, read_record
+from apprentice.tasks.artifacts.locate import lines_of, locate
+from apprentice.tasks.artifacts.node import Node, node_of
+from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.trust import WEIGHTS
-from apprentice.tasks.artifacts.types import Artifact, Checkpoint, KeptRollouts, Rollouts
+from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Rollouts
 from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 
@@ -26,57 +25,30 @@ EPISODES = {Rollouts: "rollouts.jsonl", KeptRollouts: "kept.jsonl"}
 """Where the teacher's episodes stand."""
 
 
-class Node(NamedTuple):
-    """One artifact of a lineage."""
-
-    named: Parent
-    record: ArtifactRecord | None
-    """None where it is gone."""
-    inputs: dict[str, Parent]
-    """By the argument's name."""
-
-    @property
-    def kind(self) -> type[Artifact] | None:
-        return kind_or_none(self.named.kind)
-
-    @property
-    def ref(self) -> str:
-        return f"{self.named.repository}@{self.named.key}"
-
-    @property
-    def artifact(self) -> Artifact:
-        """The reference that a stage takes. Raises Stop where it is gone."""
-        if self.record is None or self.kind is None:
-            raise Stop(
-                f"{self.ref} (revision {self.named.revision[:12]}) is not there any more, or nothing says what it is.",
-                "Run the recipe again: what made it runs anew. Or name another place with --store or --hub.",
-            )
-        if not self.record.kind:  # older code's, for which nothing but a lineage asks
-            where = {"repository": self.named.repository, "revision": self.named.revision, "key": self.named.key}
-            return self.kind.model_construct(**where, **self.record.counts)
-        return artifact_of(self.kind, self.named.repository, self.named.revision, self.record)
-
-
 class Lineage:
-    """An artifact and all that it was made from.
-
-    Attributes:
-        store: Where all of it lies.
-        nodes: By revision, each after what it was made from: the last one is what was asked for.
-    """
+    """An artifact and all that it was made from."""
 
     def __init__(self, store: LocalStore, named: Parent):
         self.store = store
-        self.nodes = _back_from(store, named)
+        self.root = node_of(store, named, {})
         self._played: dict[str, list[tuple[int, str]]] = {}
 
-    @property
-    def root(self) -> Node:
-        return list(self.nodes.values())[-1]
-
-    def above(self, node: Node) -> list[Node]:
-        """What a node was made from directly."""
-        return [self.nodes[parent.revision] for parent in node.inputs.values()]
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """By revision, each after what it was made from: the root is the last one. Without recursion: a champion's
+        lineage reaches back through all champions before it."""
+        seen: set[str] = set()
+        done: dict[str, Node] = {}
+        waiting = [self.root]
+        while waiting:
+            node = waiting[-1]
+            if node.named.revision not in seen:
+                seen.add(node.named.revision)
+                waiting += [each for each in node.inputs.values() if each.named.revision not in seen]
+            else:
+                waiting.pop()
+                done.setdefault(node.named.revision, node)
+        return done
 
     def played(self, node: Node) -> list[tuple[int, str]]:
         """Seed and question of each of the teacher's episodes that an artifact holds."""
@@ -103,15 +75,15 @@ class Lineage:
         found, looked_at, waiting = {}, set(), [self.root]
         while waiting:
             node = waiting.pop()
-            if node.kind and issubclass(node.kind, Checkpoint):
+            if node.is_a(Checkpoint):
                 rows = self.learned(node)
             elif node is self.root:
                 rows = [{"stage": "collect", "seed": seed, "question": text} for seed, text in self.played(node)]
                 rows = [row | {"rollouts": node.ref} for row in rows]
-                waiting += self.above(node)[::-1] if not rows else []
+                waiting += [*node.inputs.values()][::-1] if not rows else []
             else:
                 rows = []
-                waiting += [each for each in self.above(node)[::-1] if each.named.revision not in looked_at]
+                waiting += [each for each in [*node.inputs.values()][::-1] if each.named.revision not in looked_at]
             looked_at.add(node.named.revision)
             found |= {json.dumps(row): row for row in rows}  # two models may share what they learned from
         return list(found.values())
@@ -140,9 +112,9 @@ class Lineage:
         """The kept rollouts of a model and of the models it was trained from; not of those it was compared with."""
         waiting = [node]
         while waiting:
-            above = self.above(waiting.pop())
+            above = waiting.pop().inputs.values()
             yield from (each for each in above if each.kind is KeptRollouts)
-            waiting += [each for each in above if each.kind and issubclass(each.kind, Checkpoint)]
+            waiting += [each for each in above if each.is_a(Checkpoint)]
 
     def _lines(self, node: Node, name: str) -> Iterator[bytes]:
         """A file's lines; none where the artifact is gone or has no such file. Raises Stop where it is not whole."""
@@ -158,55 +130,6 @@ class Lineage:
 def lineage_of(key: str, root: Path, hub: str | None = None) -> Lineage:
     """The lineage of the artifact of that key. Raises Stop as `locate` does."""
     return Lineage(*locate(key, root, hub))
-
-
-def _back_from(store: LocalStore, first: Parent) -> dict[str, Node]:
-    """Without recursion: a champion's lineage reaches back through all champions before it."""
-    seen: dict[str, Node] = {}
-    done: dict[str, Node] = {}
-    waiting = [first]
-    while waiting:
-        named = waiting[-1]
-        if named.revision not in seen:
-            node = seen[named.revision] = _node(store, named)
-            waiting += [parent for parent in node.inputs.values() if parent.revision not in seen]
-        else:
-            waiting.pop()
-            done.setdefault(named.revision, seen[named.revision])
-    return done
-
-
-def _node(store: LocalStore, named: Parent) -> Node:
-    kind = kind_or_none(named.kind)
-    if kind is None or not re.fullmatch("[0-9a-f]{40}", named.revision):
-        return Node(named, None, {})
-    named = named.model_copy(update={"repository": store.repository(kind)})
-    try:
-        record = store.record(kind, named.key, named.revision)
-    except Stop:
-        return Node(named, None, {})
-    known = record.provenance.inputs
-    inputs = {
-        # the record's revision holds for what is in `made_by`; what stands beside it only names the same
-        name: known[name].model_copy(update={"revision": revision}) if name in known else _older(store, revision)
-        for name, revision in record.made_by.get("inputs", {}).items()
-    }
-    return Node(named, record, inputs)
-
-
-def _older(store: LocalStore, revision: str) -> Parent:
-    """An input of which nothing but the revision was written down."""
-    if re.fullmatch("[0-9a-f]{40}", revision):
-        for path in sorted(store.root.glob(f"*/{store.namespace}/{store.project}-*/snapshots/{revision}/{RECORD}")):
-            try:
-                record = read_record(path.parent)
-            except BadRecord:
-                continue
-            kind = kind_of(path.parents[4].name, path.parents[2].name)
-            name = record.kind or (kind.__name__ if kind else "")
-            repository = f"{store.namespace}/{path.parents[2].name}"
-            return Parent(kind=name, repository=repository, revision=revision, key=record.key)
-    return Parent(kind="", repository="", revision=revision, key="")
 
 
 @contextmanager

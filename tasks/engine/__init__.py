@@ -1,1 +1,1 @@
-"""What makes a function a stage: key, cache, scratch folder, several processes, replay."""
+"""Turns functions into stages: key, cache, scratch folder, several processes, replay."""

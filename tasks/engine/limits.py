@@ -1,8 +1,8 @@
-"""Limits that runs share: sessions of one environment server, requests and tokens a minute of one teacher.
+"""Limits that concurrent runs share: an environment server's sessions, a teacher's requests and tokens per minute.
 
 In: a limit's name and size. Out: a wait until there is room.
-Where a Prefect server is in use the limit is one of its global concurrency limits, made at first use and from then on
-the operator's to change (`prefect gcl update NAME --limit N`); without one it holds within this process.
+With a permanent Prefect server, a limit is a global concurrency limit, created at first use; change it with
+`prefect gcl update NAME --limit N`. Without a server it applies to this process only.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.shared_server import shared
 
 LEASE = 60.0
-"""Seconds after which Prefect takes back what a killed holder held."""
+"""Seconds after which Prefect releases the slot of a killed process."""
 
 
 def limit_name(what: str, url: str, detail: str = "") -> str:
-    """A limit's name for the host behind `url`, such as sessions-owner-wordle-hf-space."""
+    """A limit's name for the host of `url`, such as sessions-owner-wordle-hf-space."""
     return re.sub(r"[^a-z0-9]+", "-", f"{what} {urlsplit(url).netloc} {detail}".lower()).strip("-")
 
 
 class Lease:
-    """Holds one of `slots` slots of a shared limit: an asynchronous context manager.
+    """Occupies one of `slots` slots of a shared limit: an asynchronous context manager.
 
-    A task of its own holds it: Prefect's `concurrency` must be left by the task that entered it, and a session is
-    opened by one and closed by another.
+    A separate task occupies the slot: Prefect's `concurrency` must be entered and left by the same task, but a session
+    is opened and closed by different ones.
     """
 
     def __init__(self, name: str, slots: int):
@@ -46,21 +46,21 @@ class Lease:
 
     async def __aenter__(self) -> None:
         self._entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._holding = asyncio.create_task(self._hold())
+        self._occupying = asyncio.create_task(self._occupy())
         try:
             await asyncio.wait([self._entered], timeout=5.0)
             if not self._entered.done():
-                announce.warn(f"All places of the shared limit {self._name} are taken by other runs; waiting for one.")
+                announce.warn(f"Other runs occupy all slots of the shared limit {self._name}; waiting for one.")
             await self._entered
         except BaseException:
-            self._holding.cancel()
+            self._occupying.cancel()
             raise
 
     async def __aexit__(self, *_: object) -> None:
         self._release.set()
-        await self._holding
+        await self._occupying
 
-    async def _hold(self) -> None:
+    async def _occupy(self) -> None:
         try:
             await _ensure(self._name, self._slots, decay=0.0)
             async with concurrency(self._name, strict=True, lease_duration=LEASE, raise_on_lease_renewal_failure=False):
@@ -73,7 +73,7 @@ class Lease:
 
 
 class Rate:
-    """At most `per_minute` units a minute, evenly: the burst is one second's worth, or the largest single amount."""
+    """A rate limit of `per_minute` units, with a burst of one second's units or the `largest` single amount."""
 
     def __init__(self, name: str, per_minute: float, largest: float = 1.0):
         self._name = name
@@ -88,7 +88,7 @@ class Rate:
         if not shared():
             await self._local.acquire(min(units, self._burst))
             return
-        async with self._buying:  # a second's worth at once: Prefect takes 10 ms for each time it is asked
+        async with self._buying:  # one second's units at once, because a call to Prefect takes 10 ms
             while self._bought < units:
                 granted = await _ensure(self._name, int(self._burst), decay=self._per_minute / 60)
                 block = min(int(self._burst), granted)
@@ -101,7 +101,7 @@ _known: dict[str, int] = {}
 
 
 async def _ensure(name: str, limit: int, decay: float) -> int:
-    """Makes the limit where there is none; returns its size, which may be another's choice."""
+    """Creates the limit if needed; returns its actual size, which an operator may have changed."""
     if name in _known:
         return _known[name]
     async with get_client() as client:
@@ -109,14 +109,14 @@ async def _ensure(name: str, limit: int, decay: float) -> int:
             limit = (await client.read_global_concurrency_limit_by_name(name)).limit
         except ObjectNotFound:
             made = GlobalConcurrencyLimitCreate(name=name, limit=limit, slot_decay_per_second=decay)
-            with suppress(ObjectAlreadyExists):  # another run made it this very moment
+            with suppress(ObjectAlreadyExists):  # another run has just created it
                 await client.create_global_concurrency_limit(made)
     _known[name] = limit
     return limit
 
 
 def leases(server: EnvironmentServer) -> Callable[[], Any]:
-    """A place in the limit that concurrent runs against one server share, where there is such a thing."""
+    """A factory of leases on a server's shared session limit; null contexts where the limit is not shared."""
     if not (server.shared and shared()):
         return nullcontext
     return partial(Lease, limit_name("sessions", server.url), server.sessions)

@@ -1,61 +1,49 @@
-"""Runs a training as several processes under accelerate: one a device, on this machine or on several.
+"""Runs a training as several processes, one a device, on this machine or on several.
 
 In: a stage's body and its arguments. Out: what the body returned in the first process.
-Every process runs the same body; only the first one writes. A process that fails ends all of them, and the stage fails
-as it did; they end, too, when the stage's own process does, however that came. What the first one says (its bar, its
-warnings) is said here, where the run's terminal and Prefect are.
+`accelerate launch` starts them under torch's elastic launch: a process that fails ends all of them, and none is started
+again. Ours is what that does not bring back: errors as they were raised, and what the first process shows (its bar, its
+warnings), which is shown here, where the run's terminal and Prefect are. The processes end, too, when this one does.
 https://huggingface.co/docs/accelerate/basic_tutorials/launch
 """
 
 import os
 import pickle
-import queue
-import secrets
 import shlex
+import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection, Listener
+from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import Counted, count
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
-from apprentice.tasks.settings.stages import Reporter, StudentSpec, TrackioSpec
 from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
 
 P = ParamSpec("P")
 KILLED = "Signal 9 (SIGKILL)"
-"""How torch's launcher tells of a process that was killed."""
+"""What torch's launcher reports of a process that was killed."""
 
 
 class Job(NamedTuple):
-    """What every process is told."""
+    """What every process gets. `run`: the arguments of its RunContext; `stage`: key, out and scratch."""
 
     body: Callable[..., dict[str, Any]]
     given: tuple[Any, ...]
-    key: str
-    out: Path
-    scratch: Path
-    root: Path
-    project: str
-    servers: StandingServers
-    trackio: TrackioSpec
-    report_to: Sequence[Reporter]
-    trusted: tuple[StudentSpec, ...]
-    address: str
-    secret: bytes
+    run: dict[str, Any]
+    stage: tuple[str, Path, Path]
 
 
 class Outcome(NamedTuple):
-    """How a process ended."""
+    """How a process ended, in a file beside the job's."""
 
     returned: dict[str, Any]
     error: BaseException | None
@@ -66,33 +54,33 @@ class Outcome(NamedTuple):
 def on_processes(
     spec: TrainerSpec, body: Callable[Concatenate[StageContext, P], dict[str, Any]], context: StageContext, *given: Any
 ) -> dict[str, Any]:
-    """`body(bench, *given)`, in this process or in `spec.processes` new ones.
+    """`body(context, *given)`, in this process or in `spec.processes` new ones.
 
     Raises what the body raises in any of them; Stop where they cannot be had here; ProcessDied.
     """
     if spec.processes == 1:
         return body(context, *given)  # type: ignore[call-arg]
     config = _configured(spec, context.scratch / "accelerate.yaml")
-    with Listener(family="AF_UNIX", authkey=(secret := secrets.token_bytes(32))) as listener:
-        job = context.scratch / "job.pickle"
-        with open(os.open(job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            pickle.dump(_job(body, context, given, str(listener.address), secret), file)
-        with _launched(config, spec, job) as process:
-            outcomes = _heard(listener, process)
-    return _judged(outcomes, context.scratch / "processes.log")
+    folder = context.scratch / "processes"
+    shutil.rmtree(folder, ignore_errors=True)  # how an interrupted training ended
+    folder.mkdir(mode=0o700)  # the job may name private servers
+    (folder / "job").write_bytes(pickle.dumps(_job(body, context, given)))
+    _run(config, spec, folder)
+    outcomes = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("outcome-*"))]
+    return _judged(outcomes, folder / "log")
 
 
-def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...], address: str, secret: bytes) -> Job:
+def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:
     """With everything here that the processes need: artifacts in the folder, the environment's server running."""
-    work = context.run
+    run = context.run
     for each in given:
         if isinstance(each, Artifact):
             context.fetch(each)
     names = [each.name for each in given if isinstance(each, EnvironmentSpec)]
-    servers = StandingServers({name: work.servers.environment(name) for name in names}, None)
-    folders = context.out, context.scratch, work.store.root
-    told = servers, work.trackio, work.report_to, work.trusted
-    return Job(body, given, context.key, *folders, work.store.project, *told, address, secret)
+    servers = StandingServers({name: run.servers.environment(name) for name in names}, None)
+    shared = {"store": LocalStore(run.store.root, run.store.project), "servers": servers}
+    shared |= {"trackio": run.trackio, "report_to": run.report_to, "trusted": run.trusted}
+    return Job(body, given, shared, (context.key, context.out, context.scratch))
 
 
 def _configured(spec: TrainerSpec, default: Path) -> Path:
@@ -157,76 +145,50 @@ def launch_command(config: Path, processes: int, job: Path, machine: str | None 
     return [*launch, "--num_processes", str(processes), *rank, "-m", "apprentice.tasks.engine.launched", str(job)]
 
 
-@contextmanager
-def _launched(config: Path, spec: TrainerSpec, job: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    command = launch_command(config, spec.processes, job)
+def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
+    """Starts the processes and shows what the first one shows, until all have ended, or this is interrupted."""
+    command = launch_command(config, spec.processes, folder / "job")
     if "--machine_rank" in command:
-        others = shlex.join(launch_command(config, spec.processes, job, "N"))
+        others = shlex.join(launch_command(config, spec.processes, folder / "job", "N"))
         announce.warn(f"On each of the other machines, which see the same store, with N = 1, 2, …:\n  {others}")
-    with (job.parent / "processes.log").open("wb") as log:
+    here, there = Pipe()
+    with (folder / "log").open("wb") as log, there:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,  # its end is how the processes learn that this one is gone
+            stdin=there.fileno(),  # the processes inherit it: they write to it, and it ends when we do
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is ours to handle
             env={**os.environ, "APPRENTICE_FIRST_MACHINE": "1"},
         )
+    try:
+        with announce.relaying() as show:
+            while process.poll() is None or here.poll():
+                if here.poll(0.2):
+                    try:
+                        message = here.recv()
+                    except (EOFError, OSError):  # all have ended, perhaps amid a message
+                        break
+                    show(*message)
+    finally:
+        here.close()
+        process.terminate()
         try:
-            yield process
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _heard(listener: Listener, process: "subprocess.Popen[bytes]") -> list[Outcome]:
-    """Says what the first process says, until all have ended; returns how."""
-    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def take(connection: Connection) -> None:
-        try:
-            while True:
-                said.put(connection.recv())
-        except (EOFError, ConnectionResetError):  # it has ended
-            return
-
-    def accept() -> None:
-        while True:
-            try:
-                connection = listener.accept()
-            except OSError:  # closed: nobody listens any more
-                return
-            threading.Thread(target=take, args=(connection,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    outcomes = []
-    with announce.relaying() as step, ExitStack() as ended:
-        ended.callback(listener.close)
-        while process.poll() is None or not said.empty():
-            try:
-                message = said.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if isinstance(message, Outcome):
-                outcomes.append(message)
-            else:
-                step(*message)
-    return outcomes
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _judged(outcomes: list[Outcome], log: Path) -> dict[str, Any]:
+    """What the first process returned. Raises what ended them: a Stop says most, then that one was killed."""
     for outcome in outcomes:
         for what, by in outcome.counts.items():
             count(what, by)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
     died = ProcessDied(f"the training's processes ended without a result; the end of {log}:\n{tail}")
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    if failed:  # a Stop says most; the other processes may have failed because the one did
+    if failed:
         first = min(failed, key=lambda outcome: not isinstance(outcome.error, Stop))
         assert first.error is not None
         if KILLED in tail and not isinstance(first.error, Stop):  # what the others met was the broken connection

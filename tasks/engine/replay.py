@@ -1,7 +1,7 @@
-"""What made an artifact, taken out of its record: a stage of this code, and the arguments it was called with.
+"""Reads from an artifact's record which stage made it and with which arguments.
 
-In: an artifact of a lineage. Out: the stage, its arguments, and in what this machine differs from the one that made it.
-Why so strict: a record may come from a stranger, who would have the choice of what is imported and called.
+In: an artifact of a lineage. Out: the stage, its arguments, and the differences between this machine and the original.
+Why so strict: a record may come from a stranger and must not choose what is imported or called.
 """
 
 import importlib
@@ -14,30 +14,30 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
-from apprentice.tasks.artifacts.lineage import Lineage, Node
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import ArtifactRecord, code_version
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.reporting.errors import Stop
 
 STAGE = re.compile(r"(apprentice\.tasks\.\w+):(\w+)")
-"""What a record may name: a stage where this package defines stages."""
+"""The stages that a record may name: those in this package's modules."""
 MOVED = {"apprentice.tasks.rungs": "apprentice.tasks.questions"}
-"""Where records of older code name a stage, and where it is now."""
+"""Module names in records of older code, and the modules' current names."""
 
 
 def stage_of(node: Node) -> Stage[..., Any]:
-    """The stage that made an artifact. Raises Stop where the record names none, or something else than a stage."""
+    """The stage that made an artifact. Raises Stop when the record names no stage of this code."""
     record = record_of(node)
     named = record.provenance.stage
     if not named or not record.provenance.recipe:
         raise Stop(
-            f"{node.ref} was made by older code, which wrote down neither its stage nor its recipe.",
-            "`apprentice lineage` shows what there is; run its recipe again to have it made by this code.",
+            f"{node.ref} was made by older code, which recorded neither its stage nor its recipe.",
+            "`apprentice lineage` shows what is known; run its recipe again to make it with this code.",
         )
     if not (parts := STAGE.fullmatch(named)):
         raise Stop(
-            f"{node.ref} names {named} as its stage, which is none of apprentice.tasks: nothing of it is run.",
-            "Look where that artifact comes from.",
+            f"{node.ref} names {named} as its stage, which is not in apprentice.tasks: it was not run.",
+            "Check where that artifact comes from.",
         )
     try:
         stage = getattr(importlib.import_module(MOVED.get(parts[1], parts[1])), parts[2], None)
@@ -48,14 +48,14 @@ def stage_of(node: Node) -> Stage[..., Any]:
     return stage
 
 
-def arguments_of(stage: Stage[..., Any], lineage: Lineage, node: Node) -> dict[str, Any]:
-    """The arguments by name: settings by the body's type hints, artifacts as references; how fast and how dear, which
-    no record holds, as by default. Raises Stop where they do not fit this code."""
+def arguments_of(stage: Stage[..., Any], node: Node) -> dict[str, Any]:
+    """The stage's arguments by name: settings parsed by the body's type hints, artifacts as references. Operational
+    settings, which no record contains, have their defaults. Raises Stop when the arguments do not fit this code."""
     record = record_of(node)
     settings = record.made_by["settings"]
     hints = get_type_hints(stage.body)
     arguments: dict[str, Any] = {}
-    inputs = {name: lineage.nodes[parent.revision] for name, parent in node.inputs.items()}
+    inputs = node.inputs
     parameters = list(inspect.signature(stage.body).parameters.values())[1:]
     for parameter in parameters:
         name = parameter.name
@@ -67,17 +67,17 @@ def arguments_of(stage: Stage[..., Any], lineage: Lineage, node: Node) -> dict[s
         elif name in settings:
             arguments[name] = _setting(hints[name], settings[name], name, record)
         elif parameter.default is inspect.Parameter.empty:
-            raise Stop(f"{stage.name} wants {name} here, of which {node.ref} says nothing.", _other_code(record))
+            raise Stop(f"{stage.name} needs {name} here, which {node.ref} did not record.", _other_code(record))
     if unknown := {*settings, *(name.partition(".")[0] for name in inputs)} - {each.name for each in parameters}:
-        raise Stop(f"{stage.name} knows no {', '.join(sorted(unknown))} here.", _other_code(record))
+        raise Stop(f"{stage.name} has no argument {', '.join(sorted(unknown))} here.", _other_code(record))
     return arguments
 
 
 def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[str]:
-    """What may make the result another one, in words: versions of stage, environment, packages and code.
+    """Differences that may change the result, as sentences: versions of stage, environment, packages and code.
 
     Args:
-        served_here: The environment's server is started here, from the installed code.
+        served_here: Whether the environment's server is started here, from the installed code.
     """
     record = record_of(node)
     made_by, code = record.made_by, record.provenance.code
@@ -104,17 +104,17 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
 
 
 def record_of(node: Node) -> ArtifactRecord:
-    """The record. Raises Stop where the artifact is gone."""
+    """The artifact's record. Raises Stop when the artifact no longer exists."""
     if node.record is None:
         raise Stop(
-            f"{node.ref}, revision {node.named.revision[:12]}, is not there any more: it cannot be made again.",
-            "--store or --hub may name another place that has it.",
+            f"{node.ref}, revision {node.named.revision[:12]}, no longer exists and cannot be reproduced.",
+            "Name another store that has it with --store or --hub.",
         )
     return node.record
 
 
 def at_present(environment: dict[str, Any]) -> dict[str, Any]:
-    """An environment as it is installed here: there is no other one to play in."""
+    """The environment's settings without version and code, so that the installed ones apply."""
     return {name: value for name, value in environment.items() if name not in ("version", "code")}
 
 

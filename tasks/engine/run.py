@@ -1,6 +1,6 @@
-"""What all stages of one run share: store, servers, where it runs, how a GPU stage is sent elsewhere.
+"""The context that all stages of a run share: store, servers, location, dispatch of GPU stages.
 
-In: a recipe's store, servers and pool, put together by the flow. Out: `RunContext`, the first argument of every stage.
+In: a recipe's store, servers and work pool, assembled by the flow. Out: `RunContext`, every stage's first argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from apprentice.tasks.settings.stages import Reporter, StudentSpec, TrackioSpec
 
 
 class WorkerLocation(NamedTuple):
-    """Where a stage ran: a work pool and one of its workers; empty for the process that a person started."""
+    """Where a stage ran: a work pool and its worker; empty for a process started by hand."""
 
     pool: str = ""
     worker: str = ""
@@ -25,33 +25,33 @@ THIS_PROCESS = WorkerLocation()
 
 
 class Dispatched(NamedTuple):
-    """What a stage that ran elsewhere tells of it."""
+    """The result of a dispatched stage: where it ran, its attempts, its counters."""
 
-    place: WorkerLocation
+    location: WorkerLocation
     attempts: int
     counts: dict[str, float]
 
 
 class Dispatch(Protocol):
-    """Runs a stage where its device is; returns once the artifact is in the store."""
+    """Runs a stage on its work pool; returns when the artifact is in the store."""
 
     def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched: ...
 
 
 class Servers(Protocol):
-    """What a stage can ask for while it runs: started when first asked for, stopped when the run ends."""
+    """The servers of a run: started at first use, stopped when the run ends."""
 
     def environment(self, name: str) -> EnvironmentServer:
-        """The server of the environment of that name."""
+        """The server of the environment `name`."""
         ...
 
     def teacher(self) -> str | None:
-        """The base URL of the teacher's OpenAI-compatible endpoint; None for OpenAI's own."""
+        """The base URL of the teacher's OpenAI-compatible endpoint; None for OpenAI."""
         ...
 
 
 class StandingServers(NamedTuple):
-    """Servers that run already: what a stage in another process is told about them."""
+    """Servers that are already running; picklable, for a stage in another process."""
 
     environments: dict[str, EnvironmentServer]
     teacher_url: str | None
@@ -64,26 +64,26 @@ class StandingServers(NamedTuple):
 
 
 class RunContext:
-    """What all stages of one run share: the store, the servers, the log of what ran.
+    """The context that all stages of a run share: store, servers, log of stages.
 
     Args:
-        place: Where this process runs.
-        dispatch: Runs the GPU stages; they run here when left out.
-        holds_device: A device waits with this process, and whoever dispatched it tells of it.
-        recipe: What is written beside every artifact of how the whole run was meant.
-        trackio: Where the curves of trainings grow; in the store's folder when left out.
-        report_to: Who is sent them.
-        trusted: The students whose Python code, or whose pickled weights, may be loaded, as whoever runs this says.
+        location: Where this process runs.
+        dispatch: Runs the GPU stages; without it they run in this process.
+        holds_device: Whether this process occupies a device for a dispatched stage, which its dispatcher reports.
+        recipe: The recipe, for every artifact's record.
+        trackio: Where training curves are logged; default: the store's folder.
+        report_to: The experiment trackers that receive the curves.
+        trusted: Students whose custom Python code or pickled weights may be loaded.
 
     Attributes:
-        preflight: Called once, with this and the name of the first stage that has to be made, before it is.
+        preflight: Called once before the first stage that is not cached, with this context and the stage's name.
     """
 
     def __init__(
         self,
         store: LocalStore,
         servers: Servers,
-        place: WorkerLocation = THIS_PROCESS,
+        location: WorkerLocation = THIS_PROCESS,
         dispatch: Dispatch | None = None,
         holds_device: bool = False,
         recipe: dict[str, Any] | None = None,
@@ -93,7 +93,7 @@ class RunContext:
     ):
         self.store = store
         self.servers = servers
-        self.place = place
+        self.location = location
         self.dispatch = dispatch
         self.holds_device = holds_device
         self.recipe = recipe or {}
@@ -106,7 +106,7 @@ class RunContext:
         keep_curves_in(store.root)
 
     def look_ahead(self, stage: str) -> None:
-        """Before `stage` is made. Raises Stop."""
+        """Runs the preflight checks before the first stage that is not cached. Raises Stop."""
         preflight, self.preflight = self.preflight, None
         if preflight is not None:
             preflight(self, stage)

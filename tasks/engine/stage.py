@@ -1,8 +1,8 @@
-"""What makes a function a stage: its result is named by what made it, looked up before it is made, published whole.
+"""Turns a function into a stage: its result is an artifact, cached by a key of all inputs and published atomically.
 
 In: a body `body(context, *settings_and_artifacts) -> counts` that fills `context.out`.
 Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, run as a Prefect task whose cache key is the
-artifact's key. The store is the truth: Prefect's cached result is used only where the store holds the artifact.
+artifact's key. The store decides on cache hits: Prefect's cached result counts only if the store has the artifact.
 """
 
 import importlib
@@ -41,16 +41,16 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "openenv-core", "reasoni
 
 
 RETRIES = 3
-"""Times that a stage is tried again after a failure that this may mend: 5, 10, 20 s later, and up to half as much."""
+"""Maximum retries of a stage after a temporary failure, after 5, 10 and 20 s plus up to half as much."""
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """What one running stage has before it.
+    """The context of one running stage.
 
     Attributes:
         out: The folder that becomes the artifact.
-        scratch: A folder that outlives an interruption, named by the key, so that only the same run finds it.
+        scratch: A folder named by the key that survives an interruption, for resuming the same stage.
     """
 
     run: RunContext
@@ -63,7 +63,7 @@ class StageContext:
 
 
 class Stage(Generic[P, A]):
-    """A function whose result is an artifact. Call it with the run's `RunContext` and the body's own arguments."""
+    """A function whose result is an artifact. Call it with the `RunContext` and the body's arguments."""
 
     def __init__(self, body: Body[P], produces: type[A], version: int, title: str, gpu: bool):
         update_wrapper(self, body)
@@ -84,11 +84,11 @@ class Stage(Generic[P, A]):
             retries=RETRIES,
             retry_delay_seconds=exponential_backoff(5),
             retry_jitter_factor=0.5,
-            retry_condition_fn=_mended_by_a_retry,
+            retry_condition_fn=_is_temporary,
         )
 
     def __reduce__(self):
-        """A process finds a stage where it is defined; its body bears the same name and would be taken for it."""
+        """Pickles the stage by module and name; pickle would otherwise confuse it with its body of the same name."""
         return _stage_at, (self.body.__module__, self.name)
 
     def __call__(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -100,11 +100,11 @@ class Stage(Generic[P, A]):
                 run.look_ahead(self.name)
         started = time.perf_counter()
         if found is None and self.gpu and run.dispatch is not None:
-            with counted() as counts:  # what was waited for on this side
-                place, attempts, there = run.dispatch(self.name, title, self._bound(args, kwargs), key)
-            counts |= {name: counts.get(name, 0) + value for name, value in there.items()}
+            with counted() as counts:  # waiting times in this process
+                location, attempts, remote = run.dispatch(self.name, title, self._bound(args, kwargs), key)
+            counts |= {name: counts.get(name, 0) + value for name, value in remote.items()}
         else:
-            place, attempts = run.place, 1
+            location, attempts = run.location, 1
             with counted() as counts:
                 made = self._task_for(run, key, (args, kwargs), found)(run, key, (args, kwargs))
             if self.gpu and found is None:
@@ -113,20 +113,19 @@ class Stage(Generic[P, A]):
         artifact = found or made or run.store.find(self.produces, key)
         assert artifact is not None
         seconds = time.perf_counter() - started
-        ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *place, attempts, counts)
+        ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *location, attempts, counts)
         run.log.append(ended)
         announce.stage_ended(title, ended, emit=not run.holds_device)
         return artifact
 
     def titled(self, title: str) -> "Stage[P, A]":
-        """The same stage under another title, where a run has it do two things that a person tells apart."""
+        """The same stage under another title, to distinguish several uses in a run."""
         return Stage(self.body, self.produces, self.version, title, self.gpu)
 
     def map(self, run: RunContext, given: list[tuple[Any, ...]]) -> list[A]:
-        """The stage for every tuple of arguments, as tasks on the flow's task runner; results in order.
+        """Runs the stage for every tuple of arguments as tasks on the flow's task runner; returns results in order.
 
-        Whatever `run` holds must be picklable where the runner is not made of threads. Raises the first exception,
-        after all tasks have ended.
+        `run` must be picklable unless the task runner uses threads. Raises the first exception, after all tasks ended.
         """
         futures = []
         for args in given:
@@ -137,7 +136,7 @@ class Stage(Generic[P, A]):
         return [future.result() for future in futures]
 
     def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
-        """The stage as a task with the names that Prefect's interface shows, and the assets that it connects."""
+        """The stage as a Prefect task with its run name and assets."""
         made, made_from = announce.assets(
             run.store.address(self.produces, key),
             [run.store.address(type(each), each.key) for each in self.inputs(*given).values()],
@@ -153,15 +152,15 @@ class Stage(Generic[P, A]):
         return make_key(self.name, self.version, *self.key_contents(args, kwargs))
 
     def find(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
-        """The artifact, where it was made before."""
+        """The cached artifact, or None."""
         return run.store.find(self.produces, self.key(args, kwargs))
 
     def scratch(self, run: RunContext, key: str) -> Path:
-        """What an interrupted stage has kept."""
+        """The scratch folder of a stage."""
         return run.store.root / ".scratch" / f"{self.name}-{key}"
 
     def key_contents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """What enters the key: every setting as JSON, and every input artifact's revision."""
+        """The contents of the key: every setting as JSON, and every input artifact's revision."""
         settings: dict[str, Any] = {}
         inputs = {name: artifact.revision for name, artifact in self.inputs(args, kwargs).items()}
         for name, value in self._given(args, kwargs):
@@ -176,7 +175,7 @@ class Stage(Generic[P, A]):
         return settings, inputs
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Artifact]:
-        """The artifacts among the arguments, by name; those of a dictionary as `argument.key`."""
+        """The artifacts among the arguments by name; those in a dictionary as `argument.key`."""
         return {name: each for given in self._given(args, kwargs) for name, each in _artifacts_in(*given).items()}
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -188,11 +187,11 @@ class Stage(Generic[P, A]):
         return bound.arguments
 
     def _titled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The title with the arguments that it names, such as "Evaluation of {checkpoint.stage}"."""
+        """The title, formatted with the arguments, such as "Evaluation of {checkpoint.stage}"."""
         return self.title.format(**self._bound(args, kwargs))
 
     def _make(self, run: RunContext, key: str, given: tuple[Any, Any]) -> A:
-        """The body of the task: makes the artifact, unless another process has made it meanwhile."""
+        """The body of the task: makes the artifact unless another process has made it in the meantime."""
         args, kwargs = given
         name = f"{self.name}-{key}"
         with of_stage(self.name, key), run.store.exclusive(name, announce.warn, wait=not run.holds_device):
@@ -212,7 +211,7 @@ class Stage(Generic[P, A]):
             return artifact
 
     def _record(self, run: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
-        """What makes the artifact: what its revision covers, and what is only told beside it."""
+        """The artifact's record: the part that its revision covers, and the provenance beside it."""
         settings, inputs = self.key_contents(args, kwargs)
         made_by = {
             "stage": self.name,
@@ -226,17 +225,19 @@ class Stage(Generic[P, A]):
             code=code_version(),
             recipe=run.recipe,
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            pool=run.place.pool,
-            worker=run.place.worker,
+            pool=run.location.pool,
+            worker=run.location.worker,
             inputs={name: parent(artifact) for name, artifact in self.inputs(args, kwargs).items()},
         )
         return made_by, provenance
 
 
 def stage(produces: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:
-    """Makes a stage of a body. Raise `version` when the body, or a helper of it, gives something else than before.
+    """Decorates a body as a stage.
 
-    `gpu`: it wants a GPU, and runs on a work pool that has one where there is such a pool.
+    Args:
+        version: Raise it when the body, or a function it calls, gives another result than before.
+        gpu: Run the stage on a GPU work pool where the recipe names one.
     """
     return lambda body: Stage(body, produces, version, title, gpu)
 
@@ -249,7 +250,7 @@ def _artifacts_in(name: str, value: Any) -> dict[str, Artifact]:
     return {}
 
 
-def _mended_by_a_retry(_task: Any, _run: Any, state: Any) -> bool:
+def _is_temporary(_task: Any, _run: Any, state: Any) -> bool:
     error = state.result(raise_on_failure=False)
     if not isinstance(error, Exception) or (failure := failure_of(error)).remedy != "retry":
         return False

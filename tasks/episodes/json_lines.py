@@ -1,6 +1,6 @@
-"""Files with one JSON value a line, written at once or line by line by a process that may be killed.
+"""Files with one JSON value per line, written by a process that may be killed.
 
-In: values, or lines. Out: the same; half a line, which a killed process left, is cut off when the file is opened again.
+In: values, or lines. Out: the same; opening a file truncates an incomplete last line.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class JsonLines:
-    """A file of lines that grows. What is appended stays when the process is killed."""
+    """An append-only file of lines; appended lines survive a kill of the process."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -33,5 +33,5 @@ def as_line(value: Any) -> bytes:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The values of a whole file."""
+    """All values of a file."""
     return list(map(json.loads, path.read_bytes().splitlines()))

@@ -44,7 +44,7 @@ class _Bounded(DefaultAioHttpClient):
                 await answer.aclose()
         except (httpx2.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:
             cause = error.__cause__ or error
-            raise Unanswered(_in_words(cause), was_sent=not isinstance(cause, NEVER_SENT)) from None
+            raise Unanswered(_describe(cause), was_sent=not isinstance(cause, NEVER_SENT)) from None
         headers = [(name, value) for name, value in answer.headers.multi_items() if name.lower() not in _ABOUT_THE_BODY]
         return httpx2.Response(answer.status_code, headers=headers, content=content, request=request)
 
@@ -66,7 +66,7 @@ class _Bounded(DefaultAioHttpClient):
 _ABOUT_THE_BODY = ("content-length", "transfer-encoding", "content-encoding")
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "no answer in time"
     return f"connection failed: {one_line(str(error))[:200] or type(error).__name__}"

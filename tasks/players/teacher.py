@@ -225,19 +225,19 @@ class Teacher:
         import openai
 
         endpoint = f"The teacher's endpoint {self._url}"
-        said = self._said(error)
+        detail = self._detail(error)
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError):
             return Stop(
-                f"{endpoint} refused the request with status {error.status_code}: {said}",
+                f"{endpoint} refused the request with status {error.status_code}: {detail}",
                 "Check OPENAI_API_KEY (or teacher.key_block), teacher.model and teacher.base_url, and run again.",
             )
         if no_quota(error):
             return Stop(f"{endpoint} reports that the account has no quota left.", "Add credit and run again.")
         if not may_pass(error):
             if self._answered_once:
-                return TeacherFailed(f"{type(error).__name__}: {said}")
-            return Stop(f"{endpoint} refused the first request: {said}", "Correct the teacher section of the recipe.")
-        cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else said
+                return TeacherFailed(f"{type(error).__name__}: {detail}")
+            return Stop(f"{endpoint} refused the first request: {detail}", "Correct the teacher section of the recipe.")
+        cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else detail
         if monotonic() - self._answered < self._spec.patience:
             return TeacherUnavailable(f"{cause} for {self._spec.patience:g} s")
         if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
@@ -251,7 +251,7 @@ class Teacher:
             "Run again when it is back: finished episodes are kept.",
         )
 
-    def _said(self, error: Any) -> str:
+    def _detail(self, error: Any) -> str:
         """The endpoint's error message on one line, without the key."""
         body = getattr(error, "body", None)
         detail = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body

@@ -274,7 +274,8 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
                     update_progress_artifact(
                         artifact_id=artifact,  # type: ignore[arg-type]
                         progress=100.0 * now / total,
-                        description=f"{title}: {now:,} of {total:,}" + (f", {in_words(left)} left" if left else ""),
+                        description=f"{title}: {now:,} of {total:,}"
+                        + (f", {duration_text(left)} left" if left else ""),
                     )
                 except Exception as error:  # a run does not depend on Prefect's server
                     artifact = None
@@ -283,7 +284,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
         yield advance
 
 
-def in_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A duration for people, such as "about 3 min"."""
     if seconds < 90:
         return f"about {max(seconds, 1):.0f} s"

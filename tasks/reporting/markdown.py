@@ -6,19 +6,20 @@ from apprentice.tasks.reporting.visible import visible
 
 
 def markdown_table(rows: list[dict[str, str]]) -> str:
-    """A table with the first row's names as columns; an empty string without rows."""
+    """A table with the first row's names as columns, without a final newline; an empty string without rows."""
     if not rows:
         return ""
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
-    lines += ["| " + " | ".join(_cell(value) for value in row.values()) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    lines += ["| " + " | ".join(cell(value) for value in row.values()) + " |" for row in rows]
+    return "\n".join(lines)
 
 
 def points(share: float) -> str:
     return f"{100 * share:+.1f} pp"
 
 
-def _cell(value: str) -> str:
+def cell(value: str) -> str:
+    """Text as a cell of a table."""
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
@@ -30,11 +31,11 @@ def code(text: str) -> str:
     return f"{fence}{padding}{text}{padding}{fence}" if text else "(nothing)"
 
 
-def fenced(text: str) -> str:
-    """Text as a code block, with invisible characters escaped."""
+def fenced(text: str, language: str = "text") -> str:
+    """Text as a code block, with invisible characters escaped, without a final newline."""
     text = visible(text)
     fence = "`" * max(3, _longest_run(text) + 1)
-    return f"{fence}text\n{text}\n{fence}\n"
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _longest_run(text: str) -> int:

@@ -1,1 +1,1 @@
-"""What a recipe says: one frozen settings model a section."""
+"""Recipe settings: one frozen model per section."""

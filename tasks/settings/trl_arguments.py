@@ -98,7 +98,7 @@ def check_arguments(section: str, given: dict[str, Any]) -> None:
         try:
             TypeAdapter(types[name]).validate_json(json.dumps(value, allow_nan=False), strict=True)
         except (ValueError, TypeError):  # a ValidationError among them
-            raise ValueError(f"{name}: {value!r} is not of the type {_in_words(types[name])}") from None
+            raise ValueError(f"{name}: {value!r} is not of the type {_type_name(types[name])}") from None
 
 
 def config_of(section: str, own: dict[str, Any], given: dict[str, Any]) -> Any:
@@ -119,6 +119,6 @@ def _config_class(section: str) -> Any:
     return getattr(trl, CONFIGS[section])
 
 
-def _in_words(annotation: Any) -> str:
+def _type_name(annotation: Any) -> str:
     """A type annotation as text, without module names."""
     return re.sub(r"\w+\.", "", inspect.formatannotation(annotation))

@@ -1,1 +1,1 @@
-"""Inside TRL: trainers, rollouts, rewards, generation, what is watched and logged."""
+"""Training with TRL: trainers, rollouts, rewards, generation, monitoring, logging."""

@@ -1,7 +1,7 @@
-"""Keeps what the model said while it trained: now and then one group, to be read by a person.
+"""Logs sampled completions of a training: one group every few logs, for reading.
 
-In: the rollouts of a step. Out: completions.jsonl: step, seed, question, what was said, the calls, what the tools
-replied, the reward. The same rows whether or not the training was interrupted, and by either way into TRL.
+In: the rollouts of a step. Out: completions.jsonl: step, seed, question, text, calls, the tools' replies, reward. The
+rows are the same in both rollout modes, and whether or not the training was interrupted.
 """
 
 import json
@@ -21,13 +21,13 @@ COMPLETIONS = "completions.jsonl"
 
 
 class CompletionLog:
-    """The rows so far, in a file that outlives an interruption."""
+    """The rows so far, in a file that survives an interruption."""
 
     def __init__(self, path: Path):
         self._path = path
 
     def forget_after(self, step: int) -> None:
-        """Drops what a training that goes on after `step` will say again, and the line at which it was killed."""
+        """Drops rows after `step`, which a resumed training writes again, and an incomplete last line."""
         kept = [line for line in JsonLines(self._path) if json.loads(line)["step"] <= step]
         self._path.write_bytes(b"".join(kept))
 
@@ -35,7 +35,7 @@ class CompletionLog:
         JsonLines(self._path).append(*map(as_line, rows))
 
     def publish(self, out: Path) -> None:
-        """Puts the rows beside the weights, and shows them in Prefect."""
+        """Copies the rows to the artifact and shows them in Prefect."""
         shutil.copyfile(self._path, out / COMPLETIONS)
         announce.rows(
             "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_completions(out)]
@@ -43,15 +43,15 @@ class CompletionLog:
 
 
 def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) -> CompletionLog:
-    """Has the trainer keep the first group of its first log, of every `said_every`-th, and of the last."""
+    """Adds a callback that keeps the first group of the first log, of every `spec.said_every`-th, and of the last."""
     from transformers import TrainerCallback
 
-    said = CompletionLog(context.scratch / COMPLETIONS)
+    completions = CompletionLog(context.scratch / COMPLETIONS)
 
     class Keeper(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
             if state.is_world_process_zero:
-                said.forget_after(state.global_step)
+                completions.forget_after(state.global_step)
 
         def on_log(self, args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
             log, odd = divmod(state.global_step, args.logging_steps)
@@ -59,22 +59,22 @@ def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spe
             if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
                 return
             rows = [_row(state.global_step, each) for each in rollouts.first_group(spec.num_generations)]
-            said.note(rows)
+            completions.note(rows)
             if "trackio" in args.report_to:
                 _show_in_trackio(rows, state.global_step)
 
     trainer.add_callback(Keeper())
-    return said
+    return completions
 
 
 def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
-    """The rows that a checkpoint keeps; none for one that was trained before there were any."""
+    """The rows of a checkpoint; empty for a checkpoint without completions.jsonl."""
     path = checkpoint / COMPLETIONS
     return read_rows(path) if path.exists() else []
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """Rows in Markdown; whatever the model said stays text."""
+    """The rows as a Markdown table, with the model's text escaped."""
     return markdown_table(
         [
             {
@@ -89,22 +89,22 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def last_groups(rows: list[dict[str, Any]], number: int = 2) -> list[dict[str, Any]]:
-    """The rows of the last steps that were kept."""
+    """The rows of the last `number` logged steps."""
     steps = sorted({row["step"] for row in rows})[-number:]
     return [row for row in rows if row["step"] in steps]
 
 
-def _row(step: int, told: dict[str, Any]) -> dict[str, Any]:
-    messages: list[Message] = told["messages"]
-    spoken = [message for message in messages if message["role"] == "assistant"]
+def _row(step: int, rollout: dict[str, Any]) -> dict[str, Any]:
+    messages: list[Message] = rollout["messages"]
+    own = [message for message in messages if message["role"] == "assistant"]
     return {
         "step": step,
-        "seed": told["seed"],
-        "question": told["question"],
-        "said": "\n".join(message["content"] for message in spoken if message.get("content")),
-        "calls": [_call(call["function"]) for message in spoken for call in message.get("tool_calls") or []],
+        "seed": rollout["seed"],
+        "question": rollout["question"],
+        "said": "\n".join(message["content"] for message in own if message.get("content")),
+        "calls": [_call(call["function"]) for message in own for call in message.get("tool_calls") or []],
         "replies": [message["content"] for message in messages if message["role"] == "tool"],
-        "reward": told["reward"],
+        "reward": rollout["reward"],
     }
 
 
@@ -116,7 +116,7 @@ def _call(function: dict[str, Any]) -> str:
 def _shown(row: dict[str, Any]) -> dict[str, str]:
     named = {name: str(row[name]) for name in ("step", "seed", "question", "said")}
     cells = named | {"calls": "\n".join(row["calls"]), "reward": _reward(row)}
-    return {name: cell.replace("\0", "␀") for name, cell in cells.items()}  # PostgreSQL refuses it in JSON
+    return {name: cell.replace("\0", "␀") for name, cell in cells.items()}  # PostgreSQL rejects NUL in JSON
 
 
 def _spoken(row: dict[str, Any]) -> str:

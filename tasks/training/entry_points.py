@@ -1,7 +1,7 @@
-"""The two ways into TRL's GRPOTrainer: `environment_factory` and `rollout_func`. Both play the same turns.
+"""The two rollout modes of TRL's GRPOTrainer, `environment_factory` and `rollout_func`. Both play the same turns.
 
-In: an instance of the environment, which is only looked at, and the rollouts. Out: what a GRPOTrainer is made with. TRL
-sees the tools and the question; who plays is `Rollouts`. https://huggingface.co/docs/trl/openenv
+In: an instance of the environment, for its tools and prompts, and the rollouts. Out: the trainer class and its
+arguments. TRL sees the tools and the question; `Rollouts` plays the episodes. https://huggingface.co/docs/trl/openenv
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from apprentice.tasks.training.turns import play_turns
 
 
 def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
-    """A trainer class whose tool loop is ours, and its arguments: TRL renders prompts and tools, and generates."""
+    """A trainer class with our tool loop, and its arguments; TRL renders prompts and tools, and generates."""
 
     def play(trainer: Any, *first: Any) -> Any:
         return play_turns(trainer, rollouts, instance.max_turns, *first)
@@ -27,7 +27,7 @@ def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dic
 
 
 def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
-    """TRL's trainer as it is, and its arguments: we render, play, and say which tokens are the model's."""
+    """TRL's trainer and its arguments; our rollout function renders the prompts, plays, and masks the tool replies."""
     from trl import GRPOTrainer
 
     turns = instance.max_turns
@@ -59,12 +59,12 @@ ROLLOUT_MODES: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[
 }
 
 
-def row_of(way: str, instance: ToolEnvironment, seed: int, question: str) -> dict[str, Any]:
-    """A dataset row. A rollout function is given the prompt alone, so there seed and question stand in its message."""
+def row_of(mode: str, instance: ToolEnvironment, seed: int, question: str) -> dict[str, Any]:
+    """A dataset row. A rollout function receives only the prompt, so its last message includes seed and question."""
     part = instance._part(seed)
     opening = prompt(part, "")
     named: dict[str, Any] = {"seed": seed, "question": question}
-    if way == "rollout_func":
+    if mode == "rollout_func":
         return {"prompt": [*opening[:-1], opening[-1] | named]}
     return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
 
@@ -74,13 +74,13 @@ def _rendered(tokenizer: Any, part: ToolEnvironment, question: str) -> list[int]
 
 
 def _factories(instance: ToolEnvironment) -> Any:
-    """One factory, or, for a mixture, one a label: a row's column `environment` says whose it is."""
+    """One factory; for a mixture one per label, selected by the dataset's column `environment`."""
     of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
     return of_parts.get("") or of_parts
 
 
 def _facade(environment: ToolEnvironment) -> ToolEnvironment:
-    """What TRL reads the tools off, and whose `reset` gives the question that stands in the row."""
+    """The environment class that TRL sees: it has the tools, and its `reset` returns the row's question."""
 
     def reset(self: ToolEnvironment, *, question: str, **row: Any) -> str:
         return question

@@ -1,7 +1,7 @@
-"""Who generates GRPO's completions, as TRL 1.16 has it: transformers, its continuous batching, or vLLM.
+"""The generation engines of GRPO in TRL 1.16: transformers, its continuous batching, or vLLM.
 
-In: `grpo.generation`. Out: arguments for GRPOConfig, and a trainer class that is safe with the engine; Stop, before
-anything is loaded, where the machine or the vLLM server lacks something.
+In: `grpo.generation`. Out: arguments for GRPOConfig, and a trainer class that is safe with the engine; Stop, before the
+model is loaded, when the machine or the vLLM server does not support the settings.
 """
 
 import warnings
@@ -18,13 +18,13 @@ from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.vllm_server import check_server
 
 INSTALL = (
-    "Use the image of deployments/docker/gpu.Dockerfile, or install it as that does (pip alone finds no versions that "
-    "fit: vLLM asks for an older fastapi than Prefect); or set grpo.generation.engine: plain."
+    "Use the image of deployments/docker/gpu.Dockerfile, or install vLLM as it does (pip alone finds no compatible "
+    "versions: vLLM requires an older fastapi than Prefect); or set grpo.generation.engine: plain."
 )
 
 
 def check_generation(spec: GenerationSpec, machine: Machine) -> None:
-    """Raises Stop where the engine could not run, with the way out."""
+    """Raises Stop when the engine cannot run."""
     if spec.engine != "vllm":
         return
     if spec.mode == "colocate":
@@ -33,8 +33,8 @@ def check_generation(spec: GenerationSpec, machine: Machine) -> None:
     if not machine.gpus:
         raise Stop(
             "vLLM needs an NVIDIA GPU, and torch sees none"
-            + (": the weights travel to the server from one." if spec.mode == "server" else "."),
-            "Set grpo.generation.engine: plain, or run where there is one; nvidia-smi shows whether there is.",
+            + (": the weights are sent to the server from one." if spec.mode == "server" else "."),
+            "Set grpo.generation.engine: plain, or run on a machine with a GPU (check with nvidia-smi).",
         )
     if spec.mode == "server":
         check_server(spec.server_base_url, spec.server_timeout)
@@ -43,32 +43,32 @@ def check_generation(spec: GenerationSpec, machine: Machine) -> None:
 def _check_colocation(spec: GenerationSpec, machine: Machine) -> None:
     if machine.notebook:
         raise Stop(
-            "vLLM starts its processes as a script's, which fails within IPython and Jupyter.",
+            "vLLM starts its processes from the main script, which fails in IPython and Jupyter.",
             "Start the run from a terminal (apprentice run), or set grpo.generation.mode: server.",
         )
     if machine.processes % spec.tensor_parallel_size:
         raise Stop(
             f"grpo.generation.tensor_parallel_size ({spec.tensor_parallel_size}) does not divide the number of "
-            f"processes that train ({machine.processes}).",
-            "Start as many processes with accelerate, or set it to 1.",
+            f"training processes ({machine.processes}).",
+            "Change grpo.processes, or set it to 1.",
         )
 
 
 def _check_package() -> None:
-    """Which versions TRL takes, only TRL knows: it warns of others, which then fail in mid-training."""
+    """Raises Stop for a vLLM version that TRL does not support; TRL itself only warns and fails during training."""
     from trl.import_utils import is_vllm_available
 
     if find_spec("vllm") is None:
         raise Stop("grpo.generation.engine: vllm needs vLLM, which is not installed.", INSTALL)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         is_vllm_available()
-    if told:
-        raise Stop(str(told[0].message), INSTALL)
+    if caught:
+        raise Stop(str(caught[0].message), INSTALL)
 
 
 def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
-    """For GRPOConfig."""
+    """The engine's arguments of GRPOConfig."""
     if spec.engine == "plain":
         return {}
     share = spec.gpu_memory_utilization
@@ -91,20 +91,20 @@ def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
 
 
 def with_engine(trainer_class: type, spec: GenerationSpec) -> type:
-    """The trainer class, made safe for continuous batching where that generates."""
+    """The trainer class, made safe for continuous batching if that is the engine."""
     batching = trl_internals.batching_trainer
-    return batching(trainer_class, _rounded_for_a_while) if spec.engine == "continuous_batching" else trainer_class
+    return batching(trainer_class, _generating_in_bf16) if spec.engine == "continuous_batching" else trainer_class
 
 
 @contextmanager
-def _rounded_for_a_while(trainer: Any) -> Iterator[None]:
-    """Generates in bf16 where the training computes in it: the cache takes its type from the weights."""
+def _generating_in_bf16(trainer: Any) -> Iterator[None]:
+    """Rounds the weights to bf16 while generating if the training computes in bf16: the cache has the weights' type."""
     if not trainer.args.bf16:
         yield
         return
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise Stop(
-            "Continuous batching in bf16 needs whole weights in each process, and FSDP or DeepSpeed splits them.",
+            "Continuous batching in bf16 needs whole weights in each process; FSDP and DeepSpeed shard them.",
             "Set grpo.generation.engine: plain or vllm.",
         )
     trainer.args.bf16 = False

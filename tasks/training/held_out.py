@@ -1,7 +1,7 @@
-"""The questions that GRPO asks and does not train on, and how TRL evaluates on them.
+"""Splits GRPO's questions into training and held-out ones, and configures TRL's evaluation on the latter.
 
-In: the questions of the GRPO window. Out: those to train on, those held out, TRL's settings. An evaluation is TRL's
-own: it plays through the same rollouts, with one completion a question, and logs `eval_reward`.
+In: the questions of the GRPO window. Out: the two sets, TRL's arguments. TRL evaluates through the same rollouts, with
+one completion per question, and logs `eval_reward`.
 """
 
 from pathlib import Path
@@ -18,10 +18,10 @@ METRIC = "eval_reward"
 
 
 def split(asked: list[dict[str, Any]], number: int, before: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows to train on, and `number` to hold out: the last ones of the window, of distinct texts.
+    """The rows to train on, and `number` rows to hold out: the last ones of the window with distinct texts.
 
-    None that the checkpoint `before` learned from is held out, and no text of theirs is left in training. Raises Stop
-    where too few are left.
+    Held-out questions are new to the checkpoint `before`, and their texts are removed from training. Raises Stop when
+    too few questions remain.
     """
     if not number:
         return asked, []
@@ -32,24 +32,24 @@ def split(asked: list[dict[str, Any]], number: int, before: Path) -> tuple[list[
     left = [row for row in asked if same_text(row["question"]) not in held]
     if len(held) < number or len(left) < number:
         raise Stop(
-            f"grpo.held_out asks for {number} questions of the GRPO window, which has {len(distinct)} distinct ones, "
-            f"{len(fresh)} of them new to the model: as many as are held out must be left to train on.",
+            f"grpo.held_out needs {number} questions of the GRPO window, which has {len(distinct)} distinct ones, "
+            f"{len(fresh)} of them new to the model; at least as many must remain to train on.",
             "Raise windows.grpo.size, or lower grpo.held_out.questions.",
         )
     return left, [distinct[text] for text in distinct if text in held]
 
 
-def held_out_rows(environment: EnvironmentSpec, held: list[dict[str, Any]], way: str) -> Any:
-    """TRL's eval_dataset; None for no questions. Its rows say what they are, so that no one takes them for training."""
+def held_out_rows(environment: EnvironmentSpec, held: list[dict[str, Any]], mode: str) -> Any:
+    """TRL's eval_dataset; None without questions. The column `held_out` marks the rows, so the reward can tell them."""
     from datasets import Dataset
 
     instance = environment.make()
-    rows = [row_of(way, instance, row["seed"], row["question"]) | {"held_out": True} for row in held]
+    rows = [row_of(mode, instance, row["seed"], row["question"]) | {"held_out": True} for row in held]
     return Dataset.from_list(rows) if rows else None
 
 
 def evaluation(spec: GrpoSpec) -> dict[str, Any]:
-    """The arguments of GRPOConfig for it; none where nothing is held out."""
+    """The evaluation arguments of GRPOConfig; empty without held-out questions."""
     if not spec.held_out.questions:
         return {}
     return {

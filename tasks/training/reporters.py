@@ -1,7 +1,7 @@
-"""Who is sent the curves of a training while they grow: Trackio, Weights & Biases, MLflow, through transformers.
+"""Experiment trackers that receive the training curves through transformers: Trackio, Weights & Biases, MLflow.
 
-In: the recipe's `report_to`. Out: TRL's argument of that name; Stop, before anything is bought, where a package lacks.
-Trackio has a section of its own, see trackio_log.py; the others are set up by their own environment variables.
+In: the recipe's `report_to`. Out: TRL's argument of that name; Stop when a package or a key is missing.
+Trackio has its own recipe section, see trackio.py; the others are configured by their environment variables.
 """
 
 import os
@@ -12,20 +12,20 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Reporter
 
 PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
-"""The environment variable that names a project, where transformers reads it."""
+"""The environment variables from which transformers reads the project's name."""
 
 
 def check_reporters(names: Sequence[Reporter]) -> None:
-    """Raises Stop where a package is not installed, or Weights & Biases would ask for a key on the terminal."""
+    """Raises Stop when a package is not installed, or when Weights & Biases would prompt for a key."""
     for name in names:
         if find_spec(name) is None:
             raise Stop(
                 f"report_to names {name}, which is not installed.",
-                f"Install it (pip install 'apprentice[{name}]'), or leave it out of report_to.",
+                f"Install it (pip install 'apprentice[{name}]'), or remove it from report_to.",
             )
     if "wandb" in names and not _wandb_has_a_key():
         raise Stop(
-            "report_to names wandb, and there is no key for it: a training would stop to ask for one.",
+            "report_to names wandb, and there is no key for it: the training would wait for input.",
             "Set WANDB_API_KEY, or WANDB_MODE=offline to keep the curves on this machine.",
         )
 
@@ -39,7 +39,7 @@ def _wandb_has_a_key() -> bool:
 
 
 def report_to(names: Sequence[Reporter], project: str) -> list[str]:
-    """TRL's argument; the others' projects are called as Trackio's, where nothing else is set."""
+    """TRL's argument `report_to`. Sets the other trackers' project to `project` unless it is set already."""
     for name in names:
         if name in PROJECT:
             os.environ.setdefault(PROJECT[name], project)

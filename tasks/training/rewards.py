@@ -1,7 +1,7 @@
-"""The rewards of a GRPO step, read off the environments, each stream as a function and a metric of its own.
+"""The reward functions of GRPO: one for each reward stream of the environments, each with its own metric.
 
-In: rollouts that were played, the streams that their environments tell apart. Out: TRL's reward functions. A rollout
-that infrastructure lost scores None in all of them, never 0.0; one of another environment scores None, too.
+In: played rollouts, the environments' reward streams. Out: TRL's reward functions. A rollout that was lost to
+infrastructure, or that belongs to another environment's stream, has the reward None, never 0.0.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,64 +16,64 @@ from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rollouts import Rollouts
 
 
-class _Heard(NamedTuple):
-    """What one process's rollouts came to in a step."""
+class _StepSummary(NamedTuple):
+    """The rollouts of one process in a step."""
 
     asked: list[tuple[int, str]]
-    """Seeds and questions; none of an evaluation."""
+    """Seeds and questions that were trained on; empty in an evaluation."""
     played: int
     lost: int
     broke: int
-    """Of the lost ones, those on which the environment broke, and again on a new connection."""
+    """Lost rollouts on which the environment itself failed, and again on a new connection."""
     why: str
     gave_up: str
 
 
 OWN_REWARD = "own_reward"
-"""The metric by which GRPO's curves are read where the reward is a weighted sum: the mean of the environments' own."""
+"""The metric of the environments' mean reward, for diagnosing curves where TRL's reward is a weighted sum."""
 
 
 class Stream(NamedTuple):
-    """One thing that GRPO rewards: an environment's reward, or one of several that it tells apart."""
+    """One reward function: an environment's reward, or one of its reward streams."""
 
     label: str = ""
-    """Of the part of a mixture whose it is."""
+    """The label of the part in a mixture."""
     name: str = "environment_reward"
     weight: float = 1.0
 
     @property
     def called(self) -> str:
-        """As in TRL's metric `rewards/…/mean`."""
+        """The name in TRL's metric `rewards/…/mean`."""
         only = Stream().name
         return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
 
     def of(self, environment: ToolEnvironment) -> float | None:
-        """What it came to in an ended episode; None in an environment that it does not belong to."""
+        """The value in a finished episode; None without a reward, or in an environment without this stream."""
         if environment.label != self.label or environment.reward is None:
             return None
         return environment._scores()[self.name]
 
 
 def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
-    """All streams of an environment, or of every part of a mixture, with the recipe's weights."""
+    """All streams of an environment, or of all parts of a mixture, with the recipe's weights."""
     own = streams_of_parts(instance._parts())
     return [stream._replace(weight=spec.reward_weights.get(stream.called, stream.weight)) for stream in own]
 
 
 def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
-    """With the weights that the environments name themselves."""
+    """All streams of the parts, with the environments' own weights."""
     return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
 
 
 class EnvironmentReward:
-    """The first stream of the environments' rewards as TRL's reward function; `others` are those of the rest.
+    """The reward function of the first stream; `others` gives those of the other streams.
 
-    Counts what infrastructure lost, and raises Stop once it is more than `max_failed` of all rollouts so far (of at
-    least a hundred, so that one early loss stops nothing). Raises SessionLost when the server was given up: the step is
-    done again, whole, once it is back.
+    Counts lost rollouts. Raises Stop when they exceed `max_failed` of all rollouts so far, counted as at least 100, so
+    that one early loss does not stop a training. Raises SessionLost when the server is unavailable for good; the step
+    is repeated after the training resumes.
 
     Args:
-        asked: Told the questions that are trained on.
+        asked: Records the questions that are trained on.
     """
 
     def __init__(
@@ -97,20 +97,20 @@ class EnvironmentReward:
         why = next((environment.failure for environment in lost if environment.failure), "")
         asked = list(zip(seed, question, strict=True)) if trained_on else []
         broke = self._rollouts.broken()
-        self._agree(_Heard(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
+        self._agree(_StepSummary(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
         if (own := self._own()) and "log_metric" in row:
             row["log_metric"](OWN_REWARD, sum(own) / len(own))
         return self._read(self._first)
 
     def _own(self) -> list[float]:
-        """The environments' own rewards, where the sum of the weighted streams tells something else."""
+        """The environments' own rewards; empty where TRL's sum of the weighted streams is the same."""
         if not self._rest and self._first.weight == 1.0:
             return []
         own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.environments)
         return [reward for reward in own if reward is not None]
 
     def others(self) -> "list[Callable[..., list[float | None]]]":
-        """The functions of the other streams; TRL calls them after this one, when all is settled."""
+        """The reward functions of the other streams; TRL calls them after this one, when all episodes have ended."""
         return [self._function(stream) for stream in self._rest]
 
     def _function(self, stream: Stream) -> "Callable[..., list[float | None]]":
@@ -123,11 +123,11 @@ class EnvironmentReward:
     def _read(self, stream: Stream) -> list[float | None]:
         return [self._shaped(stream, environment) for environment in self._rollouts.environments]
 
-    def _agree(self, heard: "_Heard") -> None:
-        """Goes on, or not, as one with the other processes: each has its own rollouts, and none may step alone."""
+    def _agree(self, summary: "_StepSummary") -> None:
+        """Gathers the summaries of all processes, so that all of them continue or raise the same error."""
         from accelerate.utils import gather_object
 
-        everyone: list[_Heard] = gather_object([heard])
+        everyone: list[_StepSummary] = gather_object([summary])
         if gave_up := next((each.gave_up for each in everyone if each.gave_up), None):
             raise SessionLost(gave_up)
         for each in everyone:
@@ -137,13 +137,13 @@ class EnvironmentReward:
             self.broke += each.broke
         if self.lost > self._spec.max_failed * max(self.played, 100):
             why = next((each.why for each in everyone if each.why), "an earlier one")
-            mended = "See that its server runs"
+            remedy = "Check that its server runs"
             if self.broke > self.lost / 2:
-                mended = "Mend its server, leave out the questions that it cannot score, or raise grpo.max_failed"
+                remedy = "Fix its server, exclude the questions that it cannot score, or raise grpo.max_failed"
             raise Stop(
-                f"{self.lost} of {self.played} rollouts were lost to the environment, {self.broke} of them as it broke "
-                f"on them twice; the last one to: {why}",
-                f"{mended}, then run again.",
+                f"{self.lost} of {self.played} rollouts were lost to the environment, {self.broke} of them because it "
+                f"failed on them twice; the last one to: {why}",
+                f"{remedy}, then run again.",
             )
 
     def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:

@@ -1,9 +1,9 @@
 """The episodes of one GRPO step, played in the environment while the model generates.
 
-In: rows with seed and question, then what the model says turn by turn. Out: rewards, once they are asked for.
-Why: TRL resets environments and calls tools one after another: two round trips a rollout. A question's text is known
-from its seed and stands in the row, so a reset need not be waited for before the model reads the prompt; and the answer
-that ends an episode need not be waited for before the rewards are read. All rollouts of a turn are stepped at once.
+In: rows with seed and question, then the model's messages turn by turn. Out: rewards, when they are read.
+Why: TRL resets environments and calls tools sequentially, two round trips per rollout. Here all rollouts of a turn are
+stepped concurrently. Resets overlap with generation, because the row has the question's text, and the last step of an
+episode is awaited only when its reward is read.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 class Rollouts:
-    """As many episodes at once as the pool has environments, which is what a step takes. Use it as a context manager.
+    """Up to as many concurrent episodes as the pool has environments. Use it as a context manager.
 
     Attributes:
-        environments: One a rollout, in order; the reward of an ended episode is read off it after `wait`.
-        waited_s: Seconds for which the model waited for the environment so far.
+        environments: One per rollout, in order; read the reward of a finished episode from it after `wait`.
+        waited_s: Seconds that the model has waited for the environment so far.
     """
 
     def __init__(self, pool: EnvironmentPool):
@@ -47,15 +47,15 @@ class Rollouts:
 
     @property
     def gave_up(self) -> str | None:
-        """Why the server is not waited for any more, once that is so."""
+        """Why the pool has given up waiting for the server; None while it has not."""
         return self._pool.breaker.gave_up
 
     def begin(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Begins an episode for every row, and returns at once."""
+        """Starts an episode for every row without waiting."""
         self.wait()
         assert len(rows) <= len(self._pool.environments)
-        seated = zip(self._pool.environments, rows)  # noqa: B905 (a pool may have more than a step takes)
-        self.environments = [environment._part(row["seed"]) for environment, row in seated]
+        pairs = zip(self._pool.environments, rows)  # noqa: B905 (a pool may have more environments than a step needs)
+        self.environments = [environment._part(row["seed"]) for environment, row in pairs]
         self._questions = [row["question"] for row in rows]
         self._seeds = [row["seed"] for row in rows]
         self._begun = [
@@ -64,14 +64,14 @@ class Rollouts:
         ]
         self._running = [*self._begun]
 
-    def step(self, said: dict[int, Message]) -> None:
-        """Passes on what the model said, by the rollout's place, and returns at once."""
-        self._running += [start(self._step(place, message)) for place, message in said.items()]
+    def step(self, messages: dict[int, Message]) -> None:
+        """Steps episodes with the model's messages, by rollout index, without waiting."""
+        self._running += [start(self._step(index, message)) for index, message in messages.items()]
 
     def wait(self) -> None:
-        """Returns when the environment has answered everything. Raises Stop where it asks something else than it did.
+        """Waits until the environment has answered all messages. Raises Stop when a question has changed.
 
-        A rollout that infrastructure lost has the reward None, and the reason in its environment.
+        A rollout lost to infrastructure has the reward None; its environment's `failure` is the reason.
         """
         began = time.perf_counter()
         running, self._running = self._running, []
@@ -85,48 +85,48 @@ class Rollouts:
             self.waited_s += waited
             count("waited_s", waited)
 
-    def replies(self, place: int) -> list[Message] | None:
-        """What the tools of a rollout's last turn said; None where its episode is over, or lost. After `wait`."""
-        episode = self._begun[place].result()
-        if episode is None or episode.done or self.environments[place].failure:
+    def replies(self, index: int) -> list[Message] | None:
+        """The tool messages of a rollout's last turn; None when its episode has ended or is lost. Call after `wait`."""
+        episode = self._begun[index].result()
+        if episode is None or episode.done or self.environments[index].failure:
             return None
         last = max(n for n, message in enumerate(episode.messages) if message["role"] == "assistant")
         return episode.messages[last + 1 :]
 
     def broken(self) -> int:
-        """Rollouts on which the environment broke, and again on a new connection. After `wait`."""
+        """The number of rollouts on which the environment failed, and again on a new connection. Call after `wait`."""
         begun = (each.result() for each in self._begun)
         return sum(bool(episode.broken) for episode in begun if episode is not None)
 
     def first_group(self, size: int) -> list[dict[str, Any]]:
-        """What was said to the first question, by at most `size` rollouts, for a person to read. After `wait`."""
-        group = [place for place, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
-        return [self._told(place) for place in group]
+        """At most `size` rollouts of the first question: seed, question, messages, reward. Call after `wait`."""
+        group = [index for index, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
+        return [self._summary(index) for index in group]
 
-    def _told(self, place: int) -> dict[str, Any]:
-        episode = self._begun[place].result()
+    def _summary(self, index: int) -> dict[str, Any]:
+        episode = self._begun[index].result()
         return {
-            "seed": self._seeds[place],
-            "question": self._questions[place],
+            "seed": self._seeds[index],
+            "question": self._questions[index],
             "messages": episode.messages[2:] if episode else [],
-            "reward": self.environments[place].reward,
+            "reward": self.environments[index].reward,
         }
 
     async def _begin(self, environment: ToolEnvironment, seed: int) -> Episode | None:
         try:
             return await spawn(Episode, environment, seed)
-        except SessionLost:  # the environment says so: its reward is None
+        except SessionLost:  # the environment's reward stays None
             return None
 
-    async def _step(self, place: int, message: Message) -> None:
-        episode = await asyncio.wrap_future(self._begun[place])
+    async def _step(self, index: int, message: Message) -> None:
+        episode = await asyncio.wrap_future(self._begun[index])
         if episode is None:
             return
-        if episode.question != self._questions[place]:
+        if episode.question != self._questions[index]:
             raise Stop(
-                f"Under seed {episode.seed} the server asks another question than when the questions were written "
-                f"down: {episode.question[:80]!r}, not {self._questions[place][:80]!r}.",
-                "Use the server's former version, or a store of its own for the new one (--set store.path=…).",
+                f"For seed {episode.seed} the server asks another question than the recorded one: "
+                f"{episode.question[:80]!r}, not {self._questions[index][:80]!r}.",
+                "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
             )
         try:
             await spawn(episode.step, message)

@@ -1,6 +1,6 @@
-"""What SFT and GRPO share: TRL's arguments, a bar, Trackio, checkpoints to go on from, and the log that is kept.
+"""The parts that SFT and GRPO share: TRL's arguments, progress, tracking, checkpoints and resuming, the log.
 
-In: a trainer. Out: a trained model, the same one whether or not the training was interrupted, and log.json.
+In: a trainer. Out: a trained model, bit-identical whether or not the training was interrupted, and log.json.
 """
 
 import json
@@ -30,11 +30,11 @@ from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
 
 STATE = "trainer_state.json"
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
-"""Not kept of a log: `num_tokens` TRL's SFTTrainer counts anew when it is resumed, the others tell of the machine."""
+"""Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
 
 
 class Learned(NamedTuple):
-    """What a stage trained on: seeds and questions, and the checkpoint that learned before."""
+    """What a stage trained on: seeds and questions, and the initial checkpoint."""
 
     stage: str
     asked: Iterable[tuple[int, str]]
@@ -60,7 +60,7 @@ def arguments(context: StageContext, spec: TrainerSpec, seed: int, name: str) ->
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
         "logging_steps": spec.logging_steps,
-        "logging_nan_inf_filter": False,  # a log tells what was, see signals.py
+        "logging_nan_inf_filter": False,  # signals.py needs to see NaN
         "save_strategy": "steps",
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
@@ -72,28 +72,28 @@ def arguments(context: StageContext, spec: TrainerSpec, seed: int, name: str) ->
 
 
 def on_one_gpu(config: Any) -> Any:
-    """The trainer's arguments for one process: transformers would spread a batch over all GPUs that it sees, which TRL
-    refuses; more than one take `processes`."""
+    """Restricts a single process to one GPU: transformers would split batches over all visible GPUs, which TRL does not
+    support. Use `processes` for several GPUs."""
     if config.world_size == 1 and config.n_gpu > 1:
         trl_internals.use_one_gpu(config)
     return config
 
 
 def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
-    """Trains to the end, from the newest whole checkpoint in the scratch folder where there is one.
+    """Trains to the end, resuming from the newest complete checkpoint in the scratch folder.
 
-    A lost environment leaves the last finished step as a checkpoint, if that was logged; a killed process that of its
-    last interval. Raises SessionLost.
+    When the environment is lost, saves the last finished step as a checkpoint if it was logged, and raises SessionLost.
+    A killed process resumes from its last regular checkpoint.
     """
     begun = newest_checkpoint(context.scratch)
     done = step_of(begun)
     if begun:
-        announce.warn(f"{title.split()[0]} goes on after step {done}.")
+        announce.warn(f"{title.split()[0]} resumes after step {done}.")
     to_master_weights(trainer.model)
     randomness = _keeper()
     trainer.add_callback(randomness)
     log_by_step(trainer)
-    if begun and _was_the_last(begun):  # resumed from there, the trainer would do one more step
+    if begun and _was_the_last(begun):  # the trainer would do one more step
         trl_internals.load_weights(trainer, begun)
         trainer.state = trainer.state.load_from_json(str(begun / STATE))
         return
@@ -102,24 +102,24 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
             trainer.train(resume_from_checkpoint=str(begun) if begun else None)
         except SessionLost:
             step = trainer.state.global_step
-            logged = step % trainer.args.logging_steps == 0  # in between, the log's next mean would lack some steps
-            asked = not trainer.control.should_evaluate  # lost while it evaluated: a checkpoint would skip that
+            logged = step % trainer.args.logging_steps == 0  # otherwise the next log's mean would lack some steps
+            evaluated = not trainer.control.should_evaluate  # resuming would skip an interrupted evaluation
             new = step > step_of(newest_checkpoint(context.scratch))
-            trainer.accelerator.wait_for_everyone()  # all have looked before one writes
-            if asked and logged and new:
+            trainer.accelerator.wait_for_everyone()  # all processes check before one writes
+            if evaluated and logged and new:
                 randomness.restore()
-                trl_internals.save_checkpoint(trainer)  # the step that failed changed no weight
-                trainer.accelerator.wait_for_everyone()  # the first to leave ends the others
+                trl_internals.save_checkpoint(trainer)  # the failed step changed no weight
+                trainer.accelerator.wait_for_everyone()  # the first process to exit ends the others
             raise
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint."""
+    """The newest complete checkpoint."""
     return next(whole_checkpoints(folder), None)
 
 
 def whole_checkpoints(folder: Path) -> Iterator[Path]:
-    """The newest one first: the trainer writes its state last, so a torn one has none that can be read."""
+    """Complete checkpoints, newest first; an incomplete one has no readable trainer state, which is written last."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         try:
             json.loads((checkpoint / STATE).read_text())
@@ -129,7 +129,7 @@ def whole_checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def _was_the_last(checkpoint: Path) -> bool:
-    """Whether training was to stop after this checkpoint's step."""
+    """Whether training ended with this checkpoint's step."""
     return json.loads((checkpoint / STATE).read_text())["stateful_callbacks"]["TrainerControl"]["args"][
         "should_training_stop"
     ]
@@ -141,7 +141,7 @@ def step_of(checkpoint: Path | None) -> int:
 
 
 def _keeper() -> Any:
-    """Keeps the state of all randomness at the end of each step: the step that fails draws from it."""
+    """A callback that saves all random states after each step, to restore them after a failed step."""
     import numpy
     import torch
     from transformers import TrainerCallback
@@ -162,7 +162,7 @@ def _keeper() -> Any:
 
 @contextmanager
 def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
-    """A bar while the trainer works."""
+    """Shows a progress bar during training."""
     from transformers import PrinterCallback, TrainerCallback
 
     class Bar(TrainerCallback):
@@ -170,7 +170,7 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
             advance(1)
 
     trainer.remove_callback(PrinterCallback)
-    # Trackio greets on standard output; errors and warnings come another way
+    # hides Trackio's messages on standard output
     with announce.progress(title, steps, done) as advance, redirect_stdout(StringIO()):
         trainer.add_callback(Bar())
         yield
@@ -179,11 +179,11 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
 def finish(
     context: StageContext, trainer: Any, shown: dict[str, str], learned: Learned, lora: LoraSpec | None
 ) -> dict[str, Any]:
-    """Leaves weights, tokenizer, log and what was learned from, in the first process; returns what is counted.
+    """Writes weights, tokenizer, log and learned.jsonl in the first process; returns the artifact's fields.
 
-    `shown`: the curves, from a metric's name to what it is called.
+    `shown`: the curves to plot, metric name to label.
     """
-    wrapped = trainer.model_wrapped is not trainer.model  # then all processes must ask for the whole weights
+    wrapped = trainer.model_wrapped is not trainer.model  # then all processes must take part in gathering the weights
     weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if wrapped else None
     if not trainer.is_world_process_zero():
         return {}
@@ -199,19 +199,19 @@ def finish(
 
 
 def _check_numbers(weights: dict[str, Any]) -> None:
-    """Raises Stop for weights that are none: of a sharded model nobody has seen all before."""
+    """Raises Stop for NaN or infinite weights; the full weights of a sharded model are available only here."""
     broken = [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]
     if broken:
-        raise Stop(f"The trained weights are no numbers ({broken[0]} and others).", ADVICE["nan"])
+        raise Stop(f"The trained weights contain NaN ({broken[0]} and others).", ADVICE["nan"])
 
 
 def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> None:
-    """Writes log.json and curves.png beside the weights: nothing that tells of the machine, so that the same training
-    leaves the same artifact."""
+    """Writes log.json and curves.png, without metrics that depend on the machine, so that the same training gives the
+    same artifact."""
     log = [
         {name: _or_none(value) for name, value in entry.items() if not _is_unsteady(name)}
         for entry in (_by_dataset(entry, trainer.eval_dataset) for entry in trainer.state.log_history)
-        if "step" in entry and "train_runtime" not in entry  # the summary at the end, whose means a resumed run lacks
+        if "step" in entry and "train_runtime" not in entry  # omits the final summary, which differs after a resume
     ]
     (context.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
     picture = curves(log, shown, context.out / "curves.png")
@@ -219,7 +219,7 @@ def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> None
 
 
 def _by_dataset(entry: dict[str, Any], evaluated: Any) -> dict[str, Any]:
-    """Where several datasets are evaluated, each in an entry of its own, TRL names only the loss after its dataset."""
+    """Renames an entry's metrics after its dataset: with several evaluation datasets TRL does so for the loss only."""
     labels = evaluated if isinstance(evaluated, dict) else {}
     whose = next((f"eval_{label}_" for label in labels if f"eval_{label}_loss" in entry), None)
     if whose is None:
@@ -237,7 +237,7 @@ def _is_unsteady(metric: str) -> bool:
 
 
 def _or_none(value: Any) -> Any:
-    """JSON knows no NaN; what was none stands in signals.json."""
+    """None for NaN and infinity, which JSON does not support; signals.json records them."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

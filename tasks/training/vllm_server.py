@@ -1,7 +1,7 @@
-"""Whether a vLLM server can generate for GRPO, asked before a model is loaded.
+"""Checks before the model is loaded that a vLLM server can generate for GRPO.
 
-In: its address. Out: nothing; Stop that says what to start it with. The four questions are those that TRL 1.16's client
-asks, which does so after the model is loaded, and of which a wrong answer to the last one only biases the loss.
+In: the server's URL. Out: nothing; Stop with the command to start it. TRL 1.16's client makes the same four checks, but
+after the model is loaded, and it does not stop when the last one fails, which biases the loss.
 """
 
 import time
@@ -10,30 +10,32 @@ from typing import Any
 from apprentice.tasks.reporting.errors import Stop
 
 PAUSE = 0.5
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 START = (
     'Start it with: VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' '
     "--logprobs-mode processed_logprobs, where MODEL is the student's; "
-    "grpo.generation.server_base_url says where it is."
+    "grpo.generation.server_base_url is its address."
 )
 
 
 def check_server(url: str, timeout: float) -> None:
-    """Raises Stop for a server that is away for `timeout` seconds, is no vLLM server, or was started otherwise."""
+    """Raises Stop for a server that does not answer within `timeout` seconds or lacks a required option."""
     url = url.rstrip("/")
     _wait(url, timeout)
     served = _asked(url, "/v1/models")
     if not isinstance(served, dict) or not served.get("data"):
-        raise Stop(f"What answers at {url} is no vLLM server: it names no model.", START)
+        raise Stop(f"The server at {url} is not a vLLM server: it lists no model.", START)
     known = _asked(url, "/server_info", {"config_format": "json"})
     config = known.get("vllm_config") if isinstance(known, dict) else None
     if not isinstance(config, dict):
-        raise Stop(f"The vLLM server at {url} does not tell its configuration (VLLM_SERVER_DEV_MODE).", START)
+        raise Stop(f"The vLLM server at {url} does not show its configuration (VLLM_SERVER_DEV_MODE).", START)
     if config.get("weight_transfer_config") is None:
-        raise Stop(f"The vLLM server at {url} takes no weights (--weight-transfer-config).", START)
+        raise Stop(f"The vLLM server at {url} accepts no weights (--weight-transfer-config).", START)
     mode = (config.get("model_config") or {}).get("logprobs_mode")
     if mode != "processed_logprobs":
-        raise Stop(f"The vLLM server at {url} tells probabilities of another policy (--logprobs-mode {mode}).", START)
+        raise Stop(
+            f"The vLLM server at {url} returns log-probabilities of another policy (--logprobs-mode {mode}).", START
+        )
 
 
 def _wait(url: str, timeout: float) -> None:
@@ -44,7 +46,7 @@ def _wait(url: str, timeout: float) -> None:
         try:
             answer = httpx.get(f"{url}/health", timeout=5)
         except httpx.InvalidURL:
-            raise Stop(f"grpo.generation.server_base_url {url!r} is no address.", START) from None
+            raise Stop(f"grpo.generation.server_base_url {url!r} is not a valid URL.", START) from None
         except httpx.TransportError as error:
             why = f"{type(error).__name__}: {error}"
         else:
@@ -52,18 +54,18 @@ def _wait(url: str, timeout: float) -> None:
                 return
             why = f"it answers {answer.status_code}"
         if time.monotonic() >= deadline:
-            raise Stop(f"There is no vLLM server at {url} within {timeout:g} s ({why}).", START)
+            raise Stop(f"No vLLM server answered at {url} within {timeout:g} s ({why}).", START)
         time.sleep(PAUSE)
 
 
 def _asked(url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
-    """The JSON that is answered; None where there is none."""
+    """The JSON of an answer; None without a valid one."""
     import httpx
 
     try:
         answer = httpx.get(url + path, params=parameters, timeout=30)
     except httpx.TransportError as error:
-        raise Stop(f"The vLLM server at {url} fell silent ({type(error).__name__}).", START) from error
+        raise Stop(f"The vLLM server at {url} stopped answering ({type(error).__name__}).", START) from error
     try:
         return answer.json() if answer.status_code == 200 else None
     except ValueError:

@@ -1,8 +1,8 @@
-"""Watches a training while it runs, and says which of its weights are published.
+"""Monitors a training while it runs and selects the weights to publish.
 
-In: a trainer, and the rules. Out: warnings, a training that ends where the rules say so, signals.json; the trainer is
-left with the weights of the best held-out reward, or with the last good ones. What goes on is decided on figures that
-all processes share, so all decide alike; the first one speaks and writes.
+In: a trainer, and the rules. Out: warnings, early stops, signals.json; the trainer ends with the weights of the best
+held-out reward, or else the last good ones. Decisions use values that all processes share, so all decide alike; only
+the first process reports and writes.
 """
 
 import math
@@ -29,8 +29,8 @@ from apprentice.tasks.training.trainer import step_of, whole_checkpoints
 
 
 def watch(trainer: Any, rules: Signals) -> None:
-    """Adds what looks at every step and every log. A NaN in a logit is no reason for `generate` to fail: the gradient
-    of that step shows it."""
+    """Adds a callback that checks every step and every log. `generate` is set to tolerate NaN logits, because the check
+    of the gradients detects them."""
     if hasattr(trainer, "generation_config"):
         trainer.generation_config.remove_invalid_values = True
     trainer.add_callback(_watcher(trainer, rules))
@@ -47,18 +47,18 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if rules.nan != "off" and not _all_finite(trainer, [weight.grad for weight in trainer.model.parameters()]):
-                trainer.model.zero_grad()  # without gradients the optimizer leaves the weights as they are
+                trainer.model.zero_grad()  # without gradients the optimizer changes no weight
                 control.should_log = True
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            control.should_save |= control.should_evaluate  # the best ones are to be had afterwards
+            control.should_save |= control.should_evaluate  # keeps the weights of every evaluation
 
         def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             entries = steps_of(state.log_history)
             if not entries or entries[-1] is not state.log_history[-1]:
                 return
-            spoilt = bool(not_numbers(entries[-1], OF_WEIGHTS))
-            if spoilt:
+            invalid = bool(not_numbers(entries[-1], OF_WEIGHTS))
+            if invalid:
                 trl_internals.forget_loss(trainer)
             new = new_signals(entries, rules, self.seen)
             self.seen |= new
@@ -66,27 +66,27 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
                 if state.is_world_process_zero:
                     announce.warn(signal.message())
                 if signal.stopped:
-                    _stop(args, control, spoilt)
+                    _stop(args, control, invalid)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             if args.metric_for_best_model in metrics and metrics[args.metric_for_best_model] is None:
-                raise Stop("Every held-out rollout was lost to the environment.", "See that its server runs.")
+                raise Stop("Every held-out rollout was lost to the environment.", "Check that its server runs.")
 
     return Watcher()
 
 
-def _stop(args: Any, control: Any, spoilt: bool) -> None:
-    """Ends the training after this step, with an evaluation and a checkpoint where its weights are worth one."""
+def _stop(args: Any, control: Any, invalid: bool) -> None:
+    """Ends the training after this step, with an evaluation and a checkpoint unless its weights are invalid."""
     control.should_training_stop = True
-    control.should_evaluate = not spoilt and args.eval_strategy != "no"
-    control.should_save = not spoilt
+    control.should_evaluate = not invalid and args.eval_strategy != "no"
+    control.should_save = not invalid
 
 
 def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
-    """Leaves the trainer with the weights to publish, and writes signals.json.
+    """Loads the weights to publish into the trainer, and writes signals.json.
 
-    Those of the best held-out reward; else those of the last step; where that one was no number, those of the newest
-    checkpoint from which a step was made that was one. Raises Stop where there is none.
+    Selects the best held-out reward; else the last step; if that step is NaN, the newest checkpoint that was followed
+    by a valid step. Raises Stop when there is none.
     """
     state = trainer.state
     published = _load_good_weights(context, trainer, rules)
@@ -103,10 +103,10 @@ def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
 
 
 def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> int:
-    """Returns the step whose weights the trainer has now."""
+    """Loads the weights and returns their step."""
     last, best = trainer.state.global_step, trainer.state.best_global_step
-    broken = _broke_at(trainer.state.log_history)
-    trusted = broken is None or (rules.nan == "warn" and broken == last)  # one step, which was left out
+    broken = _first_invalid(trainer.state.log_history)
+    trusted = broken is None or (rules.nan == "warn" and broken == last)  # the last step was skipped
     if trusted and best in (None, last) and _all_finite(trainer, _weights(trainer)):
         return last
     for checkpoint in whole_checkpoints(context.scratch):
@@ -115,14 +115,16 @@ def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> i
             trl_internals.load_weights(trainer, checkpoint)
             if _all_finite(trainer, _weights(trainer)):
                 return step
-    what = (
-        f"Step {broken}: {_what_broke(trainer.state.log_history)}" if broken else f"After step {last} weights are NaN"
+    cause = (
+        f"Step {broken}: {_invalid_metrics(trainer.state.log_history)}"
+        if broken
+        else f"After step {last} weights are NaN"
     )
-    raise Stop(f"{what}, and no checkpoint from before is left to publish.", ADVICE["nan"])
+    raise Stop(f"{cause}, and no checkpoint from before is left to publish.", ADVICE["nan"])
 
 
-def _broke_at(log: list[Entry]) -> int | None:
-    """The first of the steps at the end that were no numbers; None where the last one was good."""
+def _first_invalid(log: list[Entry]) -> int | None:
+    """The first step of the invalid ones at the end of the log; None when the last step is valid."""
     first = None
     for entry in reversed(steps_of(log)):
         if not not_numbers(entry, OF_WEIGHTS):
@@ -131,7 +133,7 @@ def _broke_at(log: list[Entry]) -> int | None:
     return first
 
 
-def _what_broke(log: list[Entry]) -> str:
+def _invalid_metrics(log: list[Entry]) -> str:
     return ", ".join(not_numbers(steps_of(log)[-1], OF_WEIGHTS))
 
 
@@ -140,7 +142,7 @@ def _weights(trainer: Any) -> list[Any]:
 
 
 def _all_finite(trainer: Any, tensors: list[Any]) -> bool:
-    """Whether all are numbers, in all processes. Of a sharded one each process looks at its own part."""
+    """Whether all tensors are finite, in all processes. Each process checks its own shards."""
     import torch
 
     parts = [each.to_local() if hasattr(each, "to_local") else each for each in tensors if each is not None]

@@ -15,7 +15,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "deployments/accelerate").glob("*.
 
 def environment(config: Path) -> dict[str, str]:
     """What the processes would be told."""
-    words = launch_command(config, 4, Path("job.pickle"))
+    words = launch_command(config, 4, Path("job"))
     args = launch_command_parser().parse_args(words[words.index("accelerate.commands.launch") + 1 :])
     args, _, _ = _validate_launch_command(args)
     assert args.num_processes == 4

@@ -118,8 +118,8 @@ def test_what_would_not_run_as_the_file_says_is_refused(
     ("given", "words"),
     [
         (("nowhere", "", None, "UTC"), "no work pool nowhere"),
-        (("cpu", "", "every monday", "UTC"), "no schedule"),
-        (("cpu", "", "0 3 * * 1", "Berlin"), "no schedule"),
+        (("cpu", "", "every monday", "UTC"), "is not a schedule"),
+        (("cpu", "", "0 3 * * 1", "Berlin"), "is not a schedule"),
     ],
 )
 def test_what_cannot_be_deployed_is_told_in_words(given: tuple[str, str, str | None, str], words: str):

@@ -57,7 +57,7 @@ def test_what_a_person_changed_stays_and_the_files_win_in_the_rest(client: SyncP
 
 def test_a_pool_of_another_type_is_not_touched(client: SyncPrefectClient):
     list(set_up(client, "process", None, 10.0))
-    with pytest.raises(Stop, match=r"of type process: a pool's type cannot be changed.*\n.*--type process"):
+    with pytest.raises(Stop, match=r"with type process, and a pool's type cannot be changed.*\n.*--type process"):
         list(set_up(client, "kubernetes", None, 10.0))
     assert client.read_work_pool("cpu").type == "process"
 

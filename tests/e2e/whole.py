@@ -112,7 +112,7 @@ def check_people_are_told(cluster: Cluster, told: list[str]) -> None:
     failed = ended(cluster, start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "gpu": "a100"}))
     assert (failed["state"], "out of reach" in failed["message"]) == ("Failed", True), failed
     until("the failure is told", lambda: any("toy-seed0 failed" in text and "out of reach" in text for text in told))
-    assert any("has been away" in text for text in told), told
+    assert any("is unavailable" in text for text in told), told
     cluster.run(
         *("prefect", "event", "emit", "apprentice.champion.promoted", "--resource-id", "apprentice.champion.a/b"),
         *("--payload", json.dumps({"revision": "abc"})),

@@ -77,7 +77,7 @@ def test_the_folders_files_on_the_page_are_those_that_there_are():
 def test_one_folder_and_one_line_are_all_that_changes(added: Path):
     before, after = (root / "envs" / "catalog.py" for root in (ROOT, added))
     changed = difflib.ndiff(before.read_text().splitlines(), after.read_text().splitlines())
-    assert [line for line in changed if line[0] in "+-"] == ['+     "shout": "say a text again, in capitals",']
+    assert [line for line in changed if line[0] in "+-"] == ['+     "shout": "repeat a text in capitals",']
     for file in (file for file in added.glob("envs/**/*") if file.is_file() and "__pycache__" not in file.parts):
         place = file.relative_to(added)
         if place.parts[1] != "shout" and place.name != "catalog.py":

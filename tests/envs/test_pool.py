@@ -57,7 +57,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
     assert play.most == 4
     assert len(opened) == 4 + 1
     assert len(said) == 1
-    assert "grants no more than 4 sessions at once, and this stage can use 16" in said[0]
+    assert "grants only 4 concurrent sessions; this stage can use 16" in said[0]
 
 
 def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):
@@ -76,13 +76,13 @@ def test_a_server_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_i
     server = RestartableServer()
     server.kill()
     said: list[str] = []
-    with EnvironmentPool(chain_sum, server.at(patience=0.5), 2) as pool, pytest.raises(SessionLost, match="was away"):
+    with EnvironmentPool(chain_sum, server.at(patience=0.5), 2) as pool, pytest.raises(SessionLost, match="was down"):
         list(pool.map(Counting(), range(3)))
     threading.Timer(0.5, server.start).start()
     with EnvironmentPool(chain_sum, server.at(patience=60), 2, said.append) as pool:
         assert len(list(pool.map(Counting(), range(3)))) == 3
     server.kill()
-    assert "does not answer; waiting for it" in said[0]
+    assert "does not answer; waiting up to" in said[0]
     assert "is back after" in said[-1]
 
 

@@ -157,7 +157,7 @@ def test_an_environment_server_killed_and_back_after_ten_seconds(run: Collection
     run.check("environment server killed, back after 10 s")
     run.answered_once()
     assert quiet[0] == quiet[1], "the teacher was asked while the environment was down"
-    assert "does not answer; waiting for it" in out
+    assert "does not answer; waiting up to" in out
     assert "is back after" in out
 
 
@@ -198,7 +198,7 @@ def test_a_server_restarted_with_another_capacity(run: Collection, capacity: int
     out = run.disturbed(fault)
     run.check(f"server restarted with capacity {capacity} instead of 64")
     run.answered_once()
-    assert ("grants no more than" in out) == (capacity < 32)
+    assert ("grants only" in out) == (capacity < 32)
 
 
 def test_an_environment_server_that_stays_away_stops_the_stage_to_be_resumed(run: Collection):

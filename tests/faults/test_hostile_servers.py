@@ -42,5 +42,5 @@ def test_a_run_ends_clearly_where_a_message_is_answered_with(kind: str, spoils: 
             timeout=600,
         )
     assert_clear_exit(ended)
-    assert "Nobody foresaw this" not in ended.stdout + ended.stderr
+    assert "This is unexpected" not in ended.stdout + ended.stderr
     assert "run again" in ended.stdout + ended.stderr, "it says what to do"

@@ -23,7 +23,7 @@ STAGES = [
     "Evaluation of base in reasoning_gym",
     "Evaluation of sft in reasoning_gym",
     "Evaluation of grpo in reasoning_gym",
-    "Questions of an examination",
+    "Questions of a guard rail",
     "Comparison and diagnosis",
     "Gate",
     "Release",

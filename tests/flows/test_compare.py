@@ -42,10 +42,10 @@ def test_parity_gives_the_same_player_everything(home: Path):
     ("model", "says"),
     [
         ("champion", "toy has no champion"),
-        ("0123456789abcdef0123", "0123456789abcdef0123 is no checkpoint of toy"),
-        ("owner/name", "names no revision"),
-        ("http://127.0.0.1:9/v1", "does not say which model"),
-        ("http://me:secret@127.0.0.1:9/v1#m", "no user or password"),
+        ("0123456789abcdef0123", "0123456789abcdef0123 is not a checkpoint of toy"),
+        ("owner/name", "or a revision of a model"),
+        ("http://127.0.0.1:9/v1", "does not name a model"),
+        ("http://me:secret@127.0.0.1:9/v1#m", "must not hold a user or password"),
     ],
 )
 def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path, model: str, says: str):

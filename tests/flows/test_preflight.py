@@ -73,11 +73,11 @@ def stopped(chosen: Recipe, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("forgetful", "the same seed asked two different questions"),
-        ("stubborn", "5 seeds asked one and the same question"),
-        ("counting", "the same seed asked two different questions"),
+        ("forgetful", "the same seed gave two different questions"),
+        ("stubborn", "5 seeds gave the same question"),
+        ("counting", "the same seed gave two different questions"),
         ("generous", "reward is 7.0, which is not within 0 to 1"),
-        ("page", "/health is no OpenEnv server's"),
+        ("page", "/health is not that of an OpenEnv server"),
         ("deaf", "it opens none"),
         ("asleep", "out of reach"),
     ],
@@ -94,13 +94,13 @@ def test_a_sudoku_that_ignores_seeds_is_found_out(endpoint: Endpoint, tmp_path: 
     given = yaml.safe_load((RECIPES / "sudoku-laptop.yaml").read_text())["environment"]
     with local_server("tests.odd_server", "sudoku") as url:
         chosen = recipe(endpoint, f"server.url={url}", environment=json.dumps(given))
-        assert "the same seed asked two different questions" in stopped(chosen, tmp_path)
+        assert "the same seed gave two different questions" in stopped(chosen, tmp_path)
     assert endpoint.requests == []
 
 
 def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path, server: Any):
     said = stopped(recipe(endpoint, f"server.url={server.url}"), tmp_path)
-    assert "will not do for echo" in said
+    assert "does not work for echo" in said
     assert "--environment reasoning_gym" in said
     assert endpoint.requests == []
 
@@ -120,7 +120,7 @@ def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpo
     with local_server("tests.odd_server", "stubborn") as url:
         guard = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}
         chosen = load_recipe(TOY, [f"guards=[{json.dumps(guard)}]"])
-        assert f"{url} will not do for echo: 5 seeds asked one and the same question" in stopped(chosen, tmp_path)
+        assert f"{url} does not work for echo: 5 seeds gave the same question" in stopped(chosen, tmp_path)
 
 
 def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_account(
@@ -141,7 +141,7 @@ def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_accou
 @pytest.mark.parametrize(
     ("turn", "says"),
     [
-        ([], "gives no tool call that can be played: no valid tool call in 3 answers; the last one had: no tool call"),
+        ([], "returns no valid tool call: no valid tool call in 3 answers; the last one had: no tool call"),
         ([call("fly")], "unknown tool"),
         ([call("echo", '{"message": ')], "malformed arguments"),
         (401, "refused the request with status 401"),
@@ -231,5 +231,5 @@ def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpo
             timeout=300,
         )
     assert_clear_exit(ended)
-    assert "the same seed asked two different questions" in ended.stdout + ended.stderr
+    assert "the same seed gave two different questions" in ended.stdout + ended.stderr
     assert endpoint.requests == []

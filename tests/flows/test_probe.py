@@ -215,7 +215,7 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
     assert {run.state for run in climbed.second} == {"cached"}
     titles = [run.title for run in climbed.second]
     assert titles == [
-        "Questions of an examination",
+        "Questions of a guard rail",
         *(f"Questions of rung {place}" for place in (1, 2, 3)),
         *["Questions of the probe"] * 3,
         *(f"Probe of sft on rung {place} in reasoning_gym isomorphic_strings" for place in (1, 2, 3)),
@@ -286,7 +286,7 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
     ("rungs", "more", "says"),
     [
         ([settings(0.5), {"dataset": "chain_sun"}], "", r"grpo\.auto_difficulty\.1: .*did you mean 'chain_sum'"),
-        ([settings(0.5), settings(0.5)], "", r"grpo\.auto_difficulty\.1 is the same as one before it"),
+        ([settings(0.5), settings(0.5)], "", r"grpo\.auto_difficulty\.1 repeats an earlier rung"),
         ([settings(0.5)], "probe.questions=0", r"set probe\.questions"),
     ],
 )

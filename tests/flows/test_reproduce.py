@@ -153,13 +153,13 @@ def test_a_file_that_was_changed_in_the_folder_stops_it(made: Made):
 @pytest.mark.parametrize(
     ("stage", "says"),
     [
-        ("os:system", "none of apprentice.tasks: nothing of it is run"),
-        ("apprentice.flows.cli.app:app", "none of apprentice.tasks"),
-        ("apprentice.tasks.evil.deep:stage", "none of apprentice.tasks"),
+        ("os:system", "not in apprentice.tasks: it was not run"),
+        ("apprentice.flows.cli.app:app", "not in apprentice.tasks"),
+        ("apprentice.tasks.evil.deep:stage", "not in apprentice.tasks"),
         ("apprentice.tasks.nowhere:stage", "This code has no stage apprentice.tasks.nowhere:stage"),
         ("apprentice.tasks.grpo:train_grpo", "This code has no stage apprentice.tasks.grpo:train_grpo"),
         ("apprentice.tasks.collect:collect", "This code has no stage apprentice.tasks.collect:collect that makes Kept"),
-        ("", "was made by older code, which wrote down neither its stage nor its recipe"),
+        ("", "was made by older code, which recorded neither its stage nor its recipe"),
     ],
 )
 def test_nothing_but_the_stage_that_made_it_is_run(made: Made, stage: str, says: str):
@@ -190,7 +190,10 @@ def at_another_version(made: Made) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"spec": {"asks": 0}}, "The setting spec does not fit this code"), ({"more": 1}, "collect knows no more here")],
+    [
+        ({"spec": {"asks": 0}}, "The setting spec does not fit this code"),
+        ({"more": 1}, "collect has no argument more here"),
+    ],
 )
 def test_settings_that_this_code_does_not_take_are_told_with_the_code_that_does(made: Made, settings: Any, says: str):
     record = made.store.record(Rollouts, made.rollouts.key, made.rollouts.revision)
@@ -204,7 +207,7 @@ def test_no_teacher_is_paid_again_unasked(made: Made):
     elsewhere = {"scripted_error_rate": None, "base_url": "http://127.0.0.1:9/v1"}
     teacher = record.made_by["settings"]["teacher"] | elsewhere
     made.change(made.rollouts, made_by={"settings": record.made_by["settings"] | {"teacher": teacher}})
-    with pytest.raises(Stop, match=r"buy 8 episodes again, from gpt-5-mini at http://127.0.0.1:9/v1.*\n→ Say --yes"):
+    with pytest.raises(Stop, match=r"buys 8 episodes again, from gpt-5-mini at http://127.0.0.1:9/v1.*\n→ Pass --yes"):
         made.again(made.rollouts.key)
 
 
@@ -212,12 +215,12 @@ def test_no_code_of_a_student_is_run_unasked(made: Made):
     record = made.store.record(BaseStudent, made.base.key, made.base.revision)
     stranger = {"model": "stranger/model", "revision": "main", "build": None, "trust_remote_code": True}
     made.change(made.base, made_by={"settings": record.made_by["settings"] | {"spec": stranger}})
-    with pytest.raises(Stop, match=r"would load stranger/model@main in a way that can run code of its own"):
+    with pytest.raises(Stop, match=r"loads stranger/model@main in a way that can run its code"):
         made.again(made.base.key)
 
 
 def test_what_is_set_may_say_where_servers_are_and_nothing_else(made: Made):
-    with pytest.raises(Stop, match="would make something else"):
+    with pytest.raises(Stop, match="would make a different artifact"):
         made.again(made.kept.key, overrides=["grpo.max_steps=9"])
     with pytest.raises(Stop, match="did you mean url"):
         made.again(made.kept.key, overrides=["server.urls=http://127.0.0.1:9"])
@@ -225,5 +228,5 @@ def test_what_is_set_may_say_where_servers_are_and_nothing_else(made: Made):
 
 def test_what_was_made_from_something_that_is_gone_is_told_before_anything_runs(made: Made):
     shutil.rmtree(made.root / "datasets" / made.rollouts.repository)
-    with pytest.raises(Stop, match=f"toy-rollouts@{made.rollouts.key}.*is not there any more"):
+    with pytest.raises(Stop, match=f"toy-rollouts@{made.rollouts.key}.*no longer exists"):
         made.again(made.kept.key)

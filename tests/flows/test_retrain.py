@@ -142,7 +142,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
     process.send_signal(signal.SIGTERM if stage == "Evaluation" else signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
-    assert "goes on from the last finished stage" in out
+    assert "resumes from the last finished stage" in out
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
     if stage == "Teacher's rollouts":
         bought = sum(lines(path) for path in (home / "artifacts/.scratch").glob("collect_shard-*/episodes.jsonl"))

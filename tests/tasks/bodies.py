@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
 from apprentice.tasks.artifacts.local import LocalStore
@@ -47,7 +48,7 @@ def puppets(context: StageContext, *given: Any) -> dict[str, Any]:
 
 
 def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any]:
-    """As `puppets`; at the third step the environment's server is given up, in the second process only, once."""
+    """As `puppets`; at the third step the environment's server is given up, in the second process only."""
     from transformers import Trainer
 
     from apprentice.tasks import grpo
@@ -61,11 +62,7 @@ def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any
 
         @property
         def gave_up(self) -> str | None:
-            once = context.scratch / "given-up"
-            if rank() == 0 or self.begun < 3 or once.exists():
-                return super().gave_up
-            once.touch()
-            return "the server is away"
+            return super().gave_up if rank() == 0 or self.begun < 3 else "the server is away"
 
     def slowly(self: Any, output_dir: str) -> None:
         time.sleep(3 if rank() == 0 else 0)  # what the first process writes is large
@@ -77,23 +74,37 @@ def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any
     return puppets(context, *given)
 
 
+def one_after_another(
+    context: StageContext,
+    _environment: EnvironmentSpec,
+    *trainings: tuple[Any, tuple[str, Path, Path], tuple[Any, ...]],
+) -> dict[str, Any]:
+    """Several trainings in the same processes, which take longer to start than to train."""
+    each = (
+        (body, StageContext(context.run, key, out, scratch), given) for body, (key, out, scratch), given in trainings
+    )
+    return {training.key: body(training, *given) for body, training, given in each}
+
+
 def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def talkative(context: StageContext) -> dict[str, Any]:
+def second_stops(context: StageContext) -> dict[str, Any]:
+    """Once the first one has spoken, which then waits for it as in a collective."""
+    spoken = context.scratch / "spoken"
+    if rank() == 1:
+        announce.warn("I am 1.")
+        count("episodes", 2)
+        while not spoken.exists():
+            time.sleep(0.05)
+        raise Stop("The second one is in trouble.", "Help it.") from SessionLost("away")
     with announce.progress("steps", 3) as advance:
         for _ in range(3):
             advance(1)
-    announce.warn(f"I am {rank()}.")
-    count("episodes", 2)
-    return {"rank": rank()}
-
-
-def second_stops(context: StageContext) -> dict[str, Any]:
-    if rank() == 1:
-        raise Stop("The second one is in trouble.", "Help it.") from SessionLost("away")
-    time.sleep(600)  # as one that waits for the other in a collective
+    announce.warn("I am 0.")
+    spoken.touch()
+    time.sleep(600)
     return {}
 
 

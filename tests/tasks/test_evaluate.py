@@ -129,7 +129,7 @@ def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_
             play_batched(pool, plays, scripted, PROTOCOLS["parity"], records.append)
     assert set(scripted.batches) == {3, 1}
     assert len(said) == 1
-    assert "grants no more than 3 sessions at once" in said[0]
+    assert "grants only 3 concurrent sessions" in said[0]
     assert sorted(records, key=lambda each: each.place) == played(chain_sum, server, range(40), perfect(chain_sum))
 
 

@@ -1,6 +1,6 @@
-"""What the catalogue holds: for each environment its tools, turns, reward streams, extra and recipes.
+"""`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes.
 
-In: the catalogue, the recipes that lie in `deployments/recipes/`. Out: rows for a person, dictionaries for machines.
+In: the catalogue, the recipes in `deployments/recipes/`. Out: table rows, and dictionaries for JSON.
 """
 
 from functools import cache
@@ -18,11 +18,11 @@ RECIPES = Path(__file__).resolve().parents[3] / "deployments" / "recipes"
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Every environment, as JSON."""
-    return [_told(name) for name in CATALOGUE]
+    """Return every environment, for JSON."""
+    return [_entry(name) for name in CATALOGUE]
 
 
-def _told(name: str) -> dict[str, Any]:
+def _entry(name: str) -> dict[str, Any]:
     environment, cls = _example(name), environment_class(name)
     parts = environment._parts() if environment else [object.__new__(cls)]  # tools and streams are the class's own
     recipes = recipes_of(name)
@@ -42,7 +42,7 @@ def _told(name: str) -> dict[str, Any]:
 
 
 def rows() -> list[dict[str, str]]:
-    """Every environment, as a person reads it."""
+    """Return every environment, as table rows."""
     return [
         {
             "environment": f"{each['name']}: {each['what']}{_extra(each)}",
@@ -56,8 +56,10 @@ def rows() -> list[dict[str, str]]:
 
 
 def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
-    """Settings under which an environment is known to run, and the recipe that has them; its defaults where none is
-    needed. Raises ValidationError where there is no recipe and it has no defaults."""
+    """Return an environment's default settings, or those of a recipe and its path if some have no default.
+
+    Raises ValidationError if there are neither defaults nor a recipe.
+    """
     cls = environment_class(name)
     try:
         cls.Settings.model_validate({})
@@ -69,7 +71,7 @@ def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether its server can run here."""
+    """Return whether its server can run here."""
     try:
         check_extra(name)
     except ExtraMissing:
@@ -78,13 +80,13 @@ def is_installed(name: str) -> bool:
 
 
 def recipes_of(name: str) -> list[Path]:
-    """The recipes that train in an environment, by name."""
+    """Return the recipes that train in an environment, sorted by name."""
     return [path for path in sorted(RECIPES.glob("*.yaml")) if _read(path)["environment"].get("name") == name]
 
 
 @cache
 def _read(path: Path) -> dict[str, Any]:
-    """A recipe as it stands in its file."""
+    """Return a recipe's raw data."""
     return yaml.safe_load(path.read_text())
 
 
@@ -93,7 +95,7 @@ def _mixed_in(path: Path) -> set[str]:
 
 
 def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
-    """The recipe that bears the environment's name, else the first; of those for a model, or of those for a laptop."""
+    """Return the recipe with the environment's name, else the first; for a laptop, or for a GPU."""
     fitting = [path for path in recipes if bool(_read(path).get("student", {}).get("build")) == laptop]
     fitting.sort(key=lambda path: (name not in path.stem.replace("-", "_"), "laptop" not in path.stem))
     return _shown(fitting[0]) if fitting else None
@@ -104,7 +106,7 @@ def _shown(path: Path) -> str:
 
 
 def _example(name: str) -> ToolEnvironment | None:
-    """An instance to look at, under its defaults or a recipe's settings; None where neither is there."""
+    """Return an instance with default settings or a recipe's; None if there are neither."""
     cls = environment_class(name)
     try:
         return cls(cls.Settings.model_validate(settings_from_a_recipe(name)[0]))
@@ -121,8 +123,8 @@ def _stem(recipe: str | None) -> str:
     return Path(recipe).stem if recipe else "–"
 
 
-def _extra(told: dict[str, Any]) -> str:
-    """The extra that its server needs, and whether it is there."""
-    if not told["extras"]:
+def _extra(entry: dict[str, Any]) -> str:
+    """Return the extras that its server needs, and whether they are installed."""
+    if not entry["extras"]:
         return ""
-    return f". Extra: {', '.join(told['extras'])}{'' if told['installed'] else ' (not installed)'}"
+    return f". Extra: {', '.join(entry['extras'])}{'' if entry['installed'] else ' (not installed)'}"

@@ -1,6 +1,6 @@
-"""Which environment is meant, under which settings, and where it runs: what `env check` and `env play` begin with.
+"""Resolves the arguments of `env check` and `env play` to an environment, its settings and its server.
 
-In: a name, a recipe, settings, a URL, as a person types them. Out: an `EnvironmentSpec` and an `EnvironmentServer`.
+In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`.
 """
 
 import re
@@ -21,21 +21,19 @@ ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/
 
 
 def settings_class(name: str) -> type[BaseModel]:
-    """The settings of an environment. Raises Stop with the nearest name where there is none."""
+    """Return the settings model of an environment. Raises Stop with the nearest known name."""
     try:
         return environment_class(name).Settings
     except ValueError as unknown:
-        raise Stop(
-            f"There is no such environment: {unknown}", "See those that there are: apprentice env list"
-        ) from None
+        raise Stop(f"There is no such environment: {unknown}", "List them: apprentice env list") from None
 
 
 def environment_of(
     name: str, settings: dict[str, Any] | None = None, overrides: list[str] | None = None
 ) -> tuple[EnvironmentSpec, str]:
-    """The environment under these settings, or its defaults, or a recipe's, and what is to be said about that.
+    """Return the environment with these settings, its defaults or a recipe's, and a message about a recipe's settings.
 
-    Raises Stop for a name that is unknown, or settings that it refuses.
+    Raises Stop for an unknown name or invalid settings.
     """
     known, source = settings_class(name), ""
     try:
@@ -47,30 +45,30 @@ def environment_of(
         known.model_validate(changed["settings"])
     except ValidationError as error:
         raise Stop(
-            f"{name} does not take these settings:\n{explain(error, known)}",
-            f"Name others with --set, such as --set {next(iter(known.model_fields), 'name')}=…, or take a recipe's "
+            f"These settings are not valid for {name}:\n{explain(error, known)}",
+            f"Change them with --set, such as --set {next(iter(known.model_fields), 'name')}=…, or take a recipe's "
             "with --recipe.",
         ) from None
     spec = EnvironmentSpec(name=name, settings=changed["settings"])
-    return spec, f"Settings are those of {source}." if source else ""
+    return spec, f"Using the settings of {source}." if source else ""
 
 
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """A recipe of which environment and sizes are looked at. Raises Stop."""
+    """Return a recipe for its environments and sizes only. Raises Stop."""
     try:
         given = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        given = None  # `load_recipe` says what is wrong with it
+        given = None  # `load_recipe` reports the error
     student = given.get("student") if isinstance(given, dict) else None
     if isinstance(student, dict) and student.get("model") and not student.get("revision"):
-        overrides = ["student.revision=any", *(overrides or [])]  # which commit it is does not matter here
+        overrides = ["student.revision=any", *(overrides or [])]  # the commit does not matter here
     return load_recipe(path, overrides or [])
 
 
 def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentServer]:
-    """A recipe's own environment, that of a guard rail or one of a mixture, and where it runs.
+    """Return an environment of a recipe, of its guard rails or of its mixture, with its server.
 
-    Raises Stop where it has no such one.
+    Raises Stop if the recipe has no environment of that name.
     """
     for spec in (recipe.environment, *(guard.environment for guard in recipe.guards)):
         if spec.name == name:
@@ -78,19 +76,22 @@ def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentSe
     for part in recipe.environment.mixed.values():
         if part.name == name:
             return part, recipe.server.parts.get(name, recipe.server)
-    raise Stop(f"The recipe {recipe.name} trains in {recipe.environment.name}, not in {name}.", "Name that one.")
+    raise Stop(
+        f"The recipe {recipe.name} trains in {recipe.environment.name}, not in {name}.",
+        f"Use {recipe.environment.name}, or another recipe.",
+    )
 
 
 def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentServer:
-    """A server by its address. Raises Stop for what is none."""
+    """Return the server at a URL. Raises Stop if the URL is invalid."""
     if page := ON_THE_HUB.match(url):
         host = re.sub(r"[^a-z0-9]+", "-", f"{page[1]}-{page[2]}".lower())
-        raise Stop(f"{page[0]} is the Space's page, not its server.", f"Name the server: https://{host}.hf.space")
+        raise Stop(f"{page[0]} is the Space's page, not its server.", f"Use the server's URL: https://{host}.hf.space")
     known = (like or EnvironmentServer()).model_dump(exclude={"url", "image", "local"})
     try:
         return EnvironmentServer(url=url.rstrip("/"), **known)
     except ValidationError as error:
         raise Stop(
-            f"That is no address of a server: {explain(error, EnvironmentServer).strip()}.",
-            "Name one that begins with http:// or https://.",
+            f"That is not the URL of a server: {explain(error, EnvironmentServer).strip()}.",
+            "Use one that begins with http:// or https://.",
         ) from None

@@ -1,7 +1,7 @@
-"""A person plays an episode in the terminal, by the same rules as a model.
+"""Lets a person play an episode in the terminal, by the same rules as a model.
 
-In: an environment with its session, a seed, a way to ask and to show. Out: the finished episode.
-What is no valid argument is told and asked again, as a person mistypes; all else costs what it costs a model.
+In: an environment with its session, a seed, input and output functions. Out: the finished episode.
+Prompts again after an invalid argument, because people mistype; any other mistake costs what it costs a model.
 """
 
 import io
@@ -28,7 +28,7 @@ Ask = Callable[[str], str]
 
 
 def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> Episode:
-    """Raises EOFError, KeyboardInterrupt when the person leaves, Stop when the server refuses or goes away."""
+    """Play one episode. Raises EOFError or KeyboardInterrupt if the player leaves, Stop if the server fails."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     try:
@@ -37,9 +37,9 @@ def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callab
         while not episode.done:
             _turn(episode, ask, show)
     except Refused as refused:
-        raise Stop(f"The server refuses the question: {refused}", "Name other settings with --set.") from refused
+        raise Stop(f"The server refuses the question: {refused}", "Change the settings with --set.") from refused
     except SessionLost as lost:
-        raise Stop(f"The server went away: {lost}.", "See that it runs, and play again.") from lost
+        raise Stop(f"The connection to the server was lost: {lost}.", "Check that it runs, and play again.") from lost
     show(_end_of(episode))
     return episode
 
@@ -60,44 +60,46 @@ def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:
 
 
 def _tool(tools: list[dict[str, Any]], ask: Ask, show: Callable[[str], None]) -> dict[str, Any]:
-    """The tool by its name, or the first letters of it; not asked for where there is one that takes arguments."""
+    """Ask for a tool by its name or a prefix of it; do not ask if there is only one and it takes arguments."""
     named = {tool["function"]["name"]: tool for tool in tools}
     if len(named) == 1 and tools[0]["function"]["parameters"].get("properties"):
         return tools[0]
     while True:
-        said = ask(f"Tool ({', '.join(named)}): ").strip()
-        meant = [name for name in named if name == said] or [name for name in named if said and name.startswith(said)]
-        if len(meant) == 1:
-            return named[meant[0]]
-        show(f"There is no tool {said!r}." if not meant else f"This may be {' or '.join(meant)}.")
+        typed = ask(f"Tool ({', '.join(named)}): ").strip()
+        found = [name for name in named if name == typed] or [
+            name for name in named if typed and name.startswith(typed)
+        ]
+        if len(found) == 1:
+            return named[found[0]]
+        show(f"There is no tool {typed!r}." if not found else f"This may be {' or '.join(found)}.")
 
 
 def _argument(name: str, schema: dict[str, Any], needed: bool, ask: Ask, show: Callable[[str], None]) -> Any:
-    """The value of one argument; None where it is left out."""
+    """Ask for one argument; return None if it is omitted."""
     about = schema.get("description", "")
     choices = f" ({', '.join(map(str, schema['enum']))})" if "enum" in schema else ""
     while True:
-        said = ask(f"{name}{choices}{'' if needed else ' (may be left out)'}: ")
-        if not said.strip():
+        typed = ask(f"{name}{choices}{'' if needed else ' (optional)'}: ")
+        if not typed.strip():
             if not needed:
                 return None
-            show(f"{name} is needed. {about}".strip())
+            show(f"{name} is required. {about}".strip())
             continue
-        value = _meant(said, schema)
+        value = _parsed(typed, schema)
         problems = [error.message for error in Draft202012Validator(schema).iter_errors(value)]
         if not problems:
             return value
         show(f"{problems[0]}. {about}".strip())
 
 
-def _meant(said: str, schema: dict[str, Any]) -> Any:
-    """What was typed, as the type that the tool wants: 7 is a number where one is wanted, and a text elsewhere."""
+def _parsed(typed: str, schema: dict[str, Any]) -> Any:
+    """Convert the input to the type in the schema: 7 becomes a number for a number, and stays text for a string."""
     if "string" in (schema.get("type", "string"), *schema.get("type", [])):
-        return said
+        return typed
     try:
-        return json.loads(said)
+        return json.loads(typed)
     except ValueError:
-        return said
+        return typed
 
 
 def _end_of(episode: Episode) -> str:
@@ -108,33 +110,33 @@ def _end_of(episode: Episode) -> str:
 
 
 def any_seed() -> int:
-    """One that was not chosen, and is said, so that the question can be played again."""
+    """Return a random seed, and print it so that the question can be played again."""
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"Seed {seed}.")
     return seed
 
 
 SESSIONS = 4
-"""Of a server that is started for one player: one, and some for what was lost on the way."""
+"""Maximum sessions of a server for one player: one, and some spare for lost connections."""
 PATIENCE = 20.0
-"""Seconds that a person waits for a server that does not answer."""
+"""Seconds to wait for a server that does not answer."""
 
 
 @contextmanager
 def open_environment(
     name: str, overrides: list[str] | None, url: str | None, recipe: Path | None
 ) -> Iterator[ToolEnvironment]:
-    """The environment under the settings named, or a recipe's, or those that it is known to run with. Raises Stop."""
+    """Yield the environment with the given settings, a recipe's, or its defaults. Raises Stop."""
     settings_class(name)
     settings, server = None, EnvironmentServer()
     if recipe is not None:
         of_the_recipe, server = in_recipe(recipe_at(recipe), name)
         settings = of_the_recipe.settings
-    spec, said = environment_of(name, settings, overrides)
-    if said:
-        print(said)
+    spec, message = environment_of(name, settings, overrides)
+    if message:
+        print(message)
     if url and spec.mixed:
-        raise Stop("A mixture has no server of its own.", "Leave --url out, or name server.parts in a --recipe.")
+        raise Stop("A mixture has no server of its own.", "Omit --url, or set server.parts in a --recipe.")
     if url:
         server = server_at(url, like=server)
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""What `apprentice env check` looks at, and what it says in the end.
+"""The arguments and the result of `apprentice env check`.
 
-In: an address, and an environment or a recipe. Out: server, environment, needs; one sentence, one line of JSON.
+In: a URL, and an environment or a recipe. Out: server, environment, needs; one sentence, one line of JSON.
 """
 
 from pathlib import Path
@@ -16,12 +16,12 @@ from apprentice.tasks.reporting.errors import Stop
 def chosen_for(
     url: str, name: str | None, recipe: Path | None, overrides: list[str] | None
 ) -> tuple[EnvironmentServer, EnvironmentSpec, Needs]:
-    """Raises Stop where what is named does not fit, or nothing tells which environment it is to be."""
+    """Return server, environment and needs. Raises Stop if the arguments conflict or the environment is unknown."""
     chosen = _chosen_for(url, name, recipe, overrides)
     if mixed := sorted({part.name for part in chosen[1].mixed.values()}):
         raise Stop(
             f"{chosen[1]} is a mixture, and each of its environments has a server: {', '.join(mixed)}.",
-            f"Say which one this is: --environment {mixed[0]}",
+            f"Choose one: --environment {mixed[0]}",
         )
     return chosen
 
@@ -34,30 +34,28 @@ def _chosen_for(
         spec, server = in_recipe(whole, name or whole.environment.name)
         return server_at(url, like=server), spec, Needs.of(whole)
     if overrides:
-        raise Stop("--set changes a recipe, and none is named.", "Name it with --recipe.")
+        raise Stop("--set changes a recipe, and none is given.", "Pass it with --recipe.")
     server = server_at(url)
     if name is None and (name := known_as(calls_itself(server))) is None:
         trouble = answers(server)
         if trouble.verdict == "wrong":
             raise Stop(f"{url}: {trouble.found}.", trouble.fix)
-        raise Stop(
-            f"{url} does not tell which environment it serves.", "Name it: --environment NAME, or --recipe FILE."
-        )
+        raise Stop(f"{url} does not report which environment it serves.", "Pass --environment NAME, or --recipe FILE.")
     spec, _ = environment_of(name)
     return server, spec, Needs(0, 0, server.sessions)
 
 
 def verdict(server: EnvironmentServer, spec: EnvironmentSpec, checked: Checked) -> str:
-    """One line."""
+    """Return the result in one line."""
     if checked.ok:
         slow = [each.what for each in checked.findings if each.verdict == "slower"]
-        return f"{server.url} will do for {spec}" + (f", with too few {' and '.join(slow)}." if slow else ".")
+        return f"{server.url} works for {spec}" + (f", with too few {' and '.join(slow)}." if slow else ".")
     wrong = ", ".join(each.what for each in checked.findings if each.verdict == "wrong")
-    return f"{server.url} will not do for {spec}: {wrong}."
+    return f"{server.url} does not work for {spec}: {wrong}."
 
 
 def as_json(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, checked: Checked) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the result for JSON."""
     return {
         "ok": checked.ok,
         "url": server.url,

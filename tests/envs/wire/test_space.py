@@ -90,13 +90,13 @@ def test_a_space_that_builds_is_waited_for(hub: Hub, space: Space):
 def test_a_refused_restart_says_who_can(hub: Hub, space: Space):
     hub.stage, hub.refuse = "PAUSED", True
     space.wake()
-    assert "stage PAUSED; a restart was refused (status 403): its owner has to start it" in str(space)
+    assert "stage PAUSED; a restart was refused (status 403): its owner must restart it" in str(space)
 
 
 def test_a_hub_that_is_away_is_no_reason_to_fail():
     space = Space("owner/wordle", HfApi(endpoint="http://127.0.0.1:9"))
     space.wake()
-    assert "does not tell its stage" in str(space)
+    assert "did not return its stage" in str(space)
 
 
 def test_an_outage_of_a_space_is_told_with_its_stage(
@@ -108,7 +108,7 @@ def test_an_outage_of_a_space_is_told_with_its_stage(
     server = EnvironmentServer(url="http://127.0.0.1:9", space="owner/wordle", patience=1.0)
     with (
         EnvironmentPool(chain_sum, server, 2, said.append) as pool,
-        pytest.raises(SessionLost, match=r"was away .* \(Space owner/wordle: stage SLEEPING"),
+        pytest.raises(SessionLost, match=r"was down .* \(Space owner/wordle: stage SLEEPING"),
     ):
         list(pool.map(lambda environment, seed: environment.reset(seed=seed), range(3)))
-    assert any("stage SLEEPING; a restart was asked for. Next try in" in text for text in said)
+    assert any("stage SLEEPING; a restart was requested. Next try in" in text for text in said)

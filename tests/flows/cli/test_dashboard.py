@@ -53,7 +53,7 @@ def dashboard(trained: Path, port: int, request: pytest.FixtureRequest) -> Itera
     process.send_signal(request.param)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "The dashboard is closed." in out
+    assert "The dashboard has stopped." in out
     assert "token" not in out, "whoever has the write token can change the curves"
     assert f"The dashboard is at http://127.0.0.1:{port}/?project=toy" in out
     with socket.create_server(("127.0.0.1", port)):
@@ -75,7 +75,7 @@ def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subpr
 def test_where_there_are_no_curves_it_says_so(trained: Path, tmp_path: Path):
     with pytest.raises(Stop, match=r"no curves in .* yet"):
         show_dashboard(tmp_path, None, None, browser=False)
-    with pytest.raises(Stop, match=r"no curves of laptop .* some of toy"):
+    with pytest.raises(Stop, match=r"no curves of laptop .* known: toy"):
         show_dashboard(trained / "artifacts", "laptop", None, browser=False)
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "toy-06b.db").touch()

@@ -139,6 +139,13 @@ def test_columns_without_news_are_left_out_and_no_price_is_not_a_price_of_nothin
     assert "USD" not in costs
 
 
+def test_questions_on_which_the_environment_broke_are_told_beside_the_rates(tmp_path: Path):
+    broken = "The environment broke on episodes: 0 of base, 2 of sft, 1 of grpo."
+    text = as_markdown_page(report(tmp_path) | {"broken": broken}, "", {})
+    assert f"> {broken}" in text.partition("## What was learned")[2].partition("## The gate")[0]
+    assert "The environment broke" not in as_markdown_page(report(tmp_path) | {"broken": ""}, "", {})
+
+
 def test_a_guard_rail_that_was_at_0_is_said_to_show_nothing(tmp_path: Path):
     text = as_markdown_page(report(tmp_path), "", {})
     assert "Right on none before: sums. A rate of 0% cannot fall, so such a guard rail shows nothing." in text
@@ -199,5 +206,5 @@ def test_text_is_never_markup():
     assert code("`a") == "`` `a ``"
     assert code("two\nlines") == "`two lines`"
     assert code("") == "(nothing)"
-    assert fenced("```\nx") == "````text\n```\nx\n````\n"
-    assert markdown_table([{"a": "x|y\nz"}]) == "| a |\n| --- |\n| x\\|y z |\n"
+    assert fenced("```\nx") == "````text\n```\nx\n````"
+    assert markdown_table([{"a": "x|y\nz"}]) == "| a |\n| --- |\n| x\\|y z |"

@@ -143,7 +143,7 @@ def test_a_missing_recipe_names_those_that_are_there():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("a: [", "not valid YAML"), ("- 1", "holds no recipe"), ("", "holds no recipe")]
+    ("text", "words"), [("a: [", "not valid YAML"), ("- 1", "is not a recipe"), ("", "is not a recipe")]
 )
 def test_a_malformed_recipe_is_refused(tmp_path: Path, text: str, words: str):
     (tmp_path / "wrong.yaml").write_text(text)
@@ -183,8 +183,11 @@ def test_the_page_of_recipes_is_what_the_settings_say():
             "grpo.reward_weights={green: 1}",
             "multi ball say spell has no reward stream 'green'; known: ball, say, spell",
         ),
-        ("server.url=http://127.0.0.1:9", "server: a mixture has no server of its own; name those of server.parts"),
-        ("server.parts={wordle: {}}", "server.parts: 'wordle' is no environment of multi ball say spell; known: catch"),
+        ("server.url=http://127.0.0.1:9", "server: a mixture has no server of its own; set those of server.parts"),
+        (
+            "server.parts={wordle: {}}",
+            "server.parts: 'wordle' is not an environment of multi ball say spell; known: catch",
+        ),
         ("environment.settings.parts.say.name=ecko", "say: unknown environment 'ecko'; did you mean 'echo'?"),
     ],
 )
@@ -209,12 +212,12 @@ def test_rungs_of_a_ladder_may_mix_other_environments():
 
 @pytest.mark.parametrize("override", ["grpo.reward_weights={environment_reward: .nan}", "name=[1"])
 def test_a_weight_that_is_no_number_and_a_value_that_is_no_yaml_are_refused(override: str):
-    with pytest.raises(Stop, match=r"finite number|is no YAML"):
+    with pytest.raises(Stop, match=r"finite number|is not valid YAML"):
         load_recipe(TOY, [override])
 
 
 def test_parts_are_a_mixtures_only():
-    with pytest.raises(Stop, match=r"'echo' is no environment of reasoning_gym .*; this is no mixture"):
+    with pytest.raises(Stop, match=r"'echo' is not an environment of reasoning_gym .*; this is not a mixture"):
         load_recipe(TOY, ["server.parts={echo: {}}"])
 
 
@@ -258,7 +261,7 @@ def test_a_guard_rails_seeds_are_nobody_elses():
 
 
 def test_the_tutorials_protocol_decides_nothing(tmp_path: Path):
-    with pytest.raises(Stop, match=r"decides nothing.*apprentice evaluate --protocol"):
+    with pytest.raises(Stop, match=r"a run cannot use it.*apprentice evaluate --protocol"):
         load_recipe(TOY, ["evaluate.protocol=tutorial"])
 
 
@@ -274,7 +277,7 @@ def test_two_guard_rails_of_one_name_are_refused(tmp_path: Path):
     given = yaml.safe_load(TOY.read_text())
     given["guards"] *= 2
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(given))
-    with pytest.raises(Stop, match="two guards bear one name"):
+    with pytest.raises(Stop, match="two guards have the same name"):
         load_recipe(tmp_path / "toy.yaml", [])
 
 

@@ -102,7 +102,7 @@ def dispatched(of: Recipe, key: str) -> Dispatched:
 def test_a_stage_runs_once_and_says_where_it_ran():
     with Worker(Completed()) as worker:
         done = dispatched(recipe(), "k1")
-    assert (done.place.pool, done.place.worker, len(worker.taken)) == ("a100", "gpu-1", 1)
+    assert (done.location.pool, done.location.worker, len(worker.taken)) == ("a100", "gpu-1", 1)
     assert worker.taken[0].parameters["spec"] == SftSpec().model_dump(mode="json")
     assert worker.taken[0].name == "toy-seed0: SFT"
     assert worker.taken[0].parent_task_run_id is not None

@@ -113,7 +113,7 @@ def test_the_container_is_stopped_also_after_an_error_or_ctrl_c(docker: Docker, 
     ("image", "says"),
     [
         ("nowhere:1", r"the image nowhere:1 does not start: docker: pull access denied for nowhere:1"),
-        ("broken", r"the server of broken ended at its start: no module named game"),
+        ("broken", r"the server of broken exited at startup: no module named game"),
         ("deaf", r"the server of deaf did not answer for 1 s: it printed nothing"),
     ],
 )
@@ -153,10 +153,10 @@ def test_an_environment_whose_extra_is_missing_stops_before_anything_is_collecte
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("{url: 'http://there', image: there}", "url and image: a server is in one place"),
-        ("{image: there, local: true}", "image and local: a server is in one place"),
-        ("{url: 'http://there', image: there, local: true}", "url and image and local: a server is in one place"),
-        ("{local: false}", "local: false says where the server is not"),
+        ("{url: 'http://there', image: there}", "url and image exclude each other"),
+        ("{image: there, local: true}", "image and local exclude each other"),
+        ("{url: 'http://there', image: there, local: true}", "url and image and local exclude each other"),
+        ("{local: false}", "local: false needs a url or an image"),
         ("{url: there}", "should match pattern"),
         ("{image: '--privileged'}", "should match pattern"),
     ],

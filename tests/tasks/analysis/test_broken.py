@@ -11,7 +11,7 @@ from apprentice.tasks.reporting.errors import Stop
 from tests.hostile.endings import assert_clear
 from tests.tasks.examined import episode
 
-BROKE = {"broken": "the server broke in the middle of a step; twice, on new connections"}
+BROKE = {"broken": "the server crashed during a step; twice, on new connections"}
 
 
 def answered(*rewards: float | None) -> list[EvaluatedEpisode]:

@@ -136,7 +136,7 @@ def test_each_artifact_stands_after_what_it_was_made_from(store: LocalStore):
     toys = Toys(store)
     nodes = list(lineage_of(toys.release.key, store.root).nodes)
     for place, node in enumerate(lineage_of(toys.release.key, store.root).nodes.values()):
-        assert all(nodes.index(above.revision) < place for above in node.inputs.values())
+        assert all(nodes.index(above.named.revision) < place for above in node.inputs.values())
 
 
 def test_the_tree_shows_what_occurs_twice_whole_once_and_tells_the_seeds(store: LocalStore):

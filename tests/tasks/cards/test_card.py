@@ -13,7 +13,12 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.node import Node
+from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions
+from apprentice.tasks.cards.card import TEMPLATES
+from apprentice.tasks.cards.dataset import DatasetFacts
+from apprentice.tasks.cards.model import ModelFacts
 from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec
 from tests.tasks.family import CLEAN, Family, card
 
@@ -199,8 +204,22 @@ def test_a_recipe_s_licence_stands_on_the_card_and_in_no_revision(family: Family
     assert [each.revision for each in unstated.all()] == [each.revision for each in family.all()]
 
 
-def test_marks_of_markdown_and_yaml_in_the_data_do_not_break_a_card(tmp_path: Path, chain_sum: EnvironmentSpec):
-    odd = "a | b `c` ```\n```\n---\n# d | e\n"
+def test_every_fact_that_a_template_names_exists(family: Family):
+    """huggingface_hub renders a name that does not exist as nothing."""
+    for artifact in family.all():
+        is_model = type(artifact).repo_type == "model"
+        out = family.store.fetch(artifact)
+        made = Node(family.store, parent(artifact), read_record(out), {})
+        facts = ModelFacts(made, out) if is_model else DatasetFacts(made, out)
+        templates = [TEMPLATES / name for name in ("card.md.j2", "model.md.j2" if is_model else "dataset.md.j2")]
+        for template in templates:
+            named = set(re.findall(r"\bcard\.(\w+)", template.read_text()))
+            assert named
+            assert {name for name in named if not hasattr(facts, name)} == set(), template.name
+
+
+def test_marks_of_markdown_yaml_and_jinja_in_the_data_do_not_break_a_card(tmp_path: Path, chain_sum: EnvironmentSpec):
+    odd = "a | b `c` ```\n```\n---\n# d | e {{ 6 * 7 }} {% if %}\n"
     (tmp_path / "odd").mkdir()
     (tmp_path / "plain").mkdir()
     plain = other(tmp_path / "plain", chain_sum)

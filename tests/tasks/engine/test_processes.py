@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,7 +14,8 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import counted
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.files import digest
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.engine.processes import _check_sharded, launch_command, on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers
@@ -29,19 +30,22 @@ from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import newest_checkpoint, step_of
+from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,
+    one_after_another,
     puppets,
     second_is_killed,
     second_loses_its_server,
     second_stops,
-    talkative,
     together,
 )
 
 pytestmark = pytest.mark.long
 
 TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constant", "warmup_steps": 0}
+TWO_SFT = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
+TWO_GRPO = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=3)
 
 
 class Made:
@@ -88,9 +92,38 @@ def _kept(task: EnvironmentSpec, row: dict[str, Any]) -> str:
     return json.dumps({"seed": row["seed"], "messages": messages, "tools": tools_text(instance)}) + "\n"
 
 
-@pytest.fixture
-def made(work: RunContext, chain_sum: EnvironmentSpec, tmp_path: Path) -> Made:
-    return Made(work, chain_sum, tmp_path)
+@pytest.fixture(scope="module")
+def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("made")
+    servers = StandingServers({"reasoning_gym": server}, None)
+    return Made(RunContext(LocalStore(folder / "artifacts", "toy"), servers), TASKS["chain_sum"], folder)
+
+
+class Two(NamedTuple):
+    """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, and the rest of the first."""
+
+    stopped: Stop
+    kept: int
+    """Finished steps of the newest checkpoint that the first one left."""
+    returned: dict[str, Any]
+    counts: dict[str, float]
+    sft: StageContext
+    grpo: StageContext
+    resumed: StageContext
+
+
+@pytest.fixture(scope="module")
+def two(made: Made) -> Two:
+    sft, whole, lost = made.context("sft"), made.context("grpo"), made.context("lost")
+    given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, 0
+    with pytest.raises(Stop) as stopped:
+        on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
+    kept = step_of(newest_checkpoint(lost.scratch))
+    trainings = (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)), (puppets, whole, given)
+    each = [(body, (at.key, at.out, at.scratch), given) for body, at, given in (*trainings, (puppets, lost, given))]
+    with counted() as counts:
+        returned = on_processes(SPEC, one_after_another, made.context("two"), TASKS["chain_sum"], *each)
+    return Two(stopped.value, kept, returned, counts, sft, whole, lost)
 
 
 def weights(context: StageContext) -> dict[str, Any]:
@@ -114,42 +147,30 @@ def same_training(one: StageContext, other: StageContext, names: tuple[str, ...]
     assert sorted(learned[0].splitlines()) == sorted(learned[1].splitlines())
 
 
-def test_sft_in_two_processes_has_the_losses_of_one(made: Made):
-    given = made.base, made.kept, made.lengths, 0
-    spec = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
-    one, two = made.context("one"), made.context("two")
-    exclusive = spec.model_copy(update={"processes": 1, "batch_size": 8})
-    counts = on_processes(exclusive, train_sft, one, exclusive, *given)
-    assert on_processes(spec, train_sft, two, spec, *given) == counts
-    same_training(one, two, ("loss", "mean_token_accuracy"), steps=3)
+def test_sft_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
+    one, exclusive = made.context("one-sft"), TWO_SFT.model_copy(update={"processes": 1, "batch_size": 8})
+    counts = on_processes(exclusive, train_sft, one, exclusive, made.base, made.kept, made.lengths, 0)
+    assert two.returned["sft"] == counts
+    same_training(one, two.sft, ("loss", "mean_token_accuracy"), steps=3)
 
 
-def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, chain_sum: EnvironmentSpec):
-    given = made.base, chain_sum, made.questions, 0
-    spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=3)
-    one, two = made.context("one"), made.context("two")
-    exclusive = spec.model_copy(update={"processes": 1, "batch_size": 8})
+def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
+    one, exclusive = made.context("one-grpo"), TWO_GRPO.model_copy(update={"processes": 1, "batch_size": 8})
     with counted() as here:
-        counts = on_processes(exclusive, puppets, one, exclusive, *given)
-    with counted() as there:
-        assert on_processes(spec, puppets, two, spec, *given) == counts
-    same_training(one, two, ("loss", "reward", "entropy"), steps=3)
+        counts = on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, 0)
+    assert two.returned["grpo"] == counts
+    same_training(one, two.grpo, ("loss", "reward", "entropy"), steps=3)
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
-    assert here["episodes"] == there["episodes"] == 24
+    assert here["episodes"] == 24
+    assert two.counts["episodes"] == 24 + 8, "the step that was left of the other one"
 
 
-def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(made: Made, chain_sum: EnvironmentSpec):
-    given = made.base, chain_sum, made.questions, 0
-    spec = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=4)
-    whole, lost = made.context("whole"), made.context("lost")
-    on_processes(spec, puppets, whole, spec, *given)
-    with pytest.raises(Stop, match="GRPO lost the environment: the server is away"):
-        on_processes(spec, second_loses_its_server, lost, spec, *given)
-    assert step_of(newest_checkpoint(lost.scratch)) == 2
-    on_processes(spec, second_loses_its_server, lost, spec, *given)
-    assert digest(lost.out, "*.safetensors") == digest(whole.out, "*.safetensors")
-    assert (lost.out / "log.json").read_text() == (whole.out / "log.json").read_text()
+def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(two: Two):
+    assert "GRPO lost the environment: the server is away" in str(two.stopped)
+    assert two.kept == 2
+    assert digest(two.resumed.out, "*.safetensors") == digest(two.grpo.out, "*.safetensors")
+    assert (two.resumed.out / "log.json").read_text() == (two.grpo.out / "log.json").read_text()
 
 
 def test_too_few_places_for_all_processes_are_told_before_any_is_started(
@@ -167,20 +188,15 @@ def test_too_few_places_for_all_processes_are_told_before_any_is_started(
 # --- what they say, and how they end ----------------------------------------------------------------------------------
 
 
-def test_what_the_first_process_says_is_said_here_and_all_are_counted(
+def test_what_one_process_raises_ends_all_and_is_raised_here_with_its_cause_after_what_the_first_one_said(
     context: StageContext, capfd: pytest.CaptureFixture[str]
 ):
-    with counted() as counts:
-        assert on_processes(SPEC, talkative, context) == {"rank": 0}
-    assert counts == {"episodes": 4}
-    assert "I am 0." in (said := capfd.readouterr().out)
-    assert "I am 1." not in said
-
-
-def test_what_one_process_raises_ends_all_and_is_raised_here_with_its_cause(context: StageContext):
-    with pytest.raises(Stop, match="second one is in trouble") as stopped:
+    with counted() as counts, pytest.raises(Stop, match="second one is in trouble") as stopped:
         on_processes(SPEC, second_stops, context)
     assert isinstance(stopped.value.__cause__, SessionLost)
+    assert counts == {"episodes": 2}
+    assert "I am 0." in (said := capfd.readouterr().out)
+    assert "I am 1." not in said
 
 
 def test_a_process_that_is_killed_is_told_with_the_end_of_the_log(context: StageContext):
@@ -222,7 +238,7 @@ def test_on_several_machines_each_is_started_by_the_command_that_is_told(
         main_process_ip="127.0.0.1",
         main_process_port=port,
     ).to_yaml_file(str(config))
-    job = context.scratch / "job.pickle"
+    job = context.scratch / "processes/job"
 
     def other_machine() -> None:
         _until(job.exists)
@@ -250,7 +266,7 @@ def test_a_configuration_that_cannot_be_had_here_is_told_up_front(text: str | No
     if text:
         config.write_text(text)
     with pytest.raises(Stop, match=says):
-        on_processes(SPEC.model_copy(update={"accelerate_config": config}), talkative, context)
+        on_processes(SPEC.model_copy(update={"accelerate_config": config}), together, context)
 
 
 @pytest.mark.parametrize(

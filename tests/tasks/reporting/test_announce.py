@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from apprentice.tasks.reporting.announce import in_words
+from apprentice.tasks.reporting.announce import duration_text
 
 SPEAKS = """
 import sys
@@ -39,6 +39,6 @@ def test_a_run_goes_on_when_whoever_read_its_output_is_gone(tmp_path: Path):
 
 
 def test_a_duration_is_told_as_a_person_would():
-    assert [in_words(seconds) for seconds in (0.2, 45, 200, 9000)] == [
+    assert [duration_text(seconds) for seconds in (0.2, 45, 200, 9000)] == [
         *("about 1 s", "about 45 s", "about 3 min", "about 2.5 h")
     ]

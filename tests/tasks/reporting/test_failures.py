@@ -37,7 +37,7 @@ class OutOfMemoryError(RuntimeError):
         (hub(429), "hub", "wait"),
         (httpx2.ConnectError("refused"), "hub", "wait"),
         (hub(403), "hub", "person"),
-        (ServerFailed("ended with exit code 1"), "server of our own", "retry"),
+        (ServerFailed("exited with code 1"), "server of our own", "retry"),
         (ProcessDied("Signal 9"), "process of a training", "retry"),
         (OutOfMemoryError("CUDA out of memory"), "device", "person"),
         (MemoryError(), "device", "person"),

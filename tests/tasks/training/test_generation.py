@@ -72,7 +72,7 @@ def test_vllm_without_a_gpu_is_refused_in_both_modes(vllm):
 def test_colocation_is_refused_in_a_notebook_and_a_server_is_not(vllm):
     vllm("0.30.0")
     notebook = WITH_GPU._replace(notebook=True)
-    with pytest.raises(Stop, match=r"fails within IPython and Jupyter.\n→ Start the run from a terminal"):
+    with pytest.raises(Stop, match=r"fails in IPython and Jupyter.\n→ Start the run from a terminal"):
         check_generation(COLOCATE, notebook)
     with StandIn() as server:
         check_generation(GenerationSpec(engine="vllm", mode="server", server_base_url=server.url), notebook)
@@ -82,7 +82,7 @@ def test_a_server_that_is_away_is_told_before_a_model_is_loaded(vllm):
     vllm("0.30.0")
     with StandIn() as server:
         away = GenerationSpec(engine="vllm", mode="server", server_base_url=server.url, server_timeout=0.1)
-    with pytest.raises(Stop, match="There is no vLLM server at"):
+    with pytest.raises(Stop, match="No vLLM server answered at"):
         check_generation(away, WITH_GPU)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.envs.wire.breaker import SessionLost
-from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.files import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop
@@ -94,7 +94,7 @@ def test_what_is_held_out_is_distinct_new_to_the_model_and_not_trained_on(tmp_pa
 
 
 def test_too_few_questions_to_hold_some_out_are_told(tmp_path: Path):
-    with pytest.raises(Stop, match="asks for 2 questions of the GRPO window, which has 3 distinct ones"):
+    with pytest.raises(Stop, match="needs 2 questions of the GRPO window, which has 3 distinct ones"):
         split(rows("a", "b", "c"), 2, tmp_path)
 
 

@@ -37,7 +37,7 @@ def test_a_training_whose_space_is_out_of_reach_goes_on_and_keeps_its_curves_in_
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "4", "all steps were done"
-    assert "The Space tester/curves cannot be logged to" in done.stdout
+    assert "The Space tester/curves is not reachable" in done.stdout
     with sqlite3.connect(tmp_path / "artifacts" / "trackio" / "toy.db") as metrics:
         steps = [step for (step,) in metrics.execute("SELECT step FROM metrics ORDER BY step")]
         names = {name for (name,) in metrics.execute("SELECT run_name FROM metrics")}
@@ -73,9 +73,9 @@ def test_what_the_hub_would_refuse_stops_the_run_before_it_begins(hub: LocalHub,
     HfApi().create_repo("tester/frozen", repo_type="space", space_sdk="static")
     with pytest.raises(Stop, match="frozen"):
         check_space(TrackioSpec(space_id="tester/frozen"), "toy")
-    with pytest.raises(Stop, match="may not write to a Space of others"):
+    with pytest.raises(Stop, match="cannot write to a Space of others"):
         check_space(TrackioSpec(space_id="others/curves"), "toy")
-    for token, says in (("read", "for reading only"), ("bad", "does not know the token")):
+    for token, says in (("read", "is read-only"), ("bad", "does not know the token")):
         monkeypatch.setenv("HF_TOKEN", token)
         with pytest.raises(Stop, match=says):
             check_space(SPACE, "toy")
@@ -89,10 +89,10 @@ def test_a_hub_that_is_away_is_said_before_the_run_begins(hub: LocalHub, monkeyp
     monkeypatch.setattr(trackio_log, "PATIENCE", 0.5)
     hub.fail({"match": "whoami", "do": 503})
     check_space(SPACE, "toy")
-    assert "cannot be logged to (HfHubHTTPError)" in " ".join(capfd.readouterr().out.split())
+    assert "is not reachable (HfHubHTTPError)" in " ".join(capfd.readouterr().out.split())
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     check_space(SPACE, "toy")
-    assert "cannot be logged to (OfflineModeIsEnabled)" in " ".join(capfd.readouterr().out.split())
+    assert "is not reachable (OfflineModeIsEnabled)" in " ".join(capfd.readouterr().out.split())
 
 
 def test_a_space_is_named_with_its_owner():

@@ -32,10 +32,10 @@ def test_a_server_that_trl_can_use_is_taken():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"healthy": False}, r"no vLLM server at http://127.0.0.1:\d+ within 0.1 s \(it answers 503\)"),
-        ({"models": ()}, "is no vLLM server: it names no model"),
-        ({"config": None}, "does not tell its configuration .*\n→ Start it with: VLLM_SERVER_DEV_MODE=1 vllm serve"),
-        ({"config": {**CONFIG, "weight_transfer_config": None}}, "takes no weights .--weight-transfer-config"),
+        ({"healthy": False}, r"No vLLM server answered at http://127.0.0.1:\d+ within 0.1 s \(it answers 503\)"),
+        ({"models": ()}, "is not a vLLM server: it lists no model"),
+        ({"config": None}, "does not show its configuration .*\n→ Start it with: VLLM_SERVER_DEV_MODE=1 vllm serve"),
+        ({"config": {**CONFIG, "weight_transfer_config": None}}, "accepts no weights .--weight-transfer-config"),
         ({"config": {**CONFIG, "model_config": {"logprobs_mode": "raw_logprobs"}}}, "another policy .*raw_logprobs"),
     ],
 )
@@ -47,15 +47,15 @@ def test_a_server_that_was_started_otherwise_is_refused_with_the_command_that_me
 def test_no_server_and_no_address_are_told_apart():
     with StandIn() as server:
         gone = server.url
-    with pytest.raises(Stop, match=r"There is no vLLM server at .* within 0.1 s \(ConnectError"):
+    with pytest.raises(Stop, match=r"No vLLM server answered at .* within 0.1 s \(ConnectError"):
         check_server(gone, timeout=0.1)
-    with pytest.raises(Stop, match="is no address"):
+    with pytest.raises(Stop, match="is not a valid URL"):
         check_server("http://here:port", timeout=0.1)
 
 
 def test_an_environment_server_is_no_vllm_server(server):
     """Both say that they are healthy."""
-    with pytest.raises(Stop, match="is no vLLM server"):
+    with pytest.raises(Stop, match="is not a vLLM server"):
         check_server(server.url, timeout=10)
 
 
