@@ -22,6 +22,8 @@ os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 R = TypeVar("R")
 TIMEOUT = 60.0
 """Seconds without a byte after which a request counts as lost."""
+FIRST_PATIENCE = 20.0
+"""Seconds in which the Hub must answer once, for a run that can go on without it."""
 
 
 def ask(call: Callable[[], R], namespace: str, patience: float) -> R:
@@ -34,6 +36,59 @@ def ask(call: Callable[[], R], namespace: str, patience: float) -> R:
     get_session().timeout = TIMEOUT  # the client's own is none: a Hub that hangs would hold a device for ever
     with _refusals(namespace):
         return _patiently(patience)(call)
+
+
+class HubConnection:
+    """What one store may expect of the Hub.
+
+    Args:
+        namespace: A user or an organisation to which the token may write.
+        patience: Seconds that the Hub may be away, or busy.
+        needed: Whether other machines wait there for what is published: then nothing is done without it.
+    """
+
+    def __init__(self, namespace: str, patience: float, needed: bool):
+        self.needed = needed
+        self.is_lost = False
+        self._namespace = namespace
+        self._patience = patience
+        self._has_answered = False
+
+    def ask(self, call: Callable[[], R]) -> R:
+        """What the Hub answers. Raises Stop, and what the client raises where it stays away."""
+        first = not self.needed and not self._has_answered
+        try:
+            answer = ask(call, self._namespace, min(FIRST_PATIENCE, self._patience) if first else self._patience)
+        except Exception as error:
+            if not self.needed and is_away(error):
+                self._lose()
+            raise
+        self._has_answered = True
+        return answer
+
+    def or_without(self, remote: Callable[[], R], local: Callable[[], R]) -> R:
+        """What the Hub says, or, where it is out of reach and not needed, what is done without it."""
+        from huggingface_hub import constants
+
+        if self.needed:
+            return remote()
+        if not self.is_lost and not constants.HF_HUB_OFFLINE:
+            try:
+                return remote()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+        self._lose()
+        return local()
+
+    def _lose(self) -> None:
+        """From now on it is done without the Hub."""
+        if not self.is_lost:
+            self.is_lost = True
+            announce.warn(
+                "The Hub is out of reach: what is there already is not seen, and what is made stays in the store's "
+                "folder. The next run sends it, or `apprentice publish RECIPE`."
+            )
 
 
 def is_away(error: BaseException) -> bool:

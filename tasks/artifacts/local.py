@@ -8,19 +8,18 @@ In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fe
 
 import fcntl
 import glob
-import hashlib
 import json
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from apprentice.tasks.artifacts.files import damage, disk_errors, flock, hashes, writable
 from apprentice.tasks.artifacts.provenance import (
-    CARD,
     RECORD,
     UNKNOWN,
     ArtifactRecord,
@@ -33,8 +32,6 @@ from apprentice.tasks.artifacts.types import LONGEST_NAME, NAME, Artifact
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 
 A = TypeVar("A", bound=Artifact)
-_whole: set[tuple[str, int, int, int]] = set()
-"""Files whose hash this process has compared: path, inode, size, time of the last change."""
 
 
 class LocalStore:
@@ -106,9 +103,9 @@ class LocalStore:
         """Points a tag to an artifact, in one step; a tag that exists moves."""
         self._point(artifact, tag)
 
-    def _point(self, artifact: Artifact, tag: str) -> None:
-        refs = self._folder(type(artifact), artifact.repository) / "refs"
-        with _disk_errors(self.root):
+    def _point(self, artifact: Artifact, tag: str, among: str = "refs") -> None:
+        refs = self._folder(type(artifact), artifact.repository) / among
+        with disk_errors(self.root):
             refs.mkdir(exist_ok=True)
             half = refs / f".{tag}.{uuid.uuid4().hex}"
             half.write_text(artifact.revision)
@@ -117,14 +114,9 @@ class LocalStore:
     def untag(self, kind: type[Artifact], tag: str) -> None:
         (self._folder(kind, self.repository(kind)) / "refs" / tag).unlink()
 
-    @contextmanager
-    def locked(self, kind: type[Artifact]) -> Iterator[None]:
+    def locked(self, kind: type[Artifact]) -> AbstractContextManager[None]:
         """One process at a time, for what is looked at and then changed."""
-        folder = self._folder(kind, self.repository(kind))
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return flock(self._folder(kind, self.repository(kind)) / ".lock")
 
     @contextmanager
     def exclusive(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[None]:
@@ -133,7 +125,7 @@ class LocalStore:
         Raises MadeElsewhere where `wait` is false and another one makes it.
         """
         folder = self.root / ".locks"
-        with self._writable():
+        with writable(self.root):
             folder.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("w") as lock:
             try:
@@ -164,10 +156,10 @@ class LocalStore:
         `name`: of what `alone` holds; then also what a killed process left of it is removed.
         """
         folder = self.root / ".staging" / (name or uuid.uuid4().hex)
-        with self._writable():
+        with writable(self.root):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-        with _disk_errors(self.root):
+        with disk_errors(self.root):
             try:
                 yield folder
             finally:
@@ -187,7 +179,7 @@ class LocalStore:
         Returns the artifact that has the key then.
         """
         counts = kind(repository="a/b", revision="c", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
-        with _disk_errors(self.root):
+        with disk_errors(self.root):
             record = ArtifactRecord(
                 kind=kind.__name__,
                 key=key,
@@ -219,15 +211,10 @@ class LocalStore:
             shutil.rmtree(aside)
         os.replace(by, snapshot)
 
-    @contextmanager
-    def _swap_in(self, snapshot: Path) -> Iterator[None]:
+    def _swap_in(self, snapshot: Path) -> AbstractContextManager[None]:
         """One process at a time gives a snapshot its place."""
-        locks = self.root / ".locks"
-        locks.mkdir(parents=True, exist_ok=True)
         snapshot.parent.mkdir(parents=True, exist_ok=True)
-        with (locks / f"place-{snapshot.name}").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return flock(self.root / ".locks" / f"place-{snapshot.name}")
 
     def _read(self, kind: type[Artifact], revision: str) -> ArtifactRecord:
         """The record in the folder. Raises FileNotFoundError, BadRecord."""
@@ -237,10 +224,10 @@ class LocalStore:
         """What the folder has under a revision. Raises FileNotFoundError, BadRecord."""
         return artifact_of(kind, self.repository(kind), revision, self._read(kind, revision), key)
 
-    def _pointed(self, kind: type[Artifact], tag: str) -> str | None:
+    def _pointed(self, kind: type[Artifact], tag: str, among: str = "refs") -> str | None:
         """The revision to which a key or a tag points; None where there is none, or it is no revision's name."""
         try:
-            with (self._folder(kind, self.repository(kind)) / "refs" / tag).open() as ref:
+            with (self._folder(kind, self.repository(kind)) / among / tag).open() as ref:
                 revision = ref.read(LONGEST_NAME + 1)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
             return None
@@ -252,94 +239,8 @@ class LocalStore:
             "Run the recipe again: the stage that made it runs anew.",
         )
 
-    @contextmanager
-    def _writable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise Stop(
-                f"The store {self.root} cannot be written: {error.strerror}.",
-                "Make room or give yourself the right to write there, or choose another with --set store.path=….",
-            ) from error
-
     def _snapshot(self, artifact: Artifact) -> Path:
         return self._folder(type(artifact), artifact.repository) / "snapshots" / artifact.revision
 
     def _folder(self, kind: type[Artifact], repository: str) -> Path:
         return self.root / f"{kind.repo_type}s" / repository
-
-
-def damage(snapshot: Path, revision: str) -> list[str]:
-    """The files of a snapshot that are not what its record says, or of which it says nothing.
-
-    What this process compared, and nobody has touched since, is not read again; a card may be edited.
-
-    Args:
-        revision: What the record itself must come to.
-    """
-    try:
-        record = read_record(snapshot)
-    except (FileNotFoundError, BadRecord):
-        return [RECORD]
-    damaged = [RECORD] if record.kind and record.revision != revision else []
-    damaged += _links(snapshot)
-    damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
-    for name, expected in record.files.items():
-        path = snapshot / name
-        if name in damaged or not path.is_file():
-            damaged += [] if name in damaged else [name]
-            continue
-        found = path.stat()
-        seen = (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
-        if seen in _whole or name == CARD:
-            continue
-        if sha256_of(path) == expected:
-            _whole.add(seen)
-        else:
-            damaged.append(name)
-    return damaged
-
-
-def digest(folder: Path, files: str = "*") -> str:
-    """40 hex digits over the names and contents of all files below `folder` that `files` fits, links followed."""
-    lines = (f"{name}\0{each}\n" for name, each in hashes(folder, files).items())
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
-
-
-def hashes(folder: Path, files: str = "*") -> dict[str, str]:
-    """The SHA-256 of every file below `folder` that `files` fits, by its path."""
-    found = sorted(path for path in folder.rglob(files) if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in found}
-
-
-def _files(folder: Path) -> list[str]:
-    """What lies in a folder, hidden files apart."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
-
-
-def _links(folder: Path) -> list[str]:
-    """What leads out of a folder, or to another place within it: a download holds the files themselves."""
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()]
-
-
-def sha256_of(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-@contextmanager
-def _disk_errors(root: Path) -> Iterator[None]:
-    """Says in words what a full or read-only disk did."""
-    import errno
-
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
-            raise
-        raise Stop(
-            f"Writing an artifact under {root} failed: {error.strerror}. Nothing half-written was published.",
-            "Make room there (or choose another folder with --set store.path=…) and run again; "
-            "finished stages and episodes are kept.",
-        ) from error

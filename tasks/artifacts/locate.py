@@ -13,11 +13,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from apprentice.tasks.artifacts.files import sha256_of
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import ask, wait_until_hub_answers
-from apprentice.tasks.artifacts.local import LocalStore, sha256_of
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import BadRecord, Parent, artifact_of, read_record
-from apprentice.tasks.artifacts.types import KEY_LENGTH, LONGEST_NAME, NAME, Artifact, Checkpoint, kind_named
+from apprentice.tasks.artifacts.types import (
+    KEY_LENGTH,
+    LONGEST_NAME,
+    NAME,
+    Artifact,
+    Checkpoint,
+    kind_of,
+    kind_or_none,
+    kinds,
+)
 from apprentice.tasks.reporting.errors import Stop
 
 PATIENCE = 60.0
@@ -93,31 +103,6 @@ def _only(name: str, named: str, matches: list[Match]) -> Parent | None:
             "Write more of the name, or one of these whole: namespace/repository@key.",
         )
     return next(iter(several.values()), None)
-
-
-def kinds() -> list[type[Artifact]]:
-    """Every kind that has repositories."""
-    found, waiting = [], [Artifact]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        found += [kind] if "suffix" in vars(kind) else []
-    return found
-
-
-def kind_or_none(name: str) -> type[Artifact] | None:
-    """The kind of that name, if it is one that has repositories."""
-    try:
-        kind = kind_named(name)
-    except KeyError:
-        return None
-    return kind if kind in kinds() else None
-
-
-def kind_of(repo_type: str, repository: str) -> type[Artifact] | None:
-    """The kind whose repositories are named like this one: `-kept-rollouts` before `-rollouts`."""
-    fit = [kind for kind in kinds() if kind.repo_type == repo_type and repository.endswith(f"-{kind.suffix}")]
-    return max(fit, key=lambda kind: len(kind.suffix), default=None)
 
 
 def lines_of(store: LocalStore, artifact: Artifact, name: str, sha256: str) -> Iterator[bytes]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import kind_of, kind_or_none
 from apprentice.tasks.artifacts.provenance import (
     RECORD,
     ArtifactRecord,
@@ -21,7 +20,7 @@ from apprentice.tasks.artifacts.provenance import (
     artifact_of,
     read_record,
 )
-from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Verdict
+from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Verdict, kind_of, kind_or_none
 from apprentice.tasks.reporting.errors import Stop
 
 JUDGEMENTS = (Decision, Evaluation, Verdict)
@@ -76,11 +75,11 @@ class Node:
 
     @property
     def artifact(self) -> Artifact:
-        """The reference that a stage takes. Raises Stop where it is gone."""
+        """The reference that a stage takes. Raises Stop if the artifact no longer exists."""
         if self.record is None or self.kind is None:
             raise Stop(
-                f"{self.ref} (revision {self.named.revision[:12]}) is not there any more, or nothing says what it is.",
-                "Run the recipe again: what made it runs anew. Or name another place with --store or --hub.",
+                f"{self.ref} (revision {self.named.revision[:12]}) no longer exists, or it has no readable record.",
+                "Run the recipe again to make it, or pass another location with --store or --hub.",
             )
         if not self.record.kind:  # older code's, for which nothing but a lineage asks
             where = {"repository": self.named.repository, "revision": self.named.revision, "key": self.named.key}

@@ -179,9 +179,22 @@ def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[st
     return hashlib.sha256(canonical.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def kind_named(name: str) -> type[Artifact]:
-    """The class of artifacts of that name. Raises KeyError."""
-    kinds = {Artifact}
-    while more := {below for kind in kinds for below in kind.__subclasses__()} - kinds:
-        kinds |= more
-    return {kind.__name__: kind for kind in kinds}[name]
+def kinds() -> list[type[Artifact]]:
+    """Every kind that has repositories."""
+    found, waiting = [], [Artifact]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        found += [kind] if "suffix" in vars(kind) else []
+    return found
+
+
+def kind_or_none(name: str) -> type[Artifact] | None:
+    """The kind of that name, if it is one that has repositories."""
+    return next((kind for kind in kinds() if kind.__name__ == name), None)
+
+
+def kind_of(repo_type: str, repository: str) -> type[Artifact] | None:
+    """The kind whose repositories are named like this one: `-kept-rollouts` before `-rollouts`."""
+    fit = [kind for kind in kinds() if kind.repo_type == repo_type and repository.endswith(f"-{kind.suffix}")]
+    return max(fit, key=lambda kind: len(kind.suffix), default=None)

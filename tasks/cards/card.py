@@ -14,9 +14,9 @@ from apprentice.tasks.analysis.comparison import against_control, comparison_row
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.node import node_being_made
 from apprentice.tasks.artifacts.provenance import CARD, Provenance
 from apprentice.tasks.artifacts.types import Artifact
-from apprentice.tasks.cards.ancestry import ancestry_of
 from apprentice.tasks.cards.dataset import DatasetFacts, played_by
 from apprentice.tasks.cards.facts import as_json, lines_of, shown, taught_by
 from apprentice.tasks.cards.model import ModelFacts, meaning_of, rung_of
@@ -42,15 +42,15 @@ def write_card(
     """Writes `out`/README.md with the Hub's metadata block."""
     from huggingface_hub import DatasetCard, ModelCard
 
-    ancestry = ancestry_of(store, kind, key, counts, made_by, provenance)
+    made = node_being_made(store, kind, key, counts, made_by, provenance)
     given: dict[str, Any] = {each.__name__: each for each in FUNCTIONS}
     given |= {"template_arguments": TEMPLATE_ARGUMENTS, "kinds": types}
     given |= {"layout": SHARED.get_template("card.md.j2"), "macros": SHARED.get_template("parts.md.j2")}
     template = str(TEMPLATES / f"{kind.repo_type}.md.j2")
     if kind.repo_type == "model":
-        model = ModelFacts(ancestry, out)
+        model = ModelFacts(made, out)
         card = ModelCard.from_template(model.metadata(), template, card=model, **given)
     else:
-        data = DatasetFacts(ancestry, out)
+        data = DatasetFacts(made, out)
         card = DatasetCard.from_template(data.metadata(), template, card=data, **given)
     card.save(out / CARD)

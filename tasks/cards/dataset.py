@@ -6,8 +6,8 @@ A judgement (lengths, verdict, decision) is one JSON file in a repository of dat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Questions, Rollouts
-from apprentice.tasks.cards.ancestry import Ancestry
 from apprentice.tasks.cards.facts import Facts, lines_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M"
 class DatasetFacts(Facts):
     """What the card of a dataset tells."""
 
-    def __init__(self, made: Ancestry, out: Path):
+    def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
         self.data = sorted(out.glob("*.jsonl"))
         self.judgement = min((file.name for file in out.glob("*.json")), default=None)
@@ -49,19 +49,19 @@ class DatasetFacts(Facts):
         return DatasetCardData(license=self.made.store.license, language=["en"], tags=self.tags, **of_rows)
 
 
-def played_by(ancestry: Ancestry) -> dict[str, Any] | None:
+def played_by(made: Node) -> dict[str, Any] | None:
     """The settings by which a teacher played these episodes; None for what is no rollouts, or whose are gone."""
-    rollouts = ancestry.nearest(Rollouts)
+    rollouts = made.nearest(Rollouts)
     return rollouts.settings if rollouts and "teacher" in rollouts.settings else None
 
 
-def _spent(made: Ancestry) -> dict[str, Any] | None:
+def _spent(made: Node) -> dict[str, Any] | None:
     """What the rollouts counted from which episodes were kept; None for other datasets, or where they are gone."""
     rollouts = made.nearest(Rollouts) if made.is_a(KeptRollouts) else None
     return rollouts.counts if rollouts and "cost_usd" in rollouts.counts else None
 
 
-def _columns(made: Ancestry) -> dict[str, str]:
+def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
     row = made.kind.row if made.kind else None
     told = {name: field.description for name, field in row.model_fields.items()} if row else {}

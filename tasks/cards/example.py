@@ -1,6 +1,6 @@
 """A question as a model was trained to read it, for the Python on its card.
 
-In: the ancestry of a model that is being made. Out: messages and tools.
+In: the node of a model that is being made. Out: messages and tools.
 """
 
 import json
@@ -10,17 +10,17 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.cards.ancestry import Ancestry
 from apprentice.tasks.episodes.episode import prompt
 
 NO_QUESTION = "Put a question here."
 
 
-def example_prompt(ancestry: Ancestry) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages that open an episode, with a question, and the tools."""
-    instance = _instance(ancestry.environment())
-    seed, question = _question(ancestry)
+    instance = _instance(made.environment())
+    seed, question = _question(made)
     if instance is None:
         return [{"role": "user", "content": question}], []
     return prompt(instance._part(seed), question), tool_schemas(instance._part(seed))
@@ -34,9 +34,9 @@ def _instance(environment: dict[str, Any] | None) -> ToolEnvironment | None:
         return None
 
 
-def _question(ancestry: Ancestry) -> tuple[int, str]:
+def _question(made: Node) -> tuple[int, str]:
     """Seed and text of a question of the evaluation, or of GRPO where there is none among the nearest."""
-    asked = ancestry.nearest(Questions)
+    asked = made.nearest(Questions)
     if (folder := asked.fetch() if asked else None) is None:
         return 0, NO_QUESTION
     with (folder / "questions.jsonl").open() as file:

@@ -1,6 +1,6 @@
 """What the templates of all cards read: the environment, the figures, the files, the licence, where it came from.
 
-In: an artifact's ancestry and its files. Out: facts as attributes, for people; the words around them are in templates/.
+In: an artifact's node and its files. Out: facts as attributes, for people; the words around them are in templates/.
 A card is for strangers, so paths and addresses of the machines that made it are left out of it.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.hub import HubStore
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import RECORD
-from apprentice.tasks.cards.ancestry import Ancestry
 from apprentice.tasks.reporting.markdown import code
 from apprentice.tasks.settings.who_played import who_played_for_strangers
 
@@ -44,7 +44,7 @@ class Facts:
         out: Its files.
     """
 
-    def __init__(self, made: Ancestry, out: Path):
+    def __init__(self, made: Node, out: Path):
         assert made.record is not None
         self.made, self.out, self.record = made, out, made.record
         self.files = {file.name for file in out.iterdir()} | {RECORD}

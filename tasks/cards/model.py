@@ -1,6 +1,6 @@
 """What the card of a model tells: what it began as, its trainings, its examination.
 
-In: the ancestry of a model that is being made, and its files. Out: metadata for the Hub, and the facts that
+In: the node of a model that is being made, and its files. Out: metadata for the Hub, and the facts that
 templates/model.md.j2 names.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.trust import Source, code_of, is_repository
 from apprentice.tasks.artifacts.types import (
     BaseStudent,
@@ -20,7 +21,6 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
     Verdict,
 )
-from apprentice.tasks.cards.ancestry import Ancestry
 from apprentice.tasks.cards.example import example_prompt
 from apprentice.tasks.cards.facts import Facts, called, shown
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
@@ -41,7 +41,7 @@ TRAININGS = {"SFT, by TRL's `SFTTrainer`": SftCheckpoint, "GRPO, by TRL's `GRPOT
 class ModelFacts(Facts):
     """What the card of a model tells."""
 
-    def __init__(self, made: Ancestry, out: Path):
+    def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
         self.sources = made.ancestors()
         self.decision = read_decision(out) if "decision.json" in self.files else None
@@ -53,7 +53,7 @@ class ModelFacts(Facts):
         self.new_tokens = self.record.provenance.recipe.get("evaluate", {}).get("max_new_tokens", NEW_TOKENS)
         self._read_student()
         self._read_examination()
-        own = Source(made.name.repository, made.name.key) if self.on_hub else None
+        own = Source(made.named.repository, made.named.key) if self.on_hub else None
         elsewhere = self.hub_source if made.is_a(BaseStudent) else None
         self.has_weights = elsewhere is not None or any(out.glob("*.safetensors"))
         self.tokenizer_source, self.weights_source = own, elsewhere or own
@@ -85,14 +85,14 @@ class ModelFacts(Facts):
         from huggingface_hub import ModelCardData
 
         base, kept = self.hub_source, self.made.nearest(KeptRollouts)
-        of_it: dict[str, Any] = {"datasets": [kept.name.repository]} if kept else {}
+        of_it: dict[str, Any] = {"datasets": [kept.named.repository]} if kept else {}
         if not self.made.is_a(BaseStudent):
             ours = self.made.store.repository(BaseStudent)
             of_it |= {"base_model": base.model if base else ours, "base_model_relation": "finetune"}
         elif base:
             of_it["base_model"] = base.model
         if results := self._results():
-            name = self.made.name.repository.rpartition("/")[2]
+            name = self.made.named.repository.rpartition("/")[2]
             of_it |= {"model_name": name, "eval_results": results, "metrics": ["accuracy"]}
         return ModelCardData(
             license=self.made.store.license,
@@ -114,10 +114,10 @@ class ModelFacts(Facts):
             EvalResult(
                 task_type="text-generation",
                 task_name=f"Acting in {called(environment)}",
-                dataset_type=asked.name.repository,
+                dataset_type=asked.named.repository,
                 dataset_name=called(environment),
                 dataset_config="questions",
-                dataset_revision=asked.name.key,
+                dataset_revision=asked.named.key,
                 dataset_args={"purpose": "evaluate", "environment": shown(environment)},
                 metric_type=metric,
                 metric_name=name,
@@ -135,14 +135,14 @@ def _learned(out: Path) -> dict[str, int]:
         return Counter(json.loads(row)["stage"] for row in rows)
 
 
-def meaning_of(trained: Ancestry, setting: str) -> str:
+def meaning_of(trained: Node, setting: str) -> str:
     """What a training's setting means, by its docstring."""
     spec = SftSpec if trained.is_a(SftCheckpoint) else GrpoSpec
     field = spec.model_fields.get(setting)
     return " ".join((field.description or "").split()) if field else ""
 
 
-def rung_of(trained: Ancestry) -> dict[str, Any] | None:
+def rung_of(trained: Node) -> dict[str, Any] | None:
     """The settings of GRPO's task, where they are others than those under which the student was made."""
     base, own = trained.nearest(BaseStudent), trained.settings.get("environment") or {}
     taught = (base.settings.get("environment") if base else None) or own

@@ -9,8 +9,8 @@ import re
 import shutil
 from pathlib import Path
 
+from apprentice.tasks.artifacts.files import sha256_of
 from apprentice.tasks.artifacts.hub_client import ask
-from apprentice.tasks.artifacts.local import sha256_of
 from apprentice.tasks.artifacts.trust import PATIENCE, is_repository
 from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop

@@ -46,14 +46,14 @@ class OtherMachines:
     def __init__(self, recipe: Any, deployment: str):
         self._recipe, self._pool = recipe, deployment
 
-    def __call__(self, stage: Any, title: str, given: dict[str, Any], key: str) -> Any:
+    def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Any:
         from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 
         folder = Path.cwd() / f"gpu-{next(self.numbers)}"
         folder.mkdir()
         values = list(given.items())[1:]  # without the bench
         arguments = {name: value if isinstance(value, int) else value.model_dump(mode="json") for name, value in values}
-        asked = {"stage": stage.name, "recipe": self._recipe.as_parameters(), "arguments": arguments}
+        asked = {"stage": stage, "recipe": self._recipe.as_parameters(), "arguments": arguments}
         own = {"HF_HOME": str(folder / "hf"), "PREFECT_HOME": str(folder / "prefect")}
         command = [sys.executable, "-m", "tests.e2e.machine", "gpu"]
         subprocess.run(command, cwd=folder, env=os.environ | own, input=json.dumps(asked), text=True, check=True)
@@ -81,7 +81,7 @@ def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), 
     import numpy
     from safetensors.numpy import save_file
 
-    from apprentice.tasks.artifacts.local import hashes
+    from apprentice.tasks.artifacts.files import hashes
 
     here, key = opened(**where), where["key"]
     made = []
@@ -102,7 +102,7 @@ def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), 
 
 def fetch(kind: str, key: str, **where: Any) -> dict[str, Any] | None:
     """What a machine finds under a key, its files' hashes without the record's; None for nothing."""
-    from apprentice.tasks.artifacts.local import hashes
+    from apprentice.tasks.artifacts.files import hashes
 
     here = opened(**where)
     artifact = here.find(named(kind), key)
@@ -140,9 +140,9 @@ def load_model(repository: str, revision: str) -> int:
 
 
 def named(kind: str) -> Any:
-    from apprentice.tasks.artifacts.types import kind_named
+    from apprentice.tasks.artifacts.types import kind_or_none
 
-    return kind_named(kind)
+    return kind_or_none(kind)
 
 
 def opened(

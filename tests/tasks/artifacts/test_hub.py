@@ -74,9 +74,32 @@ def test_without_its_tag_a_commit_is_nothing_and_is_published_once_later(hub: Lo
         publish(store(tmp_path / "one", patience=1.0), "k1")
     hub.fail()
     assert store(tmp_path / "two").find(Questions, "k1") is None
+    made = store(tmp_path / "one").find(Questions, "k1")
+    assert made is not None, "it is here already: the stage that made it does not run anew"
+    assert store(tmp_path / "three").find(Questions, "k1") == made
+    assert len(hub.requests("POST .*/tag/.* 200")) == 1
+
+
+def test_what_was_not_sent_and_is_damaged_is_made_anew(hub: LocalHub, tmp_path: Path):
+    hub.fail({"match": "POST .*/tag/", "times": 50, "do": 500})
+    with pytest.raises(Exception, match="500"):
+        publish(store(tmp_path / "one", patience=1.0), "k1")
+    hub.fail()
+    (file,) = (tmp_path / "one").rglob("questions.jsonl")
+    file.write_text("[]\n")
     assert store(tmp_path / "one").find(Questions, "k1") is None
     made = publish(store(tmp_path / "one"), "k1")
-    assert store(tmp_path / "three").find(Questions, "k1") == made
+    assert store(tmp_path / "two").find(Questions, "k1") == made
+
+
+def test_what_another_machine_published_before_it_could_be_sent_has_won(hub: LocalHub, tmp_path: Path):
+    hub.fail({"match": "POST .*/tag/", "times": 50, "do": 500})
+    with pytest.raises(Exception, match="500"):
+        publish(store(tmp_path / "one", patience=1.0), "k1", "ours\n")
+    hub.fail()
+    theirs = publish(store(tmp_path / "two"), "k1", "theirs\n")
+    assert store(tmp_path / "one").find(Questions, "k1") == theirs
+    assert store(tmp_path / "one").send_waiting() == []
 
 
 def test_whoever_publishes_a_key_first_has_won(hub: LocalHub, tmp_path: Path):
@@ -207,7 +230,8 @@ def test_a_hub_that_others_need_is_waited_for_and_not_done_without(hub: LocalHub
     hub.kill()
     with pytest.raises(Exception, match="refused"):
         publish(store(tmp_path / "one", patience=1.0), "k1")
-    assert not HubStore(tmp_path / "one", "toy", "team").outbox.waiting()
+    with pytest.raises(Exception, match="refused"):
+        store(tmp_path / "one", patience=1.0).find(Questions, "k1")
 
 
 def test_offline_mode_does_not_even_ask(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

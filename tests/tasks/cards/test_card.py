@@ -13,9 +13,9 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions
-from apprentice.tasks.cards.ancestry import Ancestry
 from apprentice.tasks.cards.card import TEMPLATES
 from apprentice.tasks.cards.dataset import DatasetFacts
 from apprentice.tasks.cards.model import ModelFacts
@@ -209,7 +209,7 @@ def test_every_fact_that_a_template_names_exists(family: Family):
     for artifact in family.all():
         is_model = type(artifact).repo_type == "model"
         out = family.store.fetch(artifact)
-        made = Ancestry(family.store, parent(artifact), read_record(out))
+        made = Node(family.store, parent(artifact), read_record(out), {})
         facts = ModelFacts(made, out) if is_model else DatasetFacts(made, out)
         templates = [TEMPLATES / name for name in ("card.md.j2", "model.md.j2" if is_model else "dataset.md.j2")]
         for template in templates:

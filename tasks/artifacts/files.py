@@ -1,0 +1,112 @@
+"""The files of a store: their hashes, what was changed in them, locks, and what a full or read-only disk does.
+
+In: a folder. Out: SHA-256 by path, the damaged files, or a `Stop` that says what to do about the disk.
+"""
+
+import errno
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from apprentice.tasks.artifacts.provenance import CARD, RECORD, BadRecord, read_record
+from apprentice.tasks.reporting.errors import Stop
+
+_whole: set[tuple[str, int, int, int]] = set()
+"""Files whose hash this process has compared: path, inode, size, time of the last change."""
+
+
+def damage(snapshot: Path, revision: str) -> list[str]:
+    """The files of a snapshot that are not what its record says, or of which it says nothing.
+
+    What this process compared, and nobody has touched since, is not read again; a card may be edited.
+
+    Args:
+        revision: What the record itself must come to.
+    """
+    try:
+        record = read_record(snapshot)
+    except (FileNotFoundError, BadRecord):
+        return [RECORD]
+    damaged = [RECORD] if record.kind and record.revision != revision else []
+    damaged += _links(snapshot)
+    damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
+    for name, expected in record.files.items():
+        path = snapshot / name
+        if name in damaged or not path.is_file():
+            damaged += [] if name in damaged else [name]
+            continue
+        found = path.stat()
+        seen = (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
+        if seen in _whole or name == CARD:
+            continue
+        if sha256_of(path) == expected:
+            _whole.add(seen)
+        else:
+            damaged.append(name)
+    return damaged
+
+
+def digest(folder: Path, files: str = "*") -> str:
+    """40 hex digits over the names and contents of all files below `folder` that `files` fits, links followed."""
+    lines = (f"{name}\0{each}\n" for name, each in hashes(folder, files).items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
+
+
+def hashes(folder: Path, files: str = "*") -> dict[str, str]:
+    """The SHA-256 of every file below `folder` that `files` fits, by its path."""
+    found = sorted(path for path in folder.rglob(files) if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in found}
+
+
+def _files(folder: Path) -> list[str]:
+    """What lies in a folder, hidden files apart."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+
+
+def _links(folder: Path) -> list[str]:
+    """What leads out of a folder, or to another place within it: a download holds the files themselves."""
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()]
+
+
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextmanager
+def flock(path: Path) -> Iterator[None]:
+    """One process at a time; a killed one lets go."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def writable(root: Path) -> Iterator[None]:
+    """Raises Stop where a store's folder cannot be written at all."""
+    try:
+        yield
+    except OSError as error:
+        raise Stop(
+            f"The store {root} cannot be written: {error.strerror}.",
+            "Make room or give yourself the right to write there, or choose another with --set store.path=….",
+        ) from error
+
+
+@contextmanager
+def disk_errors(root: Path) -> Iterator[None]:
+    """Says in words what a full or read-only disk did."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+            raise
+        raise Stop(
+            f"Writing an artifact under {root} failed: {error.strerror}. Nothing half-written was published.",
+            "Make room there (or choose another folder with --set store.path=…) and run again; "
+            "finished stages and episodes are kept.",
+        ) from error
