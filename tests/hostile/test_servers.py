@@ -20,7 +20,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.answer_limits import MOST_BYTES
 from apprentice.tasks.episodes.episode import Episode, Message, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
-from apprentice.tasks.evaluate import examination
+from apprentice.tasks.evaluate import evaluation_journal
 from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.questions import ask
@@ -202,7 +202,7 @@ def test_an_examination_in_which_everything_breaks_stops_and_says_why(context: A
         questions = published(examined.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
         with (
             pytest.raises(Stop, match=r"failed on 2 of 4 episodes.*within 0 to 1") as stop,
-            examination(examined, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
+            evaluation_journal(examined, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
             EnvironmentPool(ECHO, at(url), 1) as pool,
         ):
             play_batched(pool, ahead, Saying(), PROTOCOLS["parity"], keep)
