@@ -198,7 +198,7 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
 
 
 def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoint, echo: str, tmp_path: Path):
-    assert "reads 8 at most" in stopped(
+    assert "accepts at most 8" in stopped(
         recipe(endpoint, f"server.url={echo}", "student.build.max_positions=8"), tmp_path
     )
     assert endpoint.requests == []

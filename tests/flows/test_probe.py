@@ -115,7 +115,8 @@ def who_says_true(work: RunContext, recipe: Recipe, base: BaseStudent) -> SftChe
     with work.store.staging() as folder:
         counts = save(model, tokenizer, folder) | {"stage": "sft"}
         made = Provenance(inputs={"student": parent(base)})
-        return work.store.publish(SftCheckpoint, "t" * 20, folder, counts, {"stage": "by hand"}, made)
+        made_by = {"stage": "by hand", "inputs": {"student": base.revision}}
+        return work.store.publish(SftCheckpoint, "t" * 20, folder, counts, made_by, made)
 
 
 def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
