@@ -126,6 +126,7 @@ def test_a_probe_that_fails_in_an_unknown_way_leaves_nobody_waiting():
         wait_for(outage())
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_with_fewer_places_is_played_to_the_end(chain_sum: EnvironmentSpec):
     """Sessions that lost their place in the middle of an episode get those of sessions between two episodes."""
     server = RestartableServer(capacity=8)

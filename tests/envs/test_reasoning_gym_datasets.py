@@ -62,6 +62,7 @@ def call(answer: Any) -> dict[str, Any]:
     return {"role": "assistant", "tool_calls": [{"function": {"name": "answer", "arguments": {"answer": answer}}}]}
 
 
+@pytest.mark.long
 def test_every_dataset_plays_and_its_own_answer_earns_everything(session: Session):
     silent = set()
     for place, name in enumerate(sorted(DATASETS)):

@@ -189,6 +189,7 @@ def test_streams_begin_anew_with_each_game_and_are_none_where_infrastructure_fai
 # --- seeds ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [OPEN, AMONG_TEN], ids=str)
 def test_the_same_seed_is_the_same_game_on_two_servers(
     task: EnvironmentSpec, wordle: EnvironmentServer, other: EnvironmentServer

@@ -48,6 +48,7 @@ def seen(way_in: str, home: Path, **environment: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way_in",
     [

@@ -23,6 +23,7 @@ def restartable():
     server.kill()
 
 
+@pytest.mark.long
 def test_a_server_killed_between_reset_and_step_does_not_cost_the_episode(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at()))
     question = environment.reset(seed=11)
@@ -35,6 +36,7 @@ def test_a_server_killed_between_reset_and_step_does_not_cost_the_episode(chain_
     assert environment.reward == 1.0
 
 
+@pytest.mark.long
 def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at(patience=0.3)))
     environment.reset(seed=11)
@@ -45,6 +47,7 @@ def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: Env
     assert environment.failure
 
 
+@pytest.mark.long
 def test_after_a_timeout_no_reply_is_taken_for_another(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at(message_timeout=0.5)))
     first = environment.reset(seed=1)
@@ -65,6 +68,7 @@ def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: E
         first._close()
 
 
+@pytest.mark.long
 def test_a_local_server_goes_when_its_parent_is_killed():
     code = (
         "from apprentice.envs.serving.process import local_server; import time\n"

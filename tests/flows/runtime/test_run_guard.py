@@ -59,6 +59,7 @@ def test_a_run_whose_process_is_killed_is_crashed_on_the_server():
     assert "killed" in wait_for("Crashed", "to be killed").state.message
 
 
+@pytest.mark.long
 def test_a_run_that_ends_by_itself_stays_as_it_ended():
     process = begun("to end", 0.1)
     assert process.wait(timeout=120) == 0
