@@ -60,6 +60,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
     assert "grants only 4 concurrent sessions; this stage can use 16" in said[0]
 
 
+@pytest.mark.long
 def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):
     said: list[str] = []
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "1") as url:

@@ -276,6 +276,7 @@ def test_textarenas_own_list_is_used_where_nltk_has_its_data(other: EnvironmentS
     assert seen["word_list"].startswith("textarena: 3 words")
 
 
+@pytest.mark.long
 def test_no_download_is_tried_and_nltks_own_function_is_left_as_it_was():
     code = (
         "import nltk, nltk.downloader as d\n"

@@ -79,6 +79,7 @@ def test_an_address_with_a_secret_on_the_command_line_is_refused_and_not_repeate
         assert SECRET not in str(stopped.value)
 
 
+@pytest.mark.long
 def test_a_secret_in_an_address_is_nowhere_in_what_the_command_leaves(tmp_path: Path):
     done = subprocess.run(
         command(f"server.url={ADDRESSES[0].format(SECRET)}"),

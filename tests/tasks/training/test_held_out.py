@@ -64,7 +64,7 @@ def test_the_best_step_is_kept_though_the_later_ones_fall(toy, tmp_path: Path):
     [
         (7, KeyboardInterrupt(), 4),  # in the evaluation after step 4: calls 3, 4, 7 and 8 are evaluations
         pytest.param(7, SessionLost("away"), 4, marks=pytest.mark.long),
-        (10, SessionLost("away"), 5),  # in step 6
+        pytest.param(10, SessionLost("away"), 5, marks=pytest.mark.long),  # in step 6
         pytest.param(10, KeyboardInterrupt(), 4, marks=pytest.mark.long),
     ],
 )
