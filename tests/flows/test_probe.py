@@ -40,6 +40,8 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
 from tests.flows.commands import TOY
 
+pytestmark = pytest.mark.long
+
 PROBED = 32
 
 
