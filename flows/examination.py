@@ -3,7 +3,7 @@
 In: models. Out: their evaluations and the outcome for the challenger. Earlier evaluations are cache hits.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
@@ -72,6 +72,12 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
     return evaluations
 
 
+def protected(recipe: Recipe) -> Literal["base", "sft"]:
+    """Return which model's skills the guard rails protect where there is no champion: the student's, or after SFT if it
+    was built here, since random weights have no skill to lose."""
+    return "sft" if recipe.student.build else "base"
+
+
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
     """Return the questions of every guard rail, by its name."""
     return {
@@ -92,7 +98,8 @@ def promotion(
 ) -> Outcome:
     """Release the trained model with the gate's decision, and move the champion's tag if it passed.
 
-    The gate compares it with the champion, or with the untrained student if there is no champion.
+    The gate compares it with the champion, or with the untrained student if there is no champion; on the guard rails
+    then with the student that `protected` names.
     """
     champions = Champions(run.store)
     champion = champions.current()
@@ -114,7 +121,7 @@ def promotion(
         {
             f"{guard.name}.{role}": guards[f"{guard.name}.{model}"]
             for guard in recipe.guards
-            for role, model in (("challenger", "grpo"), ("rival", rival.stage))
+            for role, model in (("challenger", "grpo"), ("rival", champion.stage if champion else protected(recipe)))
         },
         allowances,
         results,

@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.examination import control, guard_rails, held_out, promotion
+from apprentice.flows.examination import control, guard_rails, held_out, promotion, protected
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
@@ -91,7 +91,8 @@ def retrain(
         trained = grpo(run, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
 
         evals = held_out(run, recipe, question_set, {"base": base, "sft": sft_model, **controls, "grpo": trained})
-        guards = guard_rails(run, recipe, {"base": base, "grpo": trained})
+        first = protected(recipe)
+        guards = guard_rails(run, recipe, {first: {"base": base, "sft": sft_model}[first], "grpo": trained})
         results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, recipe.grpo.beta)
         outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
 

@@ -40,7 +40,7 @@ def verdict(
 
     Args:
         evaluations: base, sft, grpo, in this order.
-        guards: Keyed `<guard>.<model>`: the model before training, then the one after.
+        guards: Keyed `<guard>.<model>`: the model whose skills are protected, then the one after training.
     """
     episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}

@@ -95,6 +95,14 @@ def test_no_held_out_question_was_learned_from(toy_run: Ran, toy_home: Path):
     assert not kept & examined
 
 
+def test_a_guard_rail_compares_grpo_with_sft_where_the_student_was_built_here(toy_run: Ran):
+    rows = toy_run.report["lineage"]
+    made = {row["stage"]: row["revision"] for row in rows if row["stage"] in ("questions", "sft", "grpo")}
+    evaluated = [row["inputs"] for row in rows if row["stage"] == "evaluate"][-2:]
+    assert made["questions"] not in {each["questions"] for each in evaluated}
+    assert [each["checkpoint"] for each in evaluated] == [made["sft"], made["grpo"]]
+
+
 def test_datasets_loads_what_was_published(toy_run: Ran, toy_home: Path):
     from datasets import load_dataset
 
