@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import get_context
@@ -116,14 +117,14 @@ def main(words: list[str]) -> int:
     with (
         TemporaryDirectory(prefix="mutants-") as copies,
         _standing_server(),
-        get_context("fork").Pool(JOBS, _begin, (Path(copies),)) as workers,
+        ProcessPoolExecutor(JOBS, get_context("fork"), _begin, (Path(copies),)) as workers,
     ):
         for whole in workers.map(_whole, [tests[place::JOBS] for place in range(JOBS)]):
             if whole.outcome != "SURVIVED":
                 print(f"Without a mutant the tests fail:\n{whole.log}")
                 return 1
         print(f"Without a mutant the tests pass, in {time.monotonic() - began:.0f} s.", flush=True)
-        for mutant, result in zip(mutants, workers.imap(_mutated, mutants), strict=True):
+        for mutant, result in zip(mutants, workers.map(_mutated, mutants), strict=True):
             known = f" (known: {mutant.survives})" if mutant.survives else ""
             print(f"{result.outcome:>9} {result.seconds:5.1f} s  {mutant.file}: {mutant.breaks}{known}", flush=True)
             if result.outcome == "ERROR":

@@ -110,7 +110,8 @@ class Case:
             counts = {"parameters": parameters, "stage": "base"}
             self.student = self.store.publish(BaseStudent, "s" * 20, folder, counts, {})
         rows = [
-            {"purpose": "evaluate", "seed": seed, "question": question(task, seed), "used": True} for seed in range(6)
+            {"purpose": "evaluate", "seed": seed, "question": question(task, seed), "used": seed < 6}
+            for seed in range(8)
         ]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         counted = {"collect": 0, "grpo": 0, "evaluate": 6, "dropped_from_grpo": 0}
