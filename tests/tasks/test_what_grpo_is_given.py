@@ -8,9 +8,11 @@ import pytest
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.learned import read_learned
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.episodes.rendering import prompt_ids
@@ -21,6 +23,7 @@ from apprentice.tasks.settings.trl_arguments import field_of
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
+from tests.tasks.examined import published
 from tests.tasks.training.test_entry_points import says
 
 SPEC = GrpoSpec(
@@ -42,6 +45,8 @@ SPEC = GrpoSpec(
     checkpoint_steps=2,
 )
 """No value is the default of TRL."""
+EXAMINED = range(104, 108)
+"""Seeds of GRPO's window whose questions the evaluation asks: as if they were repeated there."""
 NOT_ONE_VALUE = ("gradient_checkpointing", "accelerate_config", "liger", "bf16", "generation", "held_out")
 
 
@@ -58,7 +63,12 @@ class Fed(NamedTuple):
 def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     servers = StandingServers({"reasoning_gym": server}, None)
-    return Made(RunContext(LocalStore(folder / "artifacts", "toy"), servers, report_to=[]), TASKS["chain_sum"], folder)
+    made = Made(RunContext(LocalStore(folder / "artifacts", "toy"), servers, report_to=[]), TASKS["chain_sum"], folder)
+    rows = read_rows(made.work.store.fetch(made.questions) / "questions.jsonl")
+    lines = [json.dumps(row | {"used": row["used"] and row["seed"] not in EXAMINED}) + "\n" for row in rows]
+    counts = dict(collect=24, grpo=20, evaluate=4, dropped_from_grpo=4)
+    made.questions = published(made.work.store, Questions, "x" * 20, {"questions.jsonl": "".join(lines)}, counts)
+    return made
 
 
 @pytest.fixture(scope="module", params=list(ROLLOUT_MODES))
@@ -116,8 +126,9 @@ def test_the_groups_come_in_the_order_of_the_rows_and_an_epoch_asks_each_questio
     assert all(len(set(group)) == 1 for group in groups)
     rows = [seed_of(row) for row in fed.trainer.train_dataset]
     assert [group[0] for group in groups] == rows[:9]
-    assert sorted(rows[:24]) == sorted(used(made)), "the first epoch"
-    assert rows[:24] != sorted(rows[:24]), "they were shuffled"
+    assert sorted(rows) == sorted(used(made)), "an epoch, without what the evaluation asks"
+    assert len(rows) == 20
+    assert rows != sorted(rows), "they were shuffled"
 
 
 def test_every_setting_reaches_the_trainer(fed: Fed):
