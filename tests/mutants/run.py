@@ -102,7 +102,7 @@ def _test(tree: Path, tests: list[str]) -> int:
     sys.path[:] = [packages, str(tree), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("apprentice", "tests")]:
         del sys.modules[name]
-    return int(pytest.main(["-x", "-q", "-m", "", *tests]))
+    return int(pytest.main(["-x", "-q", "-m", "", "--tb=native", *tests]))
 
 
 def main(words: list[str]) -> int:
