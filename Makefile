@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
 .PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean

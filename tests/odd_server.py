@@ -1,21 +1,24 @@
 """An echo server with a fault, for whoever looks at servers.
 
-Run: `python -m tests.odd_server KIND` (prints its URL; ends with its standard input). KIND: `forgetful` asks anything
-under any seed, `stubborn` one and the same under all, `counting` the next one at each reset, `sudoku` is a Sudoku that
-draws its puzzles, `generous` rewards with 7, `page` is no OpenEnv server, `asleep`
+The kinds: `forgetful` asks anything under any seed, `stubborn` the same under all, `counting` the next one at each
+reset, `sudoku` is a Sudoku that draws its puzzles, `generous` rewards with 7, `page` is no OpenEnv server, `asleep`
 answers 503, `deaf` has a health and no sessions.
 """
 
 import random
-import sys
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 from openenv.core.env_server.http_server import create_app
 
 from apprentice.envs.echo.server.game import EchoAction, EchoEnvironment, EchoObservation
-from apprentice.envs.serving.process import serve
+from apprentice.envs.serving.process import server_settings
 
 
 class Forgetful(EchoEnvironment):
@@ -67,16 +70,22 @@ def plain(kind: str) -> FastAPI:
     return app
 
 
-def main() -> None:
+def app_of(kind: str) -> FastAPI:
     games = {"forgetful": Forgetful, "stubborn": Stubborn, "counting": Counting, "generous": Generous}
-    kind = sys.argv[1]
     if kind == "sudoku":
-        serve(sudoku())
-    elif kind in games:
-        serve(create_app(games[kind], EchoAction, EchoObservation, env_name="echo", max_concurrent_envs=99))
-    else:
-        serve(plain(kind))
+        return sudoku()
+    if kind in games:
+        return create_app(games[kind], EchoAction, EchoObservation, env_name="echo", max_concurrent_envs=99)
+    return plain(kind)
 
 
-if __name__ == "__main__":
-    main()
+@contextmanager
+def odd_server(kind: str) -> Iterator[str]:
+    """Serve that kind in a thread of this process until the block ends; yield its URL."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    server = uvicorn.Server(server_settings(app_of(kind)))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()

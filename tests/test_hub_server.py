@@ -49,7 +49,9 @@ def api(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HfApi
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the client would have slept."""
     waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
+    tests, sleep = threading.get_ident(), time.sleep
+    # threads that an earlier test left to themselves sleep on
+    monkeypatch.setattr(time, "sleep", lambda s: waits.append(s) if threading.get_ident() == tests else sleep(s))
     return waits
 
 

@@ -98,7 +98,7 @@ def test_a_field_is_changed_for_one_run_and_nothing_else_is_sent(mine: Path):
     ("change", "pool", "overrides", "words"),
     [
         ({"name": "other"}, "cpu", [], "There is no deployment retrain/other on Prefect's server"),
-        ({"seed": 5}, "cpu", [], ": seed differs"),
+        ({"seed": 5}, "cpu", [], ": seed."),
         ({}, "a100", [], " is deployed on the pool cpu, not on a100"),
         ({}, "cpu", ["grpo.max_steps=-5"], "grpo.max_steps: Input should be greater than or equal to 1"),
     ],

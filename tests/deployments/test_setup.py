@@ -52,7 +52,7 @@ def test_what_a_person_changed_stays_and_the_files_win_in_the_rest(client: SyncP
     assert "env" in pool.base_job_template["variables"]["properties"]
     (silent,) = client.read_automations_by_name(SILENT)
     assert silent.enabled is False
-    assert silent.description.startswith("A run without a heartbeat")
+    assert silent.description.startswith("No heartbeat")
 
 
 def test_a_pool_of_another_type_is_not_touched(client: SyncPrefectClient):

@@ -52,7 +52,10 @@ with client(base_url=url).sync() as player:
 """What somebody does who has this folder and not the rest."""
 
 
-@pytest.fixture(params=spaces.served())
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in spaces.served() if name != "echo"]
+
+
+@pytest.fixture(params=["echo", *LONG])
 def name(request: pytest.FixtureRequest) -> str:
     extra, module = environment_class(request.param).extra
     if extra and importlib.util.find_spec(module) is None:
@@ -131,6 +134,7 @@ def play(task: EnvironmentSpec, url: str, seed: int) -> Episode:
     return episode
 
 
+@pytest.mark.long
 def test_openenv_validates_the_folder(locked: Path):
     done = CliRunner().invoke(openenv, ["validate", str(locked), "--verbose"])
     assert done.exit_code == 0, done.output
@@ -150,6 +154,7 @@ def test_the_page_tells_a_space_how_to_run_it(folder: Path):
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_lock_is_of_this_pyproject_and_names_pypi_and_nothing_else(locked: Path):
     project = tomllib.loads((locked / "pyproject.toml").read_text())["project"]
     packages = tomllib.loads((locked / "uv.lock").read_text())["package"]
@@ -261,6 +266,7 @@ def test_an_extra_that_is_not_installed_is_still_required(monkeypatch: pytest.Mo
     assert "browsergym-core" in {each.partition(">")[0] for each in spaces.requirements("browsergym")}
 
 
+@pytest.mark.long
 def test_it_is_built_from_an_installed_wheel_as_well(tmp_path: Path):
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -9,6 +9,8 @@ from apprentice.envs.reasoning_gym import oracle, policy
 from apprentice.envs.reasoning_gym.server import datasets, scoring
 
 PLAYED = sorted(DATASETS.keys() - datasets.WITHOUT_AN_ANSWER.keys() - {"composite"})
+SLOW = {"arc_agi", "futoshiki", "knight_swap"}
+"""Datasets that take seconds to make a question."""
 PARTS = [{"name": "gcd", "weight": 1}, {"name": "lcm", "weight": 1}]
 
 
@@ -18,7 +20,9 @@ def answer(settings: dict, question: str, error_rate: float, seed: int | None) -
     return arguments["answer"]
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in PLAYED]
+)
 def test_it_is_right_and_errs_where_it_shall(name: str):
     settings = {"dataset": name, "config": {}}
     policy.check(settings)

@@ -60,6 +60,7 @@ def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentS
     assert "grants only 4 concurrent sessions; this stage can use 16" in said[0]
 
 
+@pytest.mark.long
 def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: EnvironmentSpec):
     said: list[str] = []
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "1") as url:
@@ -126,6 +127,7 @@ def test_a_probe_that_fails_in_an_unknown_way_leaves_nobody_waiting():
         wait_for(outage())
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_with_fewer_places_is_played_to_the_end(chain_sum: EnvironmentSpec):
     """Sessions that lost their place in the middle of an episode get those of sessions between two episodes."""
     server = RestartableServer(capacity=8)

@@ -61,6 +61,7 @@ def call(answer: Any) -> dict[str, Any]:
     return {"role": "assistant", "tool_calls": [{"function": {"name": "answer", "arguments": {"answer": answer}}}]}
 
 
+@pytest.mark.long
 def test_every_dataset_plays_and_its_own_answer_earns_everything(session: Session):
     silent = set()
     for place, name in enumerate(sorted(DATASETS)):
@@ -170,6 +171,7 @@ def test_a_composite_task_draws_from_all_of_its_parts_and_tells_which_one_asked(
     assert asked.count("leg_counting") > asked.count("spell_backward") > 0
 
 
+@pytest.mark.long
 def test_a_seed_is_one_question_on_two_servers_also_where_a_dataset_looks_into_sets(session: Session):
     hashed = ["isomorphic_strings", "polynomial_multiplication", "ransom_note", "composite"]
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:

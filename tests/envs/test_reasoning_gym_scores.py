@@ -23,6 +23,7 @@ def own_score(dataset: Any, entry: dict[str, Any], answer: str) -> float | None:
         return None
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_every_dataset_s_scores_are_reasoning_gym_s_own():
     for name in sorted(set(DATASETS) - {"composite"}):
@@ -38,6 +39,7 @@ def test_every_dataset_s_scores_are_reasoning_gym_s_own():
                 assert abs(score - own) <= 1e-9, (name, answer, own, score)
 
 
+@pytest.mark.long
 def test_a_sum_of_tenths_that_passes_1_by_rounding_is_1():
     """spell_backward adds 1/n for each of n letters; an answer with a line break at its end is right."""
     passed = 0

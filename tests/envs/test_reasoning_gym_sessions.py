@@ -53,6 +53,7 @@ def test_right_formulas_are_evaluated(name: str):
             assert scoring.score(dataset, entry, str(entry["answer"]))[0] == 1.0, f"seed {seed}: {entry['answer']}"
 
 
+@pytest.mark.long
 def test_a_question_that_takes_long_makes_no_other_session_wait():
     """While one session's question is made, which takes seconds, another session gets answer after answer."""
     slow = {"dataset_name": "futoshiki", "dataset_config": {"min_board_size": 8, "max_board_size": 8}, "size": 1}

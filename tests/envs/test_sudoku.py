@@ -64,6 +64,7 @@ def right_move(game: Any, place: int = 0) -> tuple[int, int, int]:
     return row + 1, column + 1, game.solved[row][column]
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "sudoku") as other:
         here, there = NORMAL.make(Session(server)), NORMAL.make(Session(EnvironmentServer(url=other)))

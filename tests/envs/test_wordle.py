@@ -189,6 +189,7 @@ def test_streams_begin_anew_with_each_game_and_are_none_where_infrastructure_fai
 # --- seeds ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [OPEN, AMONG_TEN], ids=str)
 def test_the_same_seed_is_the_same_game_on_two_servers(
     task: EnvironmentSpec, wordle: EnvironmentServer, other: EnvironmentServer
@@ -275,6 +276,7 @@ def test_textarenas_own_list_is_used_where_nltk_has_its_data(other: EnvironmentS
     assert seen["word_list"].startswith("textarena: 3 words")
 
 
+@pytest.mark.long
 def test_no_download_is_tried_and_nltks_own_function_is_left_as_it_was():
     code = (
         "import nltk, nltk.downloader as d\n"

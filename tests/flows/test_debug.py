@@ -37,6 +37,7 @@ def broken(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.long
 def test_an_unforeseen_error_is_one_line_of_cause_and_one_of_remedy(tmp_path: Path):
     ended = broken(tmp_path)
     assert_clear_exit(ended)
@@ -46,6 +47,7 @@ def test_an_unforeseen_error_is_one_line_of_cause_and_one_of_remedy(tmp_path: Pa
     assert "xception" not in ended.stderr, "Prefect logged it"
 
 
+@pytest.mark.long
 def test_under_debug_it_is_shown_where_it_happened(tmp_path: Path):
     ended = broken(tmp_path, APPRENTICE_DEBUG="1")
     assert ended.returncode == 1
@@ -53,6 +55,7 @@ def test_under_debug_it_is_shown_where_it_happened(tmp_path: Path):
     assert "ValueError: an oddity" in ended.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--debug", "run", "none.yaml"], ["run", "none.yaml", "--debug"]])
 def test_debug_may_stand_anywhere(arguments: list[str], tmp_path: Path):
     ended = subprocess.run([APPRENTICE, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)

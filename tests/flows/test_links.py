@@ -11,6 +11,8 @@ from prefect.context import FlowRunContext
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.report import link_up
 
+pytestmark = pytest.mark.long
+
 TOY = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "toy.yaml"
 
 

@@ -25,6 +25,7 @@ from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear, assert_clear_exit
+from tests.odd_server import odd_server
 from tests.tasks.test_one_prompt import tiny_model
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
@@ -85,14 +86,15 @@ def stopped(chosen: Recipe, folder: Path) -> str:
 def test_a_server_that_will_not_do_stops_the_run_before_the_teacher_is_asked(
     kind: str, says: str, endpoint: Endpoint, tmp_path: Path
 ):
-    with local_server("tests.odd_server", kind) as url:
+    with odd_server(kind) as url:
         assert says in stopped(recipe(endpoint, f"server.url={url}", "server.patience=1"), tmp_path)
     assert endpoint.requests == []
 
 
+@pytest.mark.long
 def test_a_sudoku_that_ignores_seeds_is_found_out(endpoint: Endpoint, tmp_path: Path):
     given = yaml.safe_load((RECIPES / "sudoku-laptop.yaml").read_text())["environment"]
-    with local_server("tests.odd_server", "sudoku") as url:
+    with odd_server("sudoku") as url:
         chosen = recipe(endpoint, f"server.url={url}", environment=json.dumps(given))
         assert "the same seed gave two different questions" in stopped(chosen, tmp_path)
     assert endpoint.requests == []
@@ -117,7 +119,7 @@ def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(
 
 
 def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
-    with local_server("tests.odd_server", "stubborn") as url:
+    with odd_server("stubborn") as url:
         guard = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}
         chosen = load_recipe(TOY, [f"guards=[{json.dumps(guard)}]"])
         assert f"{url} does not work for echo: 5 seeds gave the same question" in stopped(chosen, tmp_path)
@@ -198,7 +200,7 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
 
 
 def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoint, echo: str, tmp_path: Path):
-    assert "reads 8 at most" in stopped(
+    assert "accepts at most 8" in stopped(
         recipe(endpoint, f"server.url={echo}", "student.build.max_positions=8"), tmp_path
     )
     assert endpoint.requests == []
@@ -211,7 +213,7 @@ def test_a_dataset_that_refuses_its_configuration_is_told_when_the_recipe_is_rea
 
 @pytest.mark.long
 def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpoint: Endpoint, tmp_path: Path):
-    with local_server("tests.odd_server", "forgetful") as url:
+    with odd_server("forgetful") as url:
         given = {
             "environment": "{name: echo}",
             "guards": "[]",

@@ -40,6 +40,8 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
 from tests.flows.commands import TOY
 
+pytestmark = pytest.mark.long
+
 PROBED = 32
 
 
@@ -115,7 +117,8 @@ def who_says_true(work: RunContext, recipe: Recipe, base: BaseStudent) -> SftChe
     with work.store.staging() as folder:
         counts = save(model, tokenizer, folder) | {"stage": "sft"}
         made = Provenance(inputs={"student": parent(base)})
-        return work.store.publish(SftCheckpoint, "t" * 20, folder, counts, {"stage": "by hand"}, made)
+        made_by = {"stage": "by hand", "inputs": {"student": base.revision}}
+        return work.store.publish(SftCheckpoint, "t" * 20, folder, counts, made_by, made)
 
 
 def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
@@ -227,6 +230,7 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
     ]
 
 
+@pytest.mark.long
 def test_what_a_probe_made_can_be_made_again(climbed: Climbed, server: EnvironmentServer):
     for artifact in (climbed.probed.questions, climbed.probed.asked[1], climbed.probed.played[1]):
         [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"server.url={server.url}"])

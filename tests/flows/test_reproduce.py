@@ -97,6 +97,7 @@ def made(first: Made, tmp_path: Path) -> Made:
     return first._replace(root=tmp_path / "artifacts")
 
 
+@pytest.mark.long
 def test_what_is_made_again_with_all_that_it_was_made_from_is_the_same(made: Made):
     outcomes = made.again(made.kept.key, deep=True)
     assert [each.stage for each in outcomes] == ["questions", "collect", "filter_rollouts"]

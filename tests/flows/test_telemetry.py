@@ -48,6 +48,7 @@ def seen(way_in: str, home: Path, **environment: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way_in",
     [
@@ -67,6 +68,7 @@ def test_telemetry_is_off_on_every_way_in(way_in: str, tmp_path: Path):
     assert found["asked"] == []
 
 
+@pytest.mark.long
 def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path):
     found = seen("import apprentice.flows.retrain", tmp_path, http_proxy="http://127.0.0.1:9", no_proxy="example.org")
     assert str(found["no_proxy"]).split(",") == ["example.org", "127.0.0.1", "localhost", "::1"]

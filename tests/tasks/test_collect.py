@@ -295,6 +295,7 @@ def test_shards_on_threads_or_processes_make_the_dataset_of_one(
     assert whole.key == threads.key == processes.key
 
 
+@pytest.mark.long
 def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: StageContext, chain_sum, prefect_server):
     work = scripted_bench.run
     made = in_shards(work, 4, chain_sum)

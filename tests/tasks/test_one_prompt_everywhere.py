@@ -49,7 +49,14 @@ class Case:
         return episode
 
 
-@pytest.fixture(scope="module", params=list(CATALOGUE))
+SLOW = ("browsergym", "sudoku", "wordle")
+"""Environments whose servers take seconds to start."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in CATALOGUE],
+)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     recipe = load_recipe(recipe_of(request.param), ["server.sessions=4", "evaluate.batch_size=4"])
     with RunServers(recipe) as servers:

@@ -85,6 +85,7 @@ def test_what_is_held_out_is_not_learned_from(made: Made, trained: StageContext)
     assert [row["seed"] for row in read_learned(trained.out)] == seeds[:18]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("at", "kept"), [(8, 5), (14, 12), (48, 45)])
 def test_an_interrupted_training_ends_with_the_same_bits(
     made: Made, trained: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, kept: int

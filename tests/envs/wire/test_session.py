@@ -25,6 +25,7 @@ def restartable():
     server.kill()
 
 
+@pytest.mark.long
 def test_a_server_killed_between_reset_and_step_does_not_cost_the_episode(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at()))
     question = environment.reset(seed=11)
@@ -74,6 +75,7 @@ def test_an_episode_of_several_turns_is_rebuilt_with_its_turns(monkeypatch: pyte
     session.close()
 
 
+@pytest.mark.long
 def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at(patience=0.3)))
     environment.reset(seed=11)
@@ -84,6 +86,7 @@ def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: Env
     assert environment.failure
 
 
+@pytest.mark.long
 def test_after_a_timeout_no_reply_is_taken_for_another(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at(message_timeout=0.5)))
     first = environment.reset(seed=1)
@@ -104,6 +107,7 @@ def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: E
         first._close()
 
 
+@pytest.mark.long
 def test_a_local_server_goes_when_its_parent_is_killed():
     code = (
         "from apprentice.envs.serving.process import local_server; import time\n"

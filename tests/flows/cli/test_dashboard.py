@@ -72,6 +72,7 @@ def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subpr
     assert {each.laddr.ip for each in listening} == {"127.0.0.1"}
 
 
+@pytest.mark.long
 def test_where_there_are_no_curves_it_says_so(trained: Path, tmp_path: Path):
     with pytest.raises(Stop, match=r"no curves in .* yet"):
         show_dashboard(tmp_path, None, None, browser=False)

@@ -30,6 +30,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime.environment_check import Needs
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import hears_ctrl_c
+from tests.odd_server import odd_server
 
 RECIPES = Path(__file__).parents[3] / "deployments" / "recipes"
 TOY = RECIPES / "toy.yaml"
@@ -195,11 +196,11 @@ def test_a_server_that_refuses_the_reset_fails_with_its_words(server: Any):
         ("generous", "reward", "reward is 7.0, which is not within 0 to 1"),
         ("page", "health", "/health is not that of an OpenEnv server (status 200)"),
         ("asleep", "health", "it answers 503: asleep, starting or failing"),
-        ("deaf", "sessions", "it opens none"),
+        pytest.param("deaf", "sessions", "it opens none", marks=pytest.mark.long),
     ],
 )
 def test_what_is_not_right_is_named_with_a_fix(kind: str, what: str, says: str):
-    with local_server("tests.odd_server", kind) as url:
+    with odd_server(kind) as url:
         said = env("check", url, "--environment", "echo", "--json")
     assert said.code == 1
     assert [each["what"] for each in said.json_line()["findings"] if each["verdict"] == "wrong"] == [what]

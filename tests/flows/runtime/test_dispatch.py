@@ -133,6 +133,7 @@ def test_a_cancelled_stage_is_not_scheduled_again():
     assert len(worker.taken) == 1
 
 
+@pytest.mark.long
 def test_an_environment_that_is_away_is_waited_for_before_the_stage_is_begun():
     environment = RestartableServer()
     environment.kill()
@@ -145,6 +146,7 @@ def test_an_environment_that_is_away_is_waited_for_before_the_stage_is_begun():
     assert time.monotonic() - began > 1.4
 
 
+@pytest.mark.long
 def test_a_stage_that_lost_its_environment_is_scheduled_again_once_that_is_back():
     environment = RestartableServer()
     back: list[float] = []
@@ -161,6 +163,7 @@ def test_a_stage_that_lost_its_environment_is_scheduled_again_once_that_is_back(
     assert again[0] > back[0]
 
 
+@pytest.mark.long
 def test_an_environment_that_stays_away_ends_the_run_with_words_that_say_so():
     environment = RestartableServer()
     environment.kill()

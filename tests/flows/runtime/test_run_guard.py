@@ -52,6 +52,7 @@ def wait_for(state: str, name: str) -> Any:
     return run
 
 
+@pytest.mark.long
 def test_a_run_whose_process_is_killed_is_crashed_on_the_server():
     process = begun("to be killed", 600)
     assert the_run("to be killed").state_name == "Running"
@@ -59,12 +60,14 @@ def test_a_run_whose_process_is_killed_is_crashed_on_the_server():
     assert "killed" in wait_for("Crashed", "to be killed").state.message
 
 
+@pytest.mark.long
 def test_a_run_that_ends_by_itself_stays_as_it_ended():
     process = begun("to end", 0.1)
     assert process.wait(timeout=120) == 0
     assert wait_for("Completed", "to end")
 
 
+@pytest.mark.long
 def test_a_command_s_run_bears_its_host_and_process():
     process = begun("tagged", 0.1)
     assert "local" in the_run("tagged").tags

@@ -96,6 +96,7 @@ def test_an_environment_is_played_in_the_container_of_an_image_that_ends_with_th
     assert "-e MAX_CONCURRENT_ENVS=" in docker.commands[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_the_container_is_stopped_also_after_an_error_or_ctrl_c(docker: Docker, error: type[BaseException]):
     def interrupted() -> None:

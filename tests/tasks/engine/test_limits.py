@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -84,6 +85,7 @@ def test_an_amount_beyond_a_seconds_worth_is_granted_and_waited_for():
         assert asyncio.run(taken(Rate("tokens-here", 60_000, largest=2000), 2, units=2000)) > 1.9
 
 
+@pytest.mark.long
 def test_a_rate_is_shared_between_clients_of_one_prefect_server(prefect_server):
     async def both() -> float:
         mine, theirs = (Rate("requests-shared", per_minute=600) for _ in range(2))

@@ -94,6 +94,7 @@ def test_what_is_published_are_whole_weights_that_say_what_the_adapters_said(tra
     assert "quantization_config" not in config
 
 
+@pytest.mark.long
 def test_adapters_that_were_interrupted_end_as_those_that_were_not(trained):
     whole = outcome(trained("whole", Letters())[0])
     assert len({entry["reward"] for entry in whole[1]}) > 1, "nothing was learned: any two runs would be alike"

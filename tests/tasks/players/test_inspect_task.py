@@ -22,7 +22,6 @@ from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.waiting import wait_for
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
@@ -39,6 +38,8 @@ from tests.endpoint import KEY, Endpoint
 from tests.tasks.episodes.test_episode import Guess
 
 Say = Callable[[list[Message]], Message]
+pytestmark = pytest.mark.long
+
 MODEL = "openai-api/student/toy"
 
 
@@ -279,14 +280,14 @@ def test_as_many_episodes_run_at_once_as_the_pool_has_environments_and_sessions_
     assert not any(session.is_open for session in pool.sessions)
 
 
-def test_a_server_that_grants_fewer_sessions_is_played_with_those(
-    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
-):
+def test_a_server_that_grants_fewer_sessions_is_played_with_those(chain_sum: EnvironmentSpec, tmp_path: Path):
     said: list[str] = []
-    with EnvironmentPool(chain_sum, server, 8, said.append) as pool, EnvironmentPool(chain_sum, server, 62) as others:
+    with (
+        local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "2") as url,
+        EnvironmentPool(chain_sum, EnvironmentServer(url=url), 8, said.append) as pool,
+    ):
         rows = rows_of(pool, range(9))
-        for session in others.sessions:
-            wait_for(session.open(patient=True))
+        said.clear()
         task = episodes_task(pool, chain_sum, rows, 64, 0.0)
         found = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
     assert (found["n"], found["accuracy"]) == (9, 1.0)

@@ -85,6 +85,7 @@ def tried(work: RunContext, *errors: Exception) -> int:
     return len(begun)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect_server")
 def test_a_stage_is_tried_again_only_after_what_a_retry_may_mend(work: RunContext):
     assert tried(work, ServerFailed("its port was taken"), ServerFailed("again")) == 3

@@ -63,9 +63,9 @@ def test_the_best_step_is_kept_though_the_later_ones_fall(toy, tmp_path: Path):
     ("call", "error", "kept"),
     [
         (7, KeyboardInterrupt(), 4),  # in the evaluation after step 4: calls 3, 4, 7 and 8 are evaluations
-        (7, SessionLost("away"), 4),
-        (10, SessionLost("away"), 5),  # in step 6
-        (10, KeyboardInterrupt(), 4),
+        pytest.param(7, SessionLost("away"), 4, marks=pytest.mark.long),
+        pytest.param(10, SessionLost("away"), 5, marks=pytest.mark.long),  # in step 6
+        pytest.param(10, KeyboardInterrupt(), 4, marks=pytest.mark.long),
     ],
 )
 def test_an_interrupted_training_evaluates_chooses_and_ends_as_one_that_was_not(toy, tmp_path, call, error, kept):

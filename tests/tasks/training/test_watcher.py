@@ -63,7 +63,14 @@ def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: RunContext):
 
 @pytest.mark.parametrize(
     ("settings", "interrupted_at"),
-    [(STOPS, [6]), ({"signals": GrpoSignals(window=3, dead_groups=1.0)}, [6, 3])],  # steps 6 and, resumed at 4, 7
+    [
+        (STOPS, [6]),
+        pytest.param(
+            {"signals": GrpoSignals(window=3, dead_groups=1.0)},
+            [6, 3],  # steps 6 and, resumed at 4, 7
+            marks=pytest.mark.long,
+        ),
+    ],
 )
 def test_a_training_that_is_interrupted_says_the_same_and_says_it_once(toy, work: RunContext, settings, interrupted_at):
     whole = left_by(toy("whole", same_after(3), **settings))
