@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all lint bench bench-collect bench-eval bench-grpo bench-episodes bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-episodes bench-gpu bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -17,6 +17,9 @@ test: .venv/dev  ## the tests, all but the long ones
 
 test-all: test  ## the long ones, too: whole commands, browsers, several training processes
 	$(PYTEST) -m long
+
+mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
+	$(BIN)/python -m tests.mutants.run $(MUTANTS)
 
 lint: .venv/dev build/types/apprentice
 	$(BIN)/ruff check .

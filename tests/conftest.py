@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 
+SERVER = ("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "64")
 TASKS = {
     "chain_sum": EnvironmentSpec(
         name="reasoning_gym",
@@ -51,8 +53,9 @@ def chain_sum() -> EnvironmentSpec:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EnvironmentServer]:
-    """A Reasoning Gym server with room for 64 sessions."""
-    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "64") as url:
+    """A Reasoning Gym server with room for 64 sessions; `make mutants` has one that stands."""
+    standing = os.environ.get("STANDING_SERVER")
+    with nullcontext(standing) if standing else local_server(*SERVER) as url:
         yield EnvironmentServer(url=url, sessions=16)
 
 

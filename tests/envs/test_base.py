@@ -44,6 +44,16 @@ def test_a_game_that_breaks_in_a_step_scores_nobody():
     assert "No space left" in episode.broken
 
 
+def test_an_episode_begins_with_nothing_of_the_one_before():
+    environment = playing(Answering())
+    environment.echo("ab")
+    assert (environment.reward, environment.done, environment.correct) == (1.0, True, "ab")
+    environment.failure = "as if the server had been lost"
+    environment.reset(seed=2)
+    ended = environment.reward, environment.done, environment.failure, environment.correct
+    assert ended == (0.0, False, None, None)
+
+
 def test_an_action_that_the_server_refuses_is_told_to_the_player():
     environment = playing(Answering(Refused("message: field required (code: VALIDATION_ERROR)")))
     with pytest.raises(Refused, match="field required"):

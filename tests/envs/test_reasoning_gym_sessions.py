@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -39,11 +38,11 @@ def test_the_common_generators_are_left_as_they_were():
     ["9**9**9", "9^9^9", "9**999999999", "((9**99)**99)**99*((9)**99)", "99999!", "2**(9**9)", "(9**9)**9999999"],
 )
 def test_a_formula_that_grows_without_end_is_not_evaluated(formula: str):
+    """Were it evaluated, the problem would be another one: that it took too long."""
     dataset, entry = datasets.entry("countdown", {}, 3)
-    began = time.process_time()
     score, problem = scoring.score(dataset, entry, formula)
-    assert (score, time.process_time() - began < 1.0) == (0.01, True)  # as Reasoning Gym scores what it cannot read
-    assert problem
+    assert score == 0.01, "as Reasoning Gym scores what it cannot read"
+    assert problem == "the answer holds more than a bare result; it was not evaluated"
 
 
 @pytest.mark.parametrize("name", sorted(scoring.RECKONED))
@@ -56,31 +55,24 @@ def test_right_formulas_are_evaluated(name: str):
 
 @pytest.mark.long
 def test_a_question_that_takes_long_makes_no_other_session_wait():
+    """While one session's question is made, which takes seconds, another session gets answer after answer."""
     slow = {"dataset_name": "futoshiki", "dataset_config": {"min_board_size": 8, "max_board_size": 8}, "size": 1}
+    first = {"dataset_name": "chain_sum", "dataset_config": {}, "size": 1}
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:
         server = EnvironmentServer(url=url, message_timeout=120)
-        quick = Session(server)
-        first = {"dataset_name": "chain_sum", "dataset_config": {}, "size": 1}
+        quick, other = Session(server), Session(server)
         quick.reset(seed=1, **first)
-        other = Session(server)
-        ended = threading.Event()
-
-        def ask() -> None:
-            other.reset(seed=1, **slow)
-            ended.set()
-
-        asking = threading.Thread(target=ask)
+        other.reset(seed=1, **first)  # it is open, so that its next question is asked at once
+        asking = threading.Thread(target=lambda: other.reset(seed=1, **slow))
         asking.start()
         answered = 0
-        while not ended.is_set() and answered < 50:
+        while asking.is_alive():
             quick.reset(seed=answered, **first)
-            answered += 1
-        before = ended.is_set()
+            answered += asking.is_alive()
         asking.join()
         quick.close()
         other.close()
-    assert answered == 50 or before
-    assert answered >= 5, "the quick session waited for the slow one"
+    assert answered >= 10, "the quick session waited for the slow one"
 
 
 def test_a_server_that_would_ask_another_question_after_its_next_start_says_so():

@@ -24,6 +24,7 @@ from apprentice.tasks.players.teacher import Spent, Teacher, read_key
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 from tests.endpoint import KEY, Endpoint, call
+from tests.tasks.players.test_play import Leaving
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
 
@@ -96,6 +97,19 @@ def test_a_refused_key_stops_at_once_and_is_not_shown(play: Any):
         play(401)
     assert "OPENAI_API_KEY" in str(stop.value)
     assert KEY not in repr(stop.value) + str(stop.value.__cause__) + str(stop.value.__context__.__class__)
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_no_turn_is_bought_while_the_environment_is_away(
+    chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, turns: int
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    endpoint = Endpoint([call("guess", '{"number": 1}')])
+    teacher = Teacher(TeacherSpec(model="toy"), endpoint.url, asks=3, budget=Budget(None, None, tmp_path / "spent"))
+    record = play_one(Leaving(turns), 9, teacher, chain_sum)
+    teacher.close()
+    assert len(endpoint.requests) == record.attempts == turns
+    assert (record.failed_at, record.reward) == ("environment", None)
 
 
 def test_retry_after_is_honoured(play: Any):

@@ -1,13 +1,18 @@
 """The filter keeps what is right, well formed and not examined, and counts every cause."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.filter import why_dropped
+from apprentice.tasks.artifacts.types import Questions, Rollouts
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.filter import filter_rollouts, why_dropped
+from apprentice.tasks.reporting.errors import Stop
+from tests.tasks.examined import published
 
 EXAMINED = {"held out"}
 
@@ -49,3 +54,53 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
 )
 def test_each_cause_is_named(chain_sum: EnvironmentSpec, given: dict, cause: str):
     assert why_dropped(episode(chain_sum, **given), EXAMINED) == cause
+
+
+def asked(text: str, purpose: str = "evaluate", used: bool = True) -> str:
+    return json.dumps({"purpose": purpose, "seed": 1, "question": text, "used": used}) + "\n"
+
+
+@pytest.fixture
+def filtered(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[..., tuple[dict, list[str]]]:
+    """The stage's counts, and the questions that it kept."""
+
+    def run(rows: str, *episodes: dict) -> tuple[dict, list[str]]:
+        store = context.run.store
+        counts = dict(collect=0, grpo=0, evaluate=1, dropped_from_grpo=0)
+        questions = published(store, Questions, "q" * 20, {"questions.jsonl": rows}, counts)
+        named = [row | {"seed": seed, "environment": "reasoning_gym 1"} for seed, row in enumerate(episodes)]
+        counts = dict.fromkeys(("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"), 0)
+        counts |= {"episodes": len(named), "cost_usd": 0}
+        lines = "".join(json.dumps(row) + "\n" for row in named)
+        rollouts = published(store, Rollouts, "r" * 20, {"rollouts.jsonl": lines}, counts)
+        found = filter_rollouts.body(context, rollouts, questions)
+        kept = (context.out / "kept.jsonl").read_text().splitlines()
+        return found, [json.loads(line)["messages"][1]["content"] for line in kept]
+
+    return run
+
+
+def test_what_the_evaluation_asks_is_kept_from_sft_in_whatever_case_and_spacing(filtered, chain_sum: EnvironmentSpec):
+    rows = asked("What is 1 + 1?") + asked("What is 2 + 2?", used=False) + asked("What is 3 + 3?", "grpo")
+    texts = ["what IS  1 + 1?", "What is 2 + 2?", "What is 3 + 3?"]
+    found, kept = filtered(rows, *(episode(chain_sum, question=text) for text in texts))
+    assert kept == texts[1:], "what an evaluation did not choose, and what GRPO asks, may be learned"
+    assert found == {"episodes": 3, "kept": 2, "dropped": {"stands in the evaluation set": 1}}
+
+
+def test_every_cause_is_counted_and_the_kept_lines_are_the_rollouts_own(filtered, chain_sum: EnvironmentSpec, context):
+    found, kept = filtered(
+        asked("held out"),
+        episode(chain_sum),
+        episode(chain_sum, reward=0.99),
+        episode(chain_sum, reward=0.5),
+        episode(chain_sum, reward=None, failed_at="environment"),
+    )
+    assert (found["kept"], kept) == (1, ["seen"])
+    assert found["dropped"] == {"failed at the environment": 1, "wrong answer": 2}
+    assert "**Seed 0, reward 1.0**" in (context.out / "samples.md").read_text()
+
+
+def test_where_nothing_is_left_the_stage_says_why(filtered, chain_sum: EnvironmentSpec):
+    with pytest.raises(Stop, match=r"kept none of the 2 episodes \(2 × wrong answer\)"):
+        filtered(asked("held out"), episode(chain_sum, reward=0.0), episode(chain_sum, reward=0.0))

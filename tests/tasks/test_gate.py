@@ -44,12 +44,14 @@ class Case:
         learned_by: dict[str, str] | None = None,
         shared: dict[str, Any] = CLEAN,
         rolled_back: bool = False,
+        rival: Release | BaseStudent | None = None,
+        **given: Any,
     ) -> dict[str, Any]:
         """The decision; `guards`: by name, the champion's episodes and the challenger's."""
         seen = {"challenger": "", "champion": ""} | (learned_by or {})
         trained = self.checkpoint(GrpoCheckpoint, "grpo", seen["challenger"])
         counts = {"weights": "-", "promoted": True, "parameters": 1, "stage": "champion"}
-        rival = published(self.store, Release, "r" * 20, {"learned.jsonl": seen["champion"]}, counts)
+        rival = rival or published(self.store, Release, "r" * 20, {"learned.jsonl": seen["champion"]}, counts)
         text = json.dumps({"contamination": shared})
         judged = published(
             self.store, Verdict, "v" * 20, {"verdict.json": text}, {"diagnosis": "", "contaminated": False}
@@ -64,7 +66,7 @@ class Case:
             guarded[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), ours)
         allowances = dict.fromkeys(guards or {}, allowed)
         self.counts = gate.body(
-            self.context, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back
+            self.context, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back, **given
         )
         Decision(repository="a/b", revision="c", key="d", **self.counts)
         return read_decision(self.context.out)
@@ -173,11 +175,19 @@ def test_a_champion_that_was_rolled_back_is_not_promoted_again_by_itself(case: C
     assert refused(case.decide(episodes(BETTER), episodes(WORSE), rolled_back=True)) == ["not rolled back"]
 
 
+def test_nobody_is_promoted_while_the_champion_is_unknown(case: Case):
+    decision = case.decide(episodes(BETTER), episodes(WORSE), champion_known=False)
+    assert refused(decision) == ["the champion is known"]
+    assert not decision["promoted"]
+    assert not case.counts["promoted"]
+
+
 def test_without_a_champion_the_untrained_student_is_the_rival(case: Case):
     base = case.checkpoint(BaseStudent, "base", "")
-    assert base.stage == "base"
-    text = as_markdown({"promoted": True, "rival": "base", "rules": []})
-    assert "the untrained student; there was no champion" in text
+    decision = case.decide(episodes(BETTER), episodes(WORSE), rival=base)
+    assert decision["promoted"]
+    assert (decision["rival"], decision["rival_revision"]) == ("base", base.revision)
+    assert "the untrained student; there was no champion" in as_markdown(decision)
 
 
 def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):

@@ -90,6 +90,21 @@ def test_what_grpo_learns_from_ends_where_the_environment_ends_the_episode(task,
         assert rollout.reward == 1.0
 
 
+def test_a_template_that_reads_its_arguments_anywhere_gives_an_sft_row_the_prompt_of_an_evaluation(
+    tokenizer, played, tmp_path
+):
+    """Qwen3's reads them only at the end of a generation prompt; another model's may write them into its first turn."""
+    tokenizer.chat_template = (
+        "{{ 'quiet: ' if enable_thinking is defined and not enable_thinking else 'thinking: ' }}"
+        "{% for message in messages %}{% if message.role == 'assistant' %}"
+        "{% generation %}{{ message.content }}.{% endgeneration %}"
+        "{% else %}{{ message.content }}{% endif %}{% endfor %}"
+    )
+    evaluation = prompt_ids(tokenizer, played[0].messages[:2], played[0].tools)
+    assert tokenizer.decode(evaluation).startswith("quiet: ")
+    assert sft_ids(tokenizer, played[0], tmp_path)[: len(evaluation)] == evaluation
+
+
 def test_the_tools_reply_carries_no_loss_and_the_assistants_turns_do(tokenizer, played, tmp_path):
     dataset = sft_dataset(tokenizer, played[0], tmp_path)
     learned = tokenizer.decode(

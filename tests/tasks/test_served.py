@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import open_pools
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import parse
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import BuiltStudent, EvaluateSpec, Prices, TeacherSpec
 from apprentice.tasks.student import _build
@@ -108,7 +110,8 @@ class Case:
             counts = {"parameters": parameters, "stage": "base"}
             self.student = self.store.publish(BaseStudent, "s" * 20, folder, counts, {})
         rows = [
-            {"purpose": "evaluate", "seed": seed, "question": question(task, seed), "used": True} for seed in range(6)
+            {"purpose": "evaluate", "seed": seed, "question": question(task, seed), "used": seed < 6}
+            for seed in range(8)
         ]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         counted = {"collect": 0, "grpo": 0, "evaluate": 6, "dropped_from_grpo": 0}
@@ -177,6 +180,80 @@ def test_a_lost_environment_judges_nobody_and_the_next_run_goes_on(case: Case, s
         evaluate.body(case.context, SPEC, case.student, case.task, case.questions, 0)
     case.context.run.servers = StandingServers({"reasoning_gym": server}, None)
     assert evaluate.body(case.context, SPEC, case.student, case.task, case.questions, 0)["n"] == 6
+
+
+def given_up() -> None:
+    """Every server of this process's pools is out of reach from now on."""
+    for pool in list(open_pools):
+        pool.breaker.stop()
+
+
+class Killing(Endpoint):
+    """The environment is lost while the fourth answer is on its way."""
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if len(self.requests) == 3:
+            given_up()
+        super().finish_request(request, client_address)
+
+
+def kept_in(context: StageContext) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (context.scratch / "episodes.jsonl").read_text().splitlines()]
+
+
+def test_an_environment_lost_in_the_middle_is_no_zero_of_an_endpoint(case: Case, server: EnvironmentServer):
+    with pytest.raises(Stop, match=r"lost the environment.*3 of 6 episodes are kept"):
+        case.at(Killing([call()]).url, EnvironmentServer(url=server.url, sessions=1))
+    assert [(each["place"], each["broken"]) for each in kept_in(case.context)] == [(0, ""), (1, ""), (2, "")]
+    assert not list(case.context.out.iterdir())
+    rest = Endpoint([call()])
+    assert case.at(rest.url, server)["n"] == 6
+    assert len(rest.requests) == 3
+
+
+def test_an_environment_lost_in_the_middle_is_no_zero_of_a_checkpoint(
+    case: Case, server: EnvironmentServer, monkeypatch: pytest.MonkeyPatch
+):
+    class Losing(LocalModel):
+        batches = 0
+
+        def reply(self, episodes: list[Episode]) -> list[Message]:
+            self.batches += 1
+            if self.batches == 2:
+                given_up()
+            return super().reply(episodes)
+
+    case.context.run.servers = StandingServers({"reasoning_gym": server}, None)
+    given = SPEC, case.student, case.task, case.questions, 0
+    with monkeypatch.context() as patched:
+        patched.setattr("apprentice.tasks.evaluate.LocalModel", Losing)
+        # a call, so that the environment is needed: what this student says holds none
+        patched.setattr("apprentice.tasks.players.protocols.parse", lambda *_: as_call())
+        with pytest.raises(Stop, match=r"lost the environment.*4 of 6 episodes are kept"):
+            evaluate.body(case.context, *given)
+    assert all(each["reward"] is not None for each in kept_in(case.context))
+    assert not list(case.context.out.iterdir())
+    assert evaluate.body(case.context, *given)["n"] == 6
+
+
+def as_call() -> Message:
+    function = {"name": "answer", "arguments": '{"answer": "1"}'}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+def test_sampled_answers_are_those_of_the_seed(case: Case, server: EnvironmentServer):
+    case.context.run.servers = StandingServers({"reasoning_gym": server}, None)
+    sampled = EvaluateSpec(questions=6, max_new_tokens=8, batch_size=4, decoding="sampled", temperature=2.0)
+
+    def said(seed: int) -> list[Any]:
+        evaluate.body(case.context, sampled, case.student, case.task, case.questions, seed)
+        for file in case.context.scratch.iterdir():
+            file.unlink()
+        return [record.messages for record in read_episodes(case.context.out)]
+
+    first = said(0)
+    assert said(0) == first
+    assert said(1) != first
 
 
 def test_an_answer_without_a_choice_is_no_answer(case: Case, server: EnvironmentServer):

@@ -1,10 +1,22 @@
 """What is compared, and what is not compared at all."""
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from apprentice.envs.base import tools_text
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import against_control, compare, compare_all, per_question, with_intervals
-from apprentice.tasks.analysis.judgements import unclean
-from tests.tasks.examined import episode, episodes
+from apprentice.tasks.analysis.judgements import read_verdict, unclean
+from apprentice.tasks.artifacts.types import GrpoCheckpoint, Rollouts
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.settings.stages import GateSpec
+from apprentice.tasks.verdict import verdict
+from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
 
 def test_every_comparison_is_corrected_for_all_of_them():
@@ -86,3 +98,84 @@ def test_the_refusal_says_what_was_seen_and_what_to_do():
     shared = {"shared_with_training": 3, "questions": 40, "share": 0.075, "limit": 0.0, "shared_seeds": 0}
     assert "3 of the 40 questions by text (7.5%; gate.max_overlap allows 0.0%)" in unclean(shared)
     assert "Move windows.evaluate" in unclean(shared)
+
+
+# --- the stage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def judged(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[..., dict[str, Any]]:
+    """The verdict on three models over forty questions, whose GRPO was trained on the given rows of learned.jsonl."""
+
+    def run(
+        trained_on: str, gate: GateSpec | None = None, grpo: list[EvaluatedEpisode] | None = None, beta: float = 0.0
+    ) -> dict[str, Any]:
+        store, instance = context.run.store, chain_sum.make()
+        models = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20)}
+        models |= {"grpo": grpo or episodes([1.0] * 36 + [0.0] * 4)}
+        guards = {"sums.base": episodes([1.0] * 10), "sums.grpo": episodes([0.0] * 10)}
+        named = {name: evaluation(store, f"{name:-<20}", records) for name, records in models.items()}
+        guarded = {name: evaluation(store, f"{name:-<20}", records) for name, records in guards.items()}
+        record = Record(
+            seed=1,
+            environment="reasoning_gym 1",
+            messages=prompt(instance, "1 + 2 ="),
+            tools=tools_text(instance),
+            reward=1.0,
+        )
+        counts = dict.fromkeys(("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"), 0)
+        counts |= {"episodes": 1, "cost_usd": 0}
+        rollouts = published(store, Rollouts, "r" * 20, {"rollouts.jsonl": record.line().decode()}, counts)
+        log = [{"step": n, "loss": 0.0, "reward": 0.6 - 0.01 * n, "frac_reward_zero_std": 0.3} for n in range(40)]
+        files = {"learned.jsonl": trained_on, "log.json": json.dumps(log)}
+        files["signals.json"] = json.dumps({"signals": [], "rules": {}})
+        checkpoint = published(store, GrpoCheckpoint, "g" * 20, files, {"parameters": 1})
+        given = gate or GateSpec(), named, guarded, chain_sum, rollouts, checkpoint, beta
+        counted = verdict.body(context, *given)
+        return read_verdict(context.out) | {"counted": counted}
+
+    return run
+
+
+def test_a_clean_evaluation_is_compared(judged):
+    report = judged(learned(("sft", 1, "1 + 2 ="), ("grpo", 100, "Something else?")))
+    assert [(each["from"], each["to"], each["delta"]) for each in report["comparisons"]] == [
+        ("base", "sft", 0.5),
+        ("sft", "grpo", pytest.approx(0.4)),
+    ]
+    assert [each["delta"] for each in report["guards"]] == [-1.0]
+    assert report["counted"] == {"diagnosis": "fell", "contaminated": False}
+    assert report["models"]["grpo"]["accuracy"] == 0.9
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(("grpo", 1, "QUESTION  7?"), id="by its text"),
+        pytest.param(("sft", 5007, "Another text?"), id="by its seed"),
+    ],
+)
+def test_nothing_is_compared_once_training_has_seen_a_question(judged, row: tuple[str, int, str]):
+    report = judged(learned(row))
+    assert (report["comparisons"], report["guards"]) == ([], [])
+    assert report["counted"]["contaminated"]
+    assert not report["contamination"]["clean"]
+    assert report["models"]["grpo"]["accuracy"] == 0.9, "the rates are told"
+
+
+def test_the_recipe_may_allow_a_share_that_training_has_seen(judged):
+    seen = learned(*(("grpo", place, f"Question {place}?") for place in range(2)))
+    assert judged(seen, GateSpec(max_overlap=0.05))["comparisons"]
+    assert not judged(seen, GateSpec(max_overlap=0.04))["comparisons"]
+
+
+def test_what_broke_for_one_model_counts_against_it(judged):
+    broke = [episode(place, 1.0) if place else episode(0, None, broken="crashed") for place in range(40)]
+    report = judged("", grpo=broke)
+    assert report["models"]["grpo"]["accuracy"] == 39 / 40
+    assert "1 of grpo" in report["broken"]
+
+
+def test_a_fall_of_the_reward_is_read_with_the_recipes_beta(judged):
+    assert "no KL term" in judged("")["grpo"]["advice"]
+    assert "no KL term" not in judged("", beta=0.04)["grpo"]["advice"]

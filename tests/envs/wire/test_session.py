@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session, SessionLost
 from tests.restartable import RestartableServer
@@ -34,6 +36,43 @@ def test_a_server_killed_between_reset_and_step_does_not_cost_the_episode(chain_
     environment.answer(answer)  # type: ignore[attr-defined]
     back.join()
     assert environment.reward == 1.0
+
+
+class Wire:
+    """A connection that is cut at the asking of that number, and then answers nothing."""
+
+    def __init__(self, cut_at: int = 0):
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._cut_at = cut_at
+
+    async def ask(self, kind: str, payload: dict[str, Any]) -> Reply:
+        self.asked.append((kind, payload))
+        if len(self.asked) == self._cut_at:
+            raise EOFError("cut")
+        return Reply({"asked": len(self.asked)}, 0.0, False)
+
+    async def disconnect(self) -> None:
+        """Has nothing to close."""
+
+
+def test_an_episode_of_several_turns_is_rebuilt_with_its_turns(monkeypatch: pytest.MonkeyPatch):
+    wires = [Wire(cut_at=4), Wire(cut_at=6), Wire()]
+    ahead = iter(wires)
+
+    async def connected(server: EnvironmentServer) -> Any:
+        return next(ahead)
+
+    monkeypatch.setattr("apprentice.envs.wire.session.connect", connected)
+    session = Session(EnvironmentServer(url="http://127.0.0.1:9"))
+    session.reset(seed=1)
+    replies = [session.step({"turn": turn}).observation["asked"] for turn in (1, 2, 3)]
+    assert replies == [2, 3, 4], "the last one is that of the turn, after the reset and two turns"
+    first = [("reset", {"seed": 1}), *(("step", {"turn": turn}) for turn in (1, 2, 3))]
+    assert wires[0].asked == wires[1].asked == first
+    session.reset(seed=2)
+    session.step({"turn": 9})
+    assert wires[2].asked == [("reset", {"seed": 2}), ("step", {"turn": 9})], "and without those of the episode before"
+    session.close()
 
 
 @pytest.mark.long

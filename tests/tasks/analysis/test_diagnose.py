@@ -36,6 +36,19 @@ def test_the_delta_is_that_of_the_walkthrough_and_has_an_interval():
     assert reading.ci[0] < 0.5 < reading.ci[1]
 
 
+def test_a_fall_within_its_noise_is_none():
+    """The last five logs are lower by 0.04, and single logs differ by 0.3."""
+    noisy = [0.3, 0.6, 0.4, 0.7, 0.5] * 7 + [0.26, 0.56, 0.36, 0.66, 0.46]
+    reading = read_curves(log(noisy), beta=0.0)
+    assert reading.delta == pytest.approx(-0.04)
+    assert reading.diagnosis == "flat"
+
+
+def test_a_rise_within_its_noise_is_none():
+    noisy = [0.3, 0.6, 0.4, 0.7, 0.5] * 7 + [0.34, 0.64, 0.44, 0.74, 0.54]
+    assert read_curves(log(noisy), beta=0.0).diagnosis == "flat"
+
+
 def test_a_fall_is_not_blamed_on_a_kl_term_that_does_not_exist():
     assert "no KL term" in read_curves(log(ramp(0.6, 0.3)), beta=0.0).advice
     assert "no KL term" not in read_curves(log(ramp(0.6, 0.3)), beta=0.04).advice

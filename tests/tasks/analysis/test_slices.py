@@ -26,6 +26,12 @@ def test_a_model_that_cannot_do_negatives_shows_it():
     assert high == 1.0
 
 
+def test_partial_credit_is_not_right_in_a_slice_either():
+    rows = slices({"grpo": with_traits([0.9, 1.0] * 5)})
+    by_sign = {row["kind"]: row["models"]["grpo"]["accuracy"] for row in rows if row["trait"] == "sign"}
+    assert by_sign == {"negative": 0.0, "positive": 1.0}
+
+
 def test_rare_kinds_are_put_together_and_a_trait_of_one_kind_is_none():
     rows = slices({"grpo": with_traits([1.0] * 10)})
     assert [row["kind"] for row in rows if row["trait"] == "terms"][-1] == "others"

@@ -70,6 +70,38 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_claims():
     assert hits >= 51, "seed 1"
 
 
+def test_a_bootstrap_interval_is_as_wide_as_95_percent_are():
+    """1.96 standard errors to each side: the normal interval, which it tends to; 90% would be 1.64."""
+    rng = random.Random(4)
+    values = [rng.gauss(0.0, 1.0) for _ in range(400)]
+    mean = sum(values) / 400
+    error = (sum((value - mean) ** 2 for value in values) / 399 / 400) ** 0.5
+    low, high = mean_interval(values)
+    assert (mean - low) / error == pytest.approx(1.96, abs=0.1), "seed 4"
+    assert (high - mean) / error == pytest.approx(1.96, abs=0.1), "seed 4"
+
+
+def test_a_permutation_test_has_two_sides():
+    """A fall is as improbable as a rise, and as improbable as a t test finds it."""
+    from scipy.stats import ttest_rel
+
+    rng = random.Random(5)
+    before = [rng.random() for _ in range(80)]
+    after = [value + rng.gauss(0.06, 0.2) for value in before]
+    rise, fall = (paired_difference(*pair)["p_value"] for pair in ((before, after), (after, before)))
+    assert 0.01 < rise < 0.2, "seed 5"
+    assert rise == pytest.approx(fall, rel=0.1)
+    assert rise == pytest.approx(ttest_rel(after, before).pvalue, rel=0.2)
+
+
+def test_the_interval_of_two_means_is_welchs_at_95_percent():
+    before, after = [0.1, 0.2, 0.3, 0.2, 0.2], [0.6, 0.7, 0.8, 0.7, 0.7]
+    interval = welch_interval(before, after)
+    assert interval is not None
+    half = 2.306 * (2 * 0.005 / 5) ** 0.5  # the t quantile of 8 degrees of freedom; both variances are 0.005
+    assert interval == (pytest.approx(0.5 - half, abs=1e-3), pytest.approx(0.5 + half, abs=1e-3))
+
+
 def test_holm_corrects_for_looking_several_times():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([]) == []

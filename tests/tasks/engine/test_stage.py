@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 from apprentice.tasks.artifacts.types import LengthStats, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage, StageContext, stage
-from apprentice.tasks.settings.stages import CollectSpec, LengthsSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import LengthsSpec
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 runs: list[dict[str, Any]] = []
@@ -70,23 +70,6 @@ def test_a_changed_setting_input_or_version_misses_the_cache(work: RunContext, c
     assert [entry.state for entry in work.log] == ["ran", "ran"]
 
 
-def test_how_fast_and_how_dear_is_no_part_of_a_key():
-    dear = TeacherSpec.model_validate(
-        {"budget_usd": 1.0, "prices": {"prompt": 1.0, "completion": 1.0}, "requests_per_minute": 5, "timeout": 3}
-    )
-    assert dear.in_key() == TeacherSpec().in_key()
-    assert CollectSpec(shards=4).in_key() == CollectSpec().in_key()
-    assert TeacherSpec(model="another").in_key() != TeacherSpec().in_key()
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
-def test_a_split_window_is_the_window(parts: int):
-    window = Window(start=100, size=7)
-    split = window.split(parts)
-    assert [seed for part in split for seed in part.seeds()] == list(window.seeds())
-    assert max(part.size for part in split) - min(part.size for part in split) <= 1
-
-
 def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: RunContext):
     import shutil
 
@@ -130,22 +113,6 @@ def test_the_record_says_what_made_the_artifact(work: RunContext):
     assert record["made_by"]["settings"]["spec"] == {"margin": 1, "multiple_of": 8}
     assert record["made_by"]["inputs"] == {"given": "a" * 40}
     assert "torch" in record["made_by"]["packages"]
-
-
-def test_several_artifacts_under_one_argument_all_enter_the_key():
-    @stage(produces=Questions, version=1, title="toy")
-    def compared(context: StageContext, models: dict[str, Questions]) -> dict[str, Any]:
-        raise AssertionError("not run here")
-
-    one, other = (
-        Questions(repository="a/r", revision=letter * 40, key="k", collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
-        for letter in "ab"
-    )
-    assert compared.key_contents(({"before": one, "after": other},), {})[1] == {
-        "models.before": "a" * 40,
-        "models.after": "b" * 40,
-    }
-    assert compared.key(({"before": one, "after": other},), {}) != compared.key(({"before": other, "after": one},), {})
 
 
 def test_prefect_is_told_what_was_made_and_from_what(work: RunContext):

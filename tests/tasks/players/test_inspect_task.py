@@ -236,6 +236,23 @@ def test_an_environment_that_is_lost_in_an_episode_is_no_score_of_zero(
     assert not any(sample.scores for sample in log.samples or [])
 
 
+def test_inspect_buys_no_turn_while_the_environment_is_away(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
+):
+    asked: list[Message] = []
+
+    def wrong(messages: list[Message]) -> Message:
+        asked.append(messages[-1])
+        pool.breaker.stop()
+        return call("guess", {"number": -1})
+
+    with GuessingPool(chain_sum, server, 1) as pool:
+        task = episodes_task(pool, chain_sum, GUESSES[:1], 64, 0.0)
+        with pytest.raises(Stop, match="did not finish"):
+            run_inspect(task, "mockllm/model", tmp_path, model_args=mock(wrong))
+    assert len(asked) == 1
+
+
 def test_a_question_that_is_not_the_one_written_down_stops_the_examination(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):

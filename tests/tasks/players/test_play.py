@@ -1,14 +1,17 @@
 """Who plays an examination: batches stay full where episodes end at different turns, and nothing is mixed up."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Settings
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.play import Play, play_batched, plays_of
+from apprentice.tasks.players.play import Play, play_alone, play_batched, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.settings.stages import EvaluateSpec
 from tests.tasks.episodes.test_episode import Guess, call
@@ -24,6 +27,9 @@ class Places:
 
     def playable(self, idle: list[int], wanted: int) -> list[int]:
         return idle[:wanted]
+
+    def map(self, play: Any, items: list[Play]) -> Iterator[tuple[Play, EvaluatedEpisode]]:
+        return ((item, play(self.environments[0], item)) for item in items)
 
 
 class Counting:
@@ -62,6 +68,58 @@ def test_a_place_whose_episode_ended_takes_the_next_one_at_once():
     _, batches = played([1, 2, 3] * 4, size=4)
     assert sum(batches) == 24
     assert len(batches) <= 7
+
+
+class Leaving(Guess):
+    """Its server is known to be away once `turns` turns were played."""
+
+    def __init__(self, turns: int):
+        super().__init__(Settings(dataset="chain_sum"), Session(EnvironmentServer(url="http://127.0.0.1:9")))
+        self.left = turns
+        self._is_away()
+
+    def guess(self, number: int) -> str:
+        """Guess the number.
+
+        Args:
+            number: Your guess.
+
+        Returns:
+            Whether it is higher or lower.
+        """
+        self.left -= 1
+        self._is_away()
+        return super().guess(number)
+
+    def _is_away(self) -> None:
+        if not self.left and self.session is not None:
+            self.session._breaker.stop()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_no_turn_is_bought_while_the_environment_is_away(turns: int):
+    pool: Any = Places(0)
+    pool.environments = [Leaving(turns)]
+    counting, records = Counting(), []
+    with pytest.raises(SessionLost):
+        play_alone(pool, [Play(0, 9, "Which number?", 0)], counting, PROTOCOLS["parity"], records.append)
+    assert (len(counting.batches), records) == (turns, [])
+
+
+class Crashing:
+    """Calls the tool in which the environment is lost."""
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        return [call("crash", {}) for _ in episodes]
+
+
+@pytest.mark.parametrize("play", [play_alone, play_batched])
+def test_an_environment_that_is_lost_in_an_episode_leaves_no_record_of_it(play: Any):
+    pool: Any = Places(2)
+    records: list[EvaluatedEpisode] = []
+    with pytest.raises(SessionLost):
+        play(pool, [Play(0, 9, "Which number?", 0)], Crashing(), PROTOCOLS["parity"], records.append)
+    assert records == []
 
 
 def test_arguments_are_recorded_as_text_and_loaded_whatever_their_columns_are():

@@ -1,0 +1,79 @@
+"""What the flow tells the gate: whether the champion is known, who was rolled back, how far guard rails may fall."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.examination import promotion
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.analysis.judgements import read_decision
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Decision
+from tests.flows.commands import TOY
+from tests.tasks.family import Family
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+class AwayHub(LocalStore):
+    """Cannot be asked who is champion."""
+
+    @property
+    def in_reach(self) -> bool:
+        return False
+
+
+class RolledBack(Champions):
+    """Whoever comes was champion once and was taken back."""
+
+    def was_rolled_back(self, weights: str) -> bool:
+        return True
+
+
+@pytest.fixture
+def decided(tmp_path: Path, chain_sum: EnvironmentSpec) -> Callable[..., dict[str, Any]]:
+    """The decision on a run's model, which was right on three questions more than the untrained student."""
+
+    def run(store: type[LocalStore] = LocalStore) -> dict[str, Any]:
+        family = Family(store(tmp_path / "artifacts", "toy"), tmp_path, chain_sum)
+        recipe = load_recipe(TOY, [])
+        guard = recipe.guards[0].name
+        guards = {f"{guard}.{name}": family.evaluations[name] for name in ("base", "grpo")}
+
+        @flow
+        def promote() -> None:
+            given = family.questions, family.base, family.grpo, family.evaluations, guards, family.verdict
+            promotion(family.work, recipe, *given)
+
+        promote()
+        refs = next(folder for folder in (tmp_path / "artifacts/datasets/local").glob("*-decisions")) / "refs"
+        made = [family.store.find(Decision, ref.name) for ref in refs.iterdir() if ref.name != family.decision.key]
+        (decision,) = [each for each in made if each is not None]
+        return read_decision(family.store.fetch(decision)) | {"allowed": recipe.guards[0].may_fall}
+
+    return run
+
+
+def refused(decision: dict[str, Any]) -> set[str]:
+    return {rule["rule"] for rule in decision["rules"] if not rule["holds"]}
+
+
+def test_three_questions_more_are_too_few_and_the_guard_rails_have_the_recipes_allowance(decided):
+    decision = decided()
+    assert refused(decision) == {"exact test agrees (p below 0.05)"}
+    assert list(decision["decided_by"]["guards"].values()) == [decision["allowed"]]
+    assert decision["comparison"]["delta"] == 0.75
+
+
+def test_where_the_hub_is_away_nobody_is_promoted(decided):
+    assert "the champion is known" in refused(decided(AwayHub))
+
+
+def test_what_was_rolled_back_is_refused(decided, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("apprentice.flows.examination.Champions", RolledBack)
+    assert "not rolled back" in refused(decided())

@@ -1,0 +1,153 @@
+"""Law 10 for every setting: it changes the key of what it makes, unless it stands among the exceptions below.
+
+The models are walked, so a new setting is held too. A field that is marked operational (speed, patience, cost) must be
+added here: it is a promise that the result stays the same.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import apprentice.flows.recipe.sections
+import apprentice.tasks.settings as settings
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.settings.spec import Spec
+
+OUT_OF_THE_KEY = {
+    "CollectSpec": {"shards"},
+    "EvaluateSpec": {"batch_size", "max_failed"},
+    "GenerationSpec": {
+        *("mode", "gpu_memory_utilization", "max_model_length", "tensor_parallel_size", "enable_sleep_mode"),
+        *("server_base_url", "server_timeout", "group_port"),
+    },
+    "GrpoSpec": {
+        *("accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "rollouts"),
+        "auto_difficulty",  # the environment of the chosen rung enters the key
+    },
+    "SftSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "control"},
+    "TeacherSpec": {
+        *("key_block", "key_variable", "timeout", "patience", "prices", "budget_usd"),
+        *("requests_per_minute", "tokens_per_minute"),
+    },
+    "TrainerSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps"},
+}
+"""What changes speed, patience or cost and not the result."""
+
+
+def every_spec() -> list[type[Spec]]:
+    """Every settings model, of the stages and of the recipe."""
+    for module in pkgutil.iter_modules(settings.__path__):
+        importlib.import_module(f"{settings.__name__}.{module.name}")
+    assert apprentice.flows.recipe.sections
+    found, waiting = [], [Spec]
+    while waiting:
+        waiting += (of := waiting.pop()).__subclasses__()
+        found += [of] if of is not Spec and of.__module__.startswith("apprentice.") else []
+    return sorted(found, key=lambda each: each.__name__)
+
+
+def values_of(annotation: Any) -> Iterator[Any]:
+    """Two or more values of a type."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        made = some(annotation)
+        name = next(iter(set(annotation.model_fields) - OUT_OF_THE_KEY.get(annotation.__name__, set())))
+        yield from (made, changed(made, name))
+    elif isinstance(annotation, type) and issubclass(annotation, EnvironmentSpec):
+        yield from (EnvironmentSpec(name="echo"), EnvironmentSpec(name="echo", settings={"words": 4}))
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from (annotation(), annotation.model_validate({"url": "http://there"}))
+    elif get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif annotation in EXAMPLES:
+        yield from EXAMPLES[annotation]
+    elif get_origin(annotation) is list:
+        yield from ([], [{"x": 1}] if get_args(annotation) == (dict[str, Any],) else ["x"])
+    elif get_origin(annotation) is dict:
+        yield from ({}, {"x": 1.0})
+    else:
+        for part in get_args(annotation):  # a union, or an annotated type
+            if part in EXAMPLES or isinstance(part, type) or get_args(part):
+                yield from values_of(part)
+
+
+EXAMPLES: dict[Any, tuple[Any, ...]] = {
+    bool: (False, True),
+    int: (1, 2),
+    float: (0.25, 0.5),
+    str: ("a", "b"),
+    Path: (Path("a"), Path("b")),
+    type(None): (None,),
+}
+
+
+def some(of: type[Spec]) -> Any:
+    """An instance with values for what has no default, whether or not they fit together."""
+    given = {
+        name: field.get_default(call_default_factory=True) if not field.is_required() else first(field)
+        for name, field in of.model_fields.items()
+    }
+    return of.model_construct(**given)
+
+
+def first(field: FieldInfo) -> Any:
+    return next(values_of(field.annotation))
+
+
+def changed(spec: Any, name: str) -> Any:
+    now = getattr(spec, name)
+    other = next(value for value in values_of(type(spec).model_fields[name].annotation) if value not in (now, None))
+    return spec.model_copy(update={name: other})
+
+
+FIELDS = [(spec, name) for spec in every_spec() for name in spec.model_fields]
+
+
+def test_the_walk_finds_the_settings_of_every_stage():
+    names = {spec.__name__ for spec in every_spec()}
+    assert {"SftSpec", "GrpoSpec", "EvaluateSpec", "TeacherSpec", "GateSpec", "StudentSpec", "GuardSpec"} <= names
+    assert len(FIELDS) > 150
+    assert OUT_OF_THE_KEY.keys() <= names
+
+
+@pytest.mark.parametrize("spec", every_spec(), ids=lambda spec: spec.__name__)
+def test_a_setting_changes_the_key_unless_it_is_an_exception(spec: type[Spec]):
+    before = some(spec)
+    kept = {name for name in spec.model_fields if changed(before, name).in_key() == before.in_key()}
+    assert kept == OUT_OF_THE_KEY.get(spec.__name__, set())
+
+
+@pytest.mark.parametrize("spec", every_spec(), ids=lambda spec: spec.__name__)
+def test_what_is_out_of_the_key_is_out_of_the_record_too_but_for_what_was_chosen_from(spec: type[Spec]):
+    before = some(spec)
+    kept = {name for name in spec.model_fields if changed(before, name).in_record() == before.in_record()}
+    assert kept == OUT_OF_THE_KEY.get(spec.__name__, set()) - {"auto_difficulty"}
+
+
+@pytest.mark.parametrize("spec", every_spec(), ids=lambda spec: spec.__name__)
+def test_the_key_of_a_stage_is_changed_by_what_its_settings_say(spec: type[Spec]):
+    @stage(produces=Questions, version=1, title="toy")
+    def toy(context: StageContext, given: Spec) -> dict[str, Any]:
+        raise AssertionError("not run here")
+
+    before = some(spec)
+    kept = {name for name in spec.model_fields if toy.key((changed(before, name),), {}) == toy.key((before,), {})}
+    assert kept == OUT_OF_THE_KEY.get(spec.__name__, set())
+
+
+def test_every_part_of_a_task_changes_the_key_of_a_stage(chain_sum: EnvironmentSpec):
+    @stage(produces=Questions, version=1, title="toy")
+    def toy(context: StageContext, environment: EnvironmentSpec) -> dict[str, Any]:
+        raise AssertionError("not run here")
+
+    before = toy.key((chain_sum,), {})
+    for name in EnvironmentSpec.model_fields:
+        other = {"x": 1} if name == "settings" else "another"
+        assert toy.key((chain_sum.model_copy(update={name: other}),), {}) != before, name
