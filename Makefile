@@ -27,7 +27,7 @@ lint: .venv/dev build/types/apprentice
 	$(BIN)/pyright
 
 bench: .venv/dev  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
-	$(BIN)/python tests/bench/laptop.py
+	$(BIN)/python -m tests.bench.laptop
 
 bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect
