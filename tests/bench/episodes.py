@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tests.bench.laptop import ROOT, run
 
-EPOCHS = {100: 240, 300: 120, 1000: 40, 3000: 25}
+EPOCHS = {100: 240, 300: 60, 1000: 40, 3000: 25}
 """Epochs of SFT by bought episodes. 100 episodes need as many steps as 300 to be learned."""
 DECODINGS = ("sampled", "greedy")
 
