@@ -6,7 +6,7 @@ from tests.flows.commands import TOY
 
 
 def test_a_student_with_random_weights_has_skills_to_lose_only_after_sft():
-    assert protected(load_recipe(TOY)) == "sft"
+    assert protected(load_recipe(TOY, [])) == "sft"
 
 
 def test_a_pretrained_student_must_lose_nothing_to_sft_either():
