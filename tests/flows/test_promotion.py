@@ -43,7 +43,7 @@ def decided(tmp_path: Path, chain_sum: EnvironmentSpec) -> Callable[..., dict[st
         family = Family(store(tmp_path / "artifacts", "toy"), tmp_path, chain_sum)
         recipe = load_recipe(TOY, [])
         guard = recipe.guards[0].name
-        guards = {f"{guard}.{name}": family.evaluations[name] for name in ("base", "grpo")}
+        guards = {f"{guard}.{name}": family.evaluations[name] for name in ("sft", "grpo")}
 
         @flow
         def promote() -> None:
