@@ -28,8 +28,8 @@ COPIED = (*ROOMS, "tests", "docs", "README.md", "Makefile", "pyproject.toml")
 HEAVY = ("torch", "trl", "trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "datasets", "transformers", "prefect")
 HEAVY += ("openenv.core.env_server.http_server", "reasoning_gym", "scipy.stats", "statsmodels.api", "openai", "pytest")
 """What takes seconds to import, and nothing of ours."""
-LONGEST = 240.0
-"""Seconds of one mutant's tests; one that hangs is noticed."""
+LONGEST = 300.0
+"""Seconds of one mutant's tests; one that takes longer is not noticed: it may be the machine that is slow."""
 POLL = 0.02
 ENOUGH = 0.95
 JOBS = 2
@@ -40,7 +40,7 @@ _tree = Path()
 
 class Result(NamedTuple):
     outcome: str
-    """noticed, hung, SURVIVED, or ERROR: then the tests did not run."""
+    """noticed, SURVIVED, TOO LONG, or ERROR: then the tests did not run."""
     seconds: float
     log: str
 
@@ -86,7 +86,7 @@ def run_tests(tree: Path, tests: list[str], longest: float, own_server: bool = F
         os.killpg(child, signal.SIGKILL)  # what its tests left
     if status is None:
         os.waitpid(child, 0)
-        return Result("hung", time.monotonic() - began, log.read_text())
+        return Result("TOO LONG", time.monotonic() - began, log.read_text())
     outcome = {0: "SURVIVED", 1: "noticed"}.get(os.waitstatus_to_exitcode(status), "ERROR")
     return Result(outcome, time.monotonic() - began, log.read_text())
 
@@ -131,7 +131,7 @@ def main(words: list[str]) -> int:
                 print(result.log[-2000:])
             results.append(result)
     counted = [result.outcome for mutant, result in zip(mutants, results, strict=True) if not mutant.survives]
-    noticed = sum(outcome in ("noticed", "hung") for outcome in counted)
+    noticed = counted.count("noticed")
     minutes = (time.monotonic() - began) / 60
     print(f"{noticed} of {len(counted)} mutants were noticed ({noticed / len(counted):.1%}), in {minutes:.0f} min.")
     return int(noticed < ENOUGH * len(counted) or "ERROR" in counted)

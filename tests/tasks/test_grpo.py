@@ -132,8 +132,9 @@ def test_the_questions_that_were_trained_on_are_noted_by_seed_for_a_training_tha
     noted = tmp_path / "asked.jsonl"
     noted.write_text(noted.read_text() + '[11, "4 +')  # killed while it wrote
     assert dict(TrainedQuestions(noted).items()) == {7: "2 + 2?", 9: "3 + 3?"}
-    reward_of()(1.0, seed=[11], question=["4 + 4?"])
+    reward_of()(1.0, 0.0, seed=[11, 7], question=["4 + 4?", "2 + 2?"])
     assert list(TrainedQuestions(noted).items()) == [(7, "2 + 2?"), (9, "3 + 3?"), (11, "4 + 4?")]
+    assert len(noted.read_text().splitlines()) == 3, "each question is noted once"
 
 
 def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_of):

@@ -62,6 +62,13 @@ def test_a_gain_over_stopped_sft_alone_is_told_as_none():
     assert against_control(found).startswith("SFT + GRPO does not beat SFT to its best on the same rollouts: -5.0 pp (")
 
 
+def test_a_gain_within_its_noise_beats_nobody():
+    """Three questions won and one lost, of forty."""
+    found = with_control(control=[1.0] * 20 + [0.0] * 20, grpo=[0.0] + [1.0] * 22 + [0.0] * 17)
+    assert found[2]["delta"] > 0 > found[2]["ci"][0]
+    assert "does not beat SFT to its best" in against_control(found)
+
+
 def test_without_a_control_the_gain_is_over_the_sft_that_grpo_started_from():
     held_out = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20), "grpo": episodes([1.0] * 40)}
     found = compare_all(held_out, {})["comparisons"]

@@ -58,3 +58,11 @@ def test_saturation_is_read_from_groups_not_from_the_batchs_spread():
     """Groups [1, 1] and [0, 0]: the batch's std is 0.58 and nothing can be learned."""
     entries = [{**entry, "reward_std": 0.58} for entry in log(ramp(0.4, 0.55), dead=1.0)]
     assert read_curves(entries, beta=0.0).diagnosis == "saturated"
+
+
+@pytest.mark.parametrize(("first", "last", "diagnosis"), [(0.2, 0.95, "saturated"), (0.95, 0.2, "learning")])
+def test_saturation_is_that_of_the_end_and_not_of_the_beginning(first: float, last: float, diagnosis: str):
+    entries = log(ramp(0.4, 0.7))
+    for place, entry in enumerate(entries):
+        entry["frac_reward_zero_std"] = first if place < 20 else last
+    assert read_curves(entries, beta=0.0).diagnosis == diagnosis
