@@ -90,9 +90,9 @@ def retrain(
         probed = probe(run, recipe, rungs, sft_model)
         trained = grpo(run, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
 
-        evals = held_out(run, recipe, question_set, {"base": base, "sft": sft_model, **controls, "grpo": trained})
-        first = protected(recipe)
-        guards = guard_rails(run, recipe, {first: {"base": base, "sft": sft_model}[first], "grpo": trained})
+        models = {"base": base, "sft": sft_model, **controls, "grpo": trained}
+        evals = held_out(run, recipe, question_set, models)
+        guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe), "grpo")})
         results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, recipe.grpo.beta)
         outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
 

@@ -230,7 +230,6 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
     ]
 
 
-@pytest.mark.long
 def test_what_a_probe_made_can_be_made_again(climbed: Climbed, server: EnvironmentServer):
     for artifact in (climbed.probed.questions, climbed.probed.asked[1], climbed.probed.played[1]):
         [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"server.url={server.url}"])
