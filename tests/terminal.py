@@ -23,6 +23,8 @@ class Terminal:
         self._known: dict[int, psutil.Process] = {}
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # tests in the background ignore some of them
+                signal.signal(each, signal.SIG_DFL)
             os.chdir(cwd)
             os.execvpe(command[0], command, os.environ | (environment or {}))
         self.code: int | None = None
