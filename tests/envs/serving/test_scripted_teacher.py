@@ -68,7 +68,7 @@ def test_what_it_cannot_play_is_refused_in_words(client: TestClient, body: bytes
 
 
 def test_mistakes_are_answered_as_a_model_would_send_them():
-    """A call of an unknown tool or of broken JSON is a call, a call left out is none; reasoning stands beside a call."""
+    """A call of an unknown tool or of broken JSON is a call, a call left out is none; reasoning stands beside one."""
     client = TestClient(make_app("echo", {}, 0.999999), raise_server_exceptions=False)
     tool = {"type": "function", "function": {"name": "echo", "parameters": {}}}
     ended, texts = set(), set()
