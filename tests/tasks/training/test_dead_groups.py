@@ -14,7 +14,7 @@ from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.dead_groups import rows_with_signal, skipping_dead_groups
 from tests.tasks.test_one_prompt import tiny_model
 
-STEPS = 4
+STEPS = 3
 GROUP = 4
 Reward = Callable[..., list[float | None]]
 
@@ -134,8 +134,13 @@ ALL = 16 * STEPS
 """Rows that are forwarded without skipping."""
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo", "luspo", "cispo", "sapo", "vespo"])
-@pytest.mark.parametrize(("batch", "accumulation"), [(16, 1), (4, 4)])
+@pytest.mark.parametrize(
+    ("loss_type", "batch", "accumulation"),
+    [
+        *((loss_type, 4, 4) for loss_type in ("dapo", "grpo", "bnpo", "dr_grpo", "luspo", "cispo", "sapo", "vespo")),
+        *((loss_type, 16, 1) for loss_type in ("dapo", "bnpo")),
+    ],
+)
 def test_every_loss_moves_the_weights_as_without_skipping(trained, loss_type: str, batch: int, accumulation: int):
     plain, skipping = (
         trained(skip, variety, batch=batch, accumulation=accumulation, loss_type=loss_type) for skip in (False, True)
