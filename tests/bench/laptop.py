@@ -76,8 +76,9 @@ def _memory(pid: int) -> int:
 def episodes(folder: Path, report: dict[str, Any], model: str) -> list[EvaluatedEpisode]:
     """The evaluation's episodes of the model that a stage made."""
     of = {row["stage"]: row["revision"] for row in report["lineage"]}
+    asked = {"checkpoint": of[model], "questions": of["questions"]}  # not those of the probe or of a guard rail
     evaluated = [row for row in report["lineage"] if row["stage"] == "evaluate"]
-    revision = [row["revision"] for row in evaluated if row["inputs"]["checkpoint"] == of[model]][-1]
+    (revision,) = (row["revision"] for row in evaluated if row["inputs"] == asked)
     (snapshot,) = folder.glob(f"artifacts/datasets/*/*/snapshots/{revision}")
     return read_episodes(snapshot)
 
