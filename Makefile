@@ -27,7 +27,7 @@ lint: .venv/dev build/types/apprentice
 	$(BIN)/pyright
 
 bench: .venv/dev  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
-	$(BIN)/python tests/bench/laptop.py
+	$(BIN)/python -m tests.bench.laptop
 
 bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect
@@ -39,7 +39,7 @@ bench-grpo: .venv/dev  ## what the environment costs a GRPO step, against the wa
 	$(BIN)/python -m tests.bench.grpo
 
 bench-signal: .venv/dev  ## what skipping groups with equal rewards saves GRPO: the laptop recipe with and without, step by step
-	$(BIN)/python -m tests.bench.signal $(BENCH)
+	$(BIN)/python -m tests.bench.dead_groups $(BENCH)
 
 bench-gpu: .venv/dev  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
 	$(BIN)/python -m tests.bench.gpu $(BENCH)
