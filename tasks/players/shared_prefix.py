@@ -28,7 +28,7 @@ class SharedPrefix:
         self._model = model
         self._ids: list[int] = []
         self._layers: list[Any] = []
-        self._possible = _keeps_keys_of_tokens(model) and model.config._attn_implementation == "sdpa"
+        self._possible = _keeps_keys_of_tokens(model) and model.get_correct_attn_implementation(None) == "sdpa"
         if self._possible:
             model.set_attn_implementation(ATTENTION)
 
