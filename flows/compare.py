@@ -12,6 +12,7 @@ from prefect import flow
 from pydantic import ValidationError
 
 from apprentice.envs.wire.address import without_secrets
+from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
@@ -59,16 +60,20 @@ def compare_models(
     task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
     with RunServers(recipe) as servers:
-        questions = exam(RunContext(store, servers, recipe=written), task, window, spec.questions)
+        run = RunContext(store, servers, recipe=written)
+        run.preflight = preflight = EvaluationPreflight(recipe, window)
+        questions = exam(run, task, window, spec.questions)
         for name in models:
             endpoint = _endpoint(recipe, name, serves_student)
             if endpoint is None:
                 run = RunContext(store, servers, recipe=written, trusted=trusted)
+                run.preflight = preflight
                 checkpoint = _checkpoint(run, recipe, name, questions)
                 found[name] = evaluate(run, spec, checkpoint, task, questions, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
                     run = RunContext(store, others, recipe=written)
+                    run.preflight = preflight
                     found[name] = evaluate_endpoint(run, spec, endpoint, task, questions, as_of), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {

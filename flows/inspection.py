@@ -9,6 +9,7 @@ from prefect import flow
 
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.flows.compare import compared
+from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
@@ -36,7 +37,9 @@ def inspect_models(
     logs = store.root / "inspect" / recipe.name
     episodes, kept = {}, {}
     with RunServers(recipe) as servers:
-        questions = exam(RunContext(store, servers), recipe.environment, window, spec.questions)
+        run = RunContext(store, servers)
+        EvaluationPreflight(recipe, window)(run, "exam")
+        questions = exam(run, recipe.environment, window, spec.questions)
         rows = read_questions(store.fetch(questions), "evaluate")
         server = servers.environment(recipe.environment.name)
         tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens

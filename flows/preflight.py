@@ -77,25 +77,11 @@ class Preflight:
         found = questions.find(run, recipe.environment, windows, recipe.evaluate.questions)
         new = found is None or student.find(run, recipe.student, recipe.environment, found, recipe.seed) is None
         model = named_model(recipe.student) if new and recipe.student.build is None else None
-        seen = self._check_environments(run, Needs.of(recipe, grpo="grpo" in ahead, collect=collects))
+        seen = _check_environments(self._tasks(run, Needs.of(recipe, grpo="grpo" in ahead, collect=collects)))
         if new:
             _check_student(recipe.student, model, seen)
         if collects:
             check_teacher(run, recipe, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
-
-    def _check_environments(self, run: RunContext, needs: Needs) -> list[TrainedQuestions]:
-        """Check every server that the run uses, the recipe's own first. Raises Stop."""
-        seen: list[TrainedQuestions] = []
-        granted: set[str] = set()
-        for task in self._tasks(run, needs):
-            _wait_for(task.server)
-            counted = task.server.url in granted
-            checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
-            granted.add(task.server.url)
-            if wrong := checked.wrong:
-                raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.fix)
-            seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
-        return seen
 
     def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
         recipe = self._recipe
@@ -105,6 +91,40 @@ class Preflight:
         for index, guard in enumerate(recipe.guards):
             tasks += _parts(run, guard.environment, recipe.guard_window(index), guard_needs)
         return tasks
+
+
+class EvaluationPreflight:
+    """The check of `apprentice evaluate`: called before each model's first stage that is not cached; checks once.
+
+    What an endpoint answers is not checked, because that is what is evaluated.
+    """
+
+    def __init__(self, recipe: Recipe, window: Window):
+        self._recipe = recipe
+        self._window = window
+        self._checked = False
+
+    def __call__(self, run: RunContext, _stage: str) -> None:
+        """Raise Stop if the environment does not work."""
+        if not self._checked:
+            needs = Needs(0, self._recipe.evaluate.batch_size, 0)
+            _check_environments(_parts(run, self._recipe.environment, self._window, needs))
+            self._checked = True
+
+
+def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
+    """Check every server, the first task's first. Raises Stop."""
+    seen: list[TrainedQuestions] = []
+    granted: set[str] = set()
+    for task in tasks:
+        _wait_for(task.server)
+        counted = task.server.url in granted
+        checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
+        granted.add(task.server.url)
+        if wrong := checked.wrong:
+            raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.fix)
+        seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
+    return seen
 
 
 def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
