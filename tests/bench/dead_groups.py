@@ -1,8 +1,7 @@
 """What skipping dead groups saves a GRPO stage: the laptop recipe's, with and without, step by step in one process.
 
 In: `--store FOLDER` (what it holds is not made again), `--set path=value` over the laptop recipe. Out: a line for each
-step, and a last line of JSON: {"rows": [{"recipe", "seed", "variant", "seconds", "dead_share", "accuracy", …}]}. Takes
-about ten minutes on two idle cores.
+step on standard error, and a last line of JSON: {"rows": [{"recipe", "seed", "variant", "seconds", …}]}.
 The two trainings take turns after every step, each with its own random numbers, so that whatever else the machine does
 hits both alike; seconds are the process's CPU time with one thread.
 """
