@@ -77,7 +77,8 @@ class ModelFacts(Facts):
         judged = self.made.nearest(Verdict)
         folder = judged.fetch() if judged else None
         self.verdict = read_verdict(folder) if folder else None
-        examined = judged.inputs.get("evaluations.grpo") if judged else None
+        evaluated = judged.inputs if judged else {}
+        examined = evaluated.get("evaluations.grpo") or evaluated.get("evaluations.sft")
         self.asked = examined.nearest(Questions) if examined else None
         self.decoding = examined.settings.get("spec") if examined else None
 
@@ -121,7 +122,7 @@ class ModelFacts(Facts):
                 dataset_args={"purpose": "evaluate", "environment": shown(environment)},
                 metric_type=metric,
                 metric_name=name,
-                metric_value=round(verdict["models"]["grpo"][metric], 4),
+                metric_value=round([*verdict["models"].values()][-1][metric], 4),
             )
             for metric, name in METRICS.items()
         ]

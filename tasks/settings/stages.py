@@ -5,12 +5,12 @@ In: a recipe's sections. Out: validated settings. The fields' docstrings are the
 
 import itertools
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.wire.address import without_secrets
-from apprentice.tasks.settings.spec import OPERATIONAL, Spec
+from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.who_played import who_played
 
 
@@ -31,6 +31,15 @@ class Window(Spec):
         parts = min(parts, self.size)
         edges = [self.start + self.size * part // parts for part in range(parts + 1)]
         return [Window(start=start, size=end - start) for start, end in itertools.pairwise(edges)]
+
+
+class Shares(Spec):
+    """How many of the training questions of each kind are asked, by one trait of the environment's questions."""
+
+    trait: str
+    """Such as word_len."""
+    of: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
+    """Share of the questions that are asked, by kind. Other kinds are asked in full."""
 
 
 class SeedWindows(Spec):
@@ -76,7 +85,7 @@ class BuiltStudent(Spec):
 
 
 class StudentSpec(Spec):
-    """The model to train: from the Hub, from a folder, or built from scratch."""
+    """The model to train: from the Hub, from a folder, built from scratch, or one that this project has trained."""
 
     model: str | None = None
     """A model repository on the Hub, such as Qwen/Qwen3-1.7B, or a local folder."""
@@ -89,12 +98,24 @@ class StudentSpec(Spec):
     safetensors_only: bool = True
     """Reject pickled weights, which can run code when loaded."""
     build: BuiltStudent | None = None
+    champion: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Go on from the champion of this recipe's name, as it is when the run begins."""
+    checkpoint: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
+    """Go on from a model that this recipe's name has trained: a key, a revision or a tag from a report's lineage, or at
+    least its first 6 characters."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether training continues from an artifact of the store."""
+        return self.champion or self.checkpoint is not None
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> "StudentSpec":
-        if (self.model is None and self.content is None) == (self.build is None):
+    def _is_one_of_four(self) -> "StudentSpec":
+        model = self.model is not None or self.content is not None
+        if [model, self.build is not None, self.champion, self.checkpoint is not None].count(True) != 1:
             raise ValueError(
-                "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights)"
+                "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights), or "
+                "go on from what was trained: `champion: true` or `checkpoint`"
             )
         in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
         if self.model is not None and self.revision is None and not in_folder:
@@ -205,8 +226,23 @@ class TeacherSpec(Spec):
         return self
 
 
+class DatasetSpec(Spec):
+    """Rollouts that exist: JSON lines as this project writes them, in a folder or in a dataset of the Hub."""
+
+    path: str = Field(min_length=1)
+    """A folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
+    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """Commit of a dataset of the Hub; required for one."""
+    content: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """Digest of the rows. Filled in automatically; other rows are rejected."""
+
+    def in_key(self) -> dict[str, Any]:
+        """Rows are named by their content, wherever they lie."""
+        return {"content": self.content} if self.content else super().in_key()
+
+
 class CollectSpec(Spec):
-    """How the teacher's rollouts are collected."""
+    """How the rollouts that SFT learns from are collected."""
 
     asks: int = Field(default=3, ge=1)
     """Attempts at one turn; the episode fails when all of them are malformed."""
@@ -215,6 +251,8 @@ class CollectSpec(Spec):
     stage stops and can be resumed."""
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
+    dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Take rollouts that exist in place of a collection. Rows of another environment, prompt or tools are refused."""
 
 
 class LengthsSpec(Spec):
