@@ -1,6 +1,6 @@
-"""Finds the model that a run's training begins from.
+"""Finds what a run begins with: its questions, and the model to train.
 
-In: the recipe, the questions, the store. Out: the student, made or loaded here, or a checkpoint of this project.
+In: the recipe, the store. Out: the questions; the student, made or loaded here, or a checkpoint of this project.
 """
 
 from apprentice.flows.recipe.recipe import Recipe
@@ -11,13 +11,24 @@ from apprentice.tasks.artifacts.node import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import BaseStudent, Checkpoint, Questions, Release
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.fresh import fresh_questions
+from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
 
 
-def beginning(run: RunContext, recipe: Recipe, questions: Questions) -> Checkpoint:
+def asked(run: RunContext, recipe: Recipe) -> Questions:
+    """Return the questions of the run; of a round, without those that earlier ones asked."""
+    windows, examined = recipe.seed_windows(), recipe.evaluate.questions
+    if recipe.round is None:
+        return questions(run, recipe.environment, windows, examined)
+    earlier = {str(number): run.store.at(Questions, revision) for number, revision in enumerate(recipe.round.asked)}
+    return fresh_questions(run, recipe.environment, windows, examined, earlier, recipe.round.shares)
+
+
+def beginning(run: RunContext, recipe: Recipe, question_set: Questions) -> Checkpoint:
     """Return the model to train. Raises Stop for a checkpoint that does not exist or does not fit the recipe."""
-    return begun_from(run.store, recipe) or student(run, recipe.student, recipe.environment, questions, recipe.seed)
+    return begun_from(run.store, recipe) or student(run, recipe.student, recipe.environment, question_set, recipe.seed)
 
 
 def begun_from(store: LocalStore, recipe: Recipe) -> Checkpoint | None:

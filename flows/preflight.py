@@ -73,7 +73,10 @@ class Preflight:
         if self._trains_here:
             check_hardware(recipe, ahead)
         buys = recipe.teacher if recipe.buys and "collect" not in done else None
-        if buys and collect.find(run, recipe.collect, buys, recipe.environment, windows.collect) is not None:
+        if (
+            buys
+            and collect.find(run, recipe.collect.by_teacher(), buys, recipe.environment, windows.collect) is not None
+        ):
             buys = None
         if buys and not recipe.is_scripted:
             read_key(buys)

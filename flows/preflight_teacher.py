@@ -21,12 +21,12 @@ def check_teacher(
 ) -> None:
     """Raise Stop if the endpoint returns no valid tool call. The collection handles an exhausted budget."""
     window = recipe.seed_windows().collect
-    first = recipe.collect, buys, recipe.environment, window.split(recipe.collect.shards)[0]
+    first = recipe.collect.by_teacher(), buys, recipe.environment, window.split(recipe.collect.shards)[0]
     key = collect_shard.key(first, {})
     with run.store.exclusive(
         f"{collect_shard.name}-{key}", announce.warn
     ):  # a concurrent collection charges the same budget
-        if collect.find(run, recipe.collect, buys, recipe.environment, window) is not None:
+        if collect.find(run, recipe.collect.by_teacher(), buys, recipe.environment, window) is not None:
             return
         scratch = collect_shard.scratch(run, key)
         scratch.mkdir(parents=True, exist_ok=True)

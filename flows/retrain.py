@@ -12,7 +12,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.beginning import beginning
+from apprentice.flows.beginning import asked, beginning
 from apprentice.flows.examination import Outcome, guard_rails, held_out, promotion, protected
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
@@ -29,7 +29,6 @@ from apprentice.flows.watch import seen
 from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.reporters import check_reporters
 from apprentice.tasks.training.trackio import check_space
@@ -100,7 +99,7 @@ def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
         run.preflight = Preflight(recipe, trains_here=not gpu)
         task, seed = recipe.environment, recipe.seed
 
-        question_set = questions(run, task, recipe.seed_windows(), recipe.evaluate.questions)
+        question_set = asked(run, recipe)
         rungs = ladder(run, recipe, question_set)
         base = beginning(run, recipe, question_set)
         models: dict[str, Checkpoint] = {"base": base}

@@ -162,7 +162,7 @@ class Recipe(BaseModel):
     def _has_something_to_learn_from(self) -> "Recipe":
         if not self.trains_on:
             raise ValueError("sft and grpo are both off, so nothing would be trained; turn one of them on")
-        if self.sft and not (self.teacher or self.collect.dataset):
+        if self.sft and not (self.teacher or self.collect.dataset or self.collect.students):
             raise ValueError(
                 "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "
                 "that exist (collect.dataset), or turn it off (sft: off)"

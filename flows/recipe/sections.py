@@ -100,3 +100,7 @@ class WindowSpecs(Spec):
     collect: WindowSpec
     grpo: WindowSpec
     evaluate: WindowSpec
+
+    def of(self, purpose: str) -> WindowSpec:
+        """Return the window of a purpose."""
+        return getattr(self, purpose)

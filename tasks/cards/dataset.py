@@ -65,4 +65,6 @@ def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
     row = made.kind.row if made.kind else None
     told = {name: field.description for name, field in row.model_fields.items()} if row else {}
+    if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
+        told.pop("player", None)
     return {name: " ".join((said or QUESTION_COLUMNS.get(name, "")).split()) for name, said in told.items()}

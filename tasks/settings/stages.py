@@ -33,6 +33,27 @@ class Window(Spec):
         return [Window(start=start, size=end - start) for start, end in itertools.pairwise(edges)]
 
 
+class Seeds(Spec):
+    """Chosen seeds of a window, for a round that does not ask all of them."""
+
+    chosen: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+
+    def __str__(self) -> str:
+        return f"{len(self.chosen)} of {self.chosen[0]} to {self.chosen[-1]}"
+
+    @property
+    def size(self) -> int:
+        return len(self.chosen)
+
+    def seeds(self) -> tuple[int, ...]:
+        return self.chosen
+
+    def split(self, parts: int) -> "list[Seeds]":
+        """Splits the seeds into `parts` runs, or `size` if that is less; sizes differ by at most 1."""
+        whole = Window(start=0, size=self.size).split(parts)
+        return [Seeds(chosen=self.chosen[part.start : part.start + part.size]) for part in whole]
+
+
 class Shares(Spec):
     """How many of the training questions of each kind are asked, by one trait of the environment's questions."""
 
@@ -253,6 +274,24 @@ class CollectSpec(Spec):
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
     dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
     """Take rollouts that exist in place of a collection. Rows of another environment, prompt or tools are refused."""
+    students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
+    """How often the student itself plays each question, sampled as in GRPO. Its right tries are kept beside the
+    teacher's rollouts, or in place of a teacher; the teacher is not asked what every try got right."""
+    keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
+    """Most tries of one question that are kept: the shortest right ones, none that nearly repeats another."""
+
+    def by_teacher(self) -> "CollectSpec":
+        """The settings that the teacher's rollouts depend on."""
+        return self.model_copy(update={"dataset": None, "students": 0, "keep": 1})
+
+
+class MixSpec(Spec):
+    """How rollouts of several players are mixed."""
+
+    keep: int = Field(default=1, ge=1)
+    """Most tries of one question."""
+    replay: float = Field(default=0.0, ge=0.0, le=0.9)
+    """Share of the rows that earlier rounds kept."""
 
 
 class LengthsSpec(Spec):
@@ -313,3 +352,5 @@ class GateSpec(Spec):
     """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
     least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
     """Minimum share of the questions that neither champion nor challenger has seen; below it nobody is promoted."""
+    level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
+    """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""
