@@ -68,11 +68,8 @@ def mix_rollouts(
         rows += [{"player": teacher} | row for row in read_rows(context.fetch(taught) / "kept.jsonl")]
         dropped.update(taught.dropped)
     if tries is not None:
-        own = read_episodes(context.fetch(tries))
-        rows += [
-            record.model_dump()
-            for record in _right(own, environment, spec.keep, f"the student ({tries.model})", examined, dropped)
-        ]
+        own, player = read_episodes(context.fetch(tries)), f"the student ({tries.model})"
+        rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, examined, dropped)]
     if not rows:
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3)) or "none was played"
         raise Stop(

@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | improve | evaluate | dashboard | publish | champion RECIPE`, `apprentice env`, `status`."""
+"""The command line: `apprentice run | improve | evaluate | dashboard | publish | champion RECIPE`, `env`, `status`."""
 
 import json
 import os

@@ -18,7 +18,7 @@ LONG_RUN = 3 * BLOCK - SHIFT
 
 
 def round_of(recipe: Recipe, plan: RoundSpec | None, rung: int = 0) -> Recipe:
-    """Return the recipe of a round; of round 0, which has no plan, with the first rung. Raises Stop if no seeds are left.
+    """Return the recipe of a round; of round 0, without a plan, with the first rung. Raises Stop if no seeds are left.
 
     Args:
         plan: What the round knows of the rounds before.

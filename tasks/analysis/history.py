@@ -36,8 +36,12 @@ class PastRound(NamedTuple):
         return self.node.record.provenance.recipe if self.node.record else {}
 
     @property
+    def made_at(self) -> str:
+        return self.node.record.provenance.made_at if self.node.record else ""
+
+    @property
     def judged(self) -> Evaluation:
-        """The evaluation of whoever is champion after the round, on the round's own window. Raises Stop if it is gone."""
+        """The evaluation of whoever is champion after the round, on its own window. Raises Stop if it is gone."""
         name = "challenger" if self.release.promoted else "rival"
         found = self._input("decision", f"evaluations.{name}").artifact
         assert isinstance(found, Evaluation)
@@ -110,9 +114,7 @@ def past_rounds(store: LocalStore) -> list[PastRound]:
         node = node_of(store, parent(release), known)
         number = ((node.record.provenance.recipe.get("round") or {}) if node.record else {}).get("number", 0)
         rounds.append(PastRound(number, release, node))
-    return sorted(
-        rounds, key=lambda each: (each.number, each.node.record.provenance.made_at if each.node.record else "")
-    )
+    return sorted(rounds, key=lambda each: (each.number, each.made_at))
 
 
 def _bought(kept: Node | None) -> dict[str, Any]:

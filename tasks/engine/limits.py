@@ -119,7 +119,7 @@ async def _ensure(name: str, limit: int, decay: float) -> int:
 
 @contextmanager
 def one_run(store: LocalStore, name: str) -> Iterator[None]:
-    """One run of that name at a time: of all processes over one folder, and of all over one permanent Prefect server."""
+    """One run of that name at a time, of all processes over one folder and of all over one permanent Prefect server."""
 
     def say(_: str) -> None:
         announce.warn(f"Another run of {name} is under way; waiting for it to end.")
