@@ -15,6 +15,7 @@ from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
 from apprentice.tasks.analysis.comparison import LABELS
+from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.artifacts.types import (
@@ -90,6 +91,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "hub_in_reach": work.store.in_reach,
         "by_these_rules": artifacts.outcome.by_these_rules,
         "collect": _collected(recipe, taught),
+        "rounds": [each.row() for each in past_rounds(work.store)] if recipe.round else [],
         "probe": artifacts.probed.as_json() if artifacts.probed else None,
         "effort": _effort(recipe, work, {name: read_log(fetch(each)) for name, each in trained.items()}),
         "signals": {title: as_lines(read_signals(fetch(each))) for title, each in trained.items()},

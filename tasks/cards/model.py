@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.artifacts.node import Node
@@ -18,6 +19,7 @@ from apprentice.tasks.artifacts.types import (
     GrpoCheckpoint,
     KeptRollouts,
     Questions,
+    Release,
     SftCheckpoint,
     Verdict,
 )
@@ -51,6 +53,8 @@ class ModelFacts(Facts):
         self.learned = _learned(out)
         self.runs_code_of = str(code_of(out) or "")
         self.new_tokens = self.record.provenance.recipe.get("evaluate", {}).get("max_new_tokens", NEW_TOKENS)
+        in_round = made.is_a(Release) and self.record.provenance.recipe.get("round")
+        self.rounds = [each.row() for each in past_rounds(made.store)] if in_round else []
         self._read_student()
         self._read_examination()
         own = Source(made.named.repository, made.named.key) if self.on_hub else None
