@@ -13,8 +13,9 @@ from apprentice.flows.recipe.rounds import long_run_window
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.history import PastRound
 from apprentice.tasks.analysis.statistics import wilson
+from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Evaluation, Questions, Release
+from apprentice.tasks.artifacts.types import Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.questions import same_text
@@ -34,8 +35,9 @@ def long_run_questions(run: RunContext, recipe: Recipe) -> Questions | None:
     return stage(run, recipe.environment, long_run_window(recipe), recipe.improve.long_run)
 
 
-def measure(run: RunContext, recipe: Recipe, champion: Release | None, questions: Questions | None) -> None:
-    """Evaluate a new champion on the long-run window."""
+def measure(run: RunContext, recipe: Recipe, questions: Questions | None) -> None:
+    """Evaluate the champion on the long-run window; that of an earlier round is a cache hit."""
+    champion = Champions(run.store).current()
     if champion is not None and questions is not None:
         stage = evaluate.titled("Champion on the long-run window in {environment}")
         stage(run, _spec(recipe), champion, recipe.environment, questions, recipe.seed)

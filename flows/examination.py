@@ -105,7 +105,7 @@ def promotion(
     *_, challenger = evaluations
     weights = weights_of(run.store.fetch(trained))
     allowances = {guard.name: guard.may_fall for guard in recipe.guards}
-    if champion is not None and champion.weights == weights:
+    if champion is not None and champion.weights == weights and recipe.round is None:  # a round always decides
         rules = read_decision(run.store.fetch(champion))["decided_by"]
         return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:

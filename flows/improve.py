@@ -62,7 +62,7 @@ def improve(
                 announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
                 trained = train(step, runs, gpu)
                 folders.append(trained.folder)
-                measure(run, recipe, trained.outcome.release if trained.outcome.is_champion else None, long_run)
+                measure(run, recipe, long_run)
             past = past_rounds(store)
             show_history(store, recipe, past, trained.folder)
             if has_stopped(past):

@@ -13,7 +13,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from apprentice.flows.beginning import asked, beginning
-from apprentice.flows.examination import Outcome, guard_rails, held_out, promotion, protected
+from apprentice.flows.examination import guard_rails, held_out, promotion, protected
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
@@ -73,7 +73,6 @@ class Trained(NamedTuple):
     """A finished run."""
 
     folder: Path
-    outcome: Outcome
     cached: bool
     """Whether every stage was a cache hit."""
 
@@ -119,4 +118,4 @@ def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
         outcome = promotion(run, recipe, question_set, base, models[challenger], evals, guards, results)
 
     write_report(folder, recipe, run, Artifacts(question_set, models, taught, probed, evals, guards, results, outcome))
-    return Trained(folder, outcome, cached=all(stage.state == "cached" for stage in run.log))
+    return Trained(folder, cached=all(stage.state == "cached" for stage in run.log))

@@ -3,12 +3,14 @@
 A judgement (lengths, verdict, decision) is one JSON file in a repository of datasets: it has no rows.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.cards.facts import Facts, lines_of
+from apprentice.tasks.episodes.json_lines import read_rows
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData
@@ -33,6 +35,7 @@ class DatasetFacts(Facts):
         self.columns = QUESTION_COLUMNS if made.is_a(Questions) else _columns(made)
         self.played = played_by(made)
         self.spent = _spent(made)
+        self.players = _players(out / "kept.jsonl")
         self.model, self.questions = made.nearest(Checkpoint), made.nearest(Questions)
 
     def metadata(self) -> "DatasetCardData":
@@ -59,6 +62,12 @@ def _spent(made: Node) -> dict[str, Any] | None:
     """What the rollouts counted from which episodes were kept; None for other datasets, or where they are gone."""
     rollouts = made.nearest(Rollouts) if made.is_a(KeptRollouts) else None
     return rollouts.counts if rollouts and "cost_usd" in rollouts.counts else None
+
+
+def _players(kept: Path) -> dict[str, int]:
+    """How many rows of a mix who played; empty where only a teacher did."""
+    rows = read_rows(kept) if kept.exists() else []
+    return Counter(row["player"] for row in rows if "player" in row)
 
 
 def _columns(made: Node) -> dict[str, str]:

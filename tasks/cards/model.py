@@ -21,7 +21,6 @@ from apprentice.tasks.artifacts.types import (
     Questions,
     Release,
     SftCheckpoint,
-    Verdict,
 )
 from apprentice.tasks.cards.example import example_prompt
 from apprentice.tasks.cards.facts import Facts, called, shown
@@ -78,7 +77,7 @@ class ModelFacts(Facts):
 
         These are not simply the nearest questions: GRPO may have trained on those of another difficulty.
         """
-        judged = self.made.nearest(Verdict)
+        judged = self.made.inputs.get("judged")  # not the one of a champion that the training began from
         folder = judged.fetch() if judged else None
         self.verdict = read_verdict(folder) if folder else None
         evaluated = judged.inputs if judged else {}
