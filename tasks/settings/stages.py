@@ -273,12 +273,21 @@ class CollectSpec(Spec):
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
     dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
-    """Take rollouts that exist in place of a collection. Rows of another environment, prompt or tools are refused."""
+    """Take rollouts that exist in place of a collection: a folder, or owner/name@COMMIT on the Hub. Rows of another
+    environment, prompt or tools are refused."""
     students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
     """How often the student itself plays each question, sampled as in GRPO. Its right tries are kept beside the
     teacher's rollouts, or in place of a teacher; the teacher is not asked what every try got right."""
     keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
     """Most tries of one question that are kept: the shortest right ones, none that nearly repeats another."""
+
+    @field_validator("dataset", mode="before")
+    @classmethod
+    def _may_be_one_text(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        path, at, revision = given.rpartition("@")
+        return {"path": path, "revision": revision} if at else {"path": revision}
 
     def by_teacher(self) -> "CollectSpec":
         """The settings that the teacher's rollouts depend on."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.artifacts.local import LocalStore
 from tests.bench.laptop import APPRENTICE, ROOT
 
 ROUNDS = 4
@@ -112,6 +114,18 @@ def compared(folder: Path, recipe: Path, overrides: list[str]) -> dict[str, Any]
     return {"delta": found["comparisons"][0]["delta"], "ci": found["comparisons"][0]["ci"]}
 
 
+def poisoned(seed: int) -> bool:
+    """Whether a round whose training diverges was promoted; one that ends with NaN is not even released."""
+    toy = ROOT / "deployments/recipes/toy.yaml"
+    with tempfile.TemporaryDirectory() as home:
+        command(Path(home), "improve", str(toy), *sets([f"seed={seed}", *TOY]))
+        diverges = sets([f"seed={seed}", *TOY, "sft.learning_rate=0.5", "grpo.learning_rate=0.5"])
+        subprocess.run([str(APPRENTICE), "improve", str(toy), *diverges], cwd=home, capture_output=True)
+        return any(
+            each.number and each.release.promoted for each in past_rounds(LocalStore(Path(home) / "artifacts", "toy"))
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", type=Path, default=ROOT / "deployments/recipes/flywheel.yaml")
@@ -142,7 +156,8 @@ def main() -> None:
                     row["compared"] = compared(folder, recipe, own)
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
-    print(json.dumps({"rows": rows, "rounds": ROUNDS, "recipe": recipe.stem}))
+    promoted = sum(poisoned(seed) for seed in range(2 if given.toy else 10))
+    print(json.dumps({"rows": rows, "poisoned_promoted": promoted, "rounds": ROUNDS, "recipe": recipe.stem}))
 
 
 if __name__ == "__main__":

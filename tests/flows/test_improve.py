@@ -85,7 +85,7 @@ def test_a_run_goes_on_from_the_champion_without_one_of_the_trainings(rounds: li
 def test_rollouts_that_exist_are_learned_from_without_a_teacher(rounds: list[Ran], home: Path):
     store = home / "artifacts/datasets/local/toy-kept-rollouts/snapshots"
     kept = store / made(rounds[0], "filter_rollouts")["revision"]
-    ran = apprentice(home, *LEARNS, f"collect.dataset.path={kept}", "teacher=", "grpo=off")
+    ran = apprentice(home, *LEARNS, f"collect.dataset={kept}", "teacher=", "grpo=off")
     assert ran.code == 0, ran.out
     assert ran.report["collect"]["kept"] == rounds[0].report["collect"]["kept"]
 

@@ -13,7 +13,7 @@ from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import DatasetSpec
+from apprentice.tasks.settings.stages import CollectSpec, DatasetSpec
 
 
 def row(task: EnvironmentSpec, **given: Any) -> dict[str, Any]:
@@ -67,3 +67,9 @@ def test_rows_are_known_by_their_content_wherever_they_lie(tmp_path: Path, chain
 def test_a_dataset_that_is_nowhere_is_named(path: str, said: str):
     with pytest.raises(Stop, match=said):
         pinned_rows(DatasetSpec(path=path))
+
+
+def test_a_dataset_may_be_named_in_one_text():
+    on_hub = CollectSpec.model_validate({"dataset": f"owner/rows@{'a' * 40}"}).dataset
+    assert on_hub == DatasetSpec(path="owner/rows", revision="a" * 40)
+    assert CollectSpec.model_validate({"dataset": "some/folder"}).dataset == DatasetSpec(path="some/folder")
