@@ -43,7 +43,7 @@ def test_a_checkpoint_is_named_by_its_revision_or_its_beginning(family: Family):
 
 def test_a_champion_of_another_environment_is_refused_by_name(family: Family):
     Champions(family.store).promote(family.release, None)
-    with pytest.raises(Stop, match="toy-model@.* was trained in reasoning_gym, and this recipe plays echo"):
+    with pytest.raises(Stop, match=r"toy-model@.* was trained in reasoning_gym, and this recipe plays echo"):
         begun_from(family.store, load_recipe(ECHO, [GOES_ON, "name=toy"]))
 
 
