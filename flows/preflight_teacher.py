@@ -4,6 +4,8 @@ In: the recipe, a question of its environment. Out: nothing; Stop with cause and
 collection's budget; its answer may be wrong and is discarded.
 """
 
+import shutil
+
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.collect import collect, collect_shard
@@ -38,6 +40,8 @@ def check_teacher(
             return
         finally:
             budget.close()
+            if recipe.round or recipe.collect.students:  # its collection asks chosen seeds, and has a folder of its own
+                shutil.rmtree(scratch)
 
 
 def _ask(
