@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -27,7 +27,7 @@ lint: .venv/dev build/types/apprentice
 	$(BIN)/pyright
 
 bench: .venv/dev  ## the laptop recipe anew for seeds 0, 1 and 2; prints the README's table
-	$(BIN)/python tests/bench/laptop.py
+	$(BIN)/python -m tests.bench.laptop
 
 bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect
@@ -37,6 +37,9 @@ bench-eval: .venv/dev  ## our evaluation against the tutorial's loop: one model,
 
 bench-grpo: .venv/dev  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
 	$(BIN)/python -m tests.bench.grpo
+
+bench-signal: .venv/dev  ## what skipping groups with equal rewards saves GRPO: the laptop recipe with and without, step by step
+	$(BIN)/python -m tests.bench.dead_groups $(BENCH)
 
 bench-gpu: .venv/dev  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
 	$(BIN)/python -m tests.bench.gpu $(BENCH)

@@ -9,14 +9,26 @@ from functools import cache
 from pathlib import Path
 
 SHARED = Path(__file__).with_name("policy.py")
+SCRIPT = ("mistakes.py", "serving/scripted_teacher.py")
+"""How scripted teachers err: part of the keys of their rollouts only, so that a model's rollouts keep theirs."""
 
 
 @cache  # the process runs the code it imported, even if the files change later
 def digest_of(folder: Path) -> str:
     """Return 20 hex digits over all Python sources below a folder; line endings (CRLF or LF) make no difference."""
-    whole = hashlib.sha256()
     named = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
-    for name, file in [*sorted(named.items()), ("../policy.py", SHARED)]:
+    return _digest([*sorted(named.items()), ("../policy.py", SHARED)])
+
+
+@cache
+def digest_of_script() -> str:
+    """Return 20 hex digits over the sources that decide how a scripted teacher errs."""
+    return _digest([(name, Path(__file__).parent / name) for name in SCRIPT])
+
+
+def _digest(files: list[tuple[str, Path]]) -> str:
+    whole = hashlib.sha256()
+    for name, file in files:
         source = file.read_bytes().replace(b"\r\n", b"\n")
         whole.update(f"{name}\0{len(source)}\0".encode() + source)
     return whole.hexdigest()[:20]

@@ -12,6 +12,7 @@ from apprentice.flows.examination import guard_questions
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
+    advice_on_groups,
     difficulty,
     difficulty_as_markdown,
     judgement,
@@ -25,7 +26,6 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.markdown import code
-from apprentice.tasks.settings.signals import GrpoSignals
 from apprentice.tasks.settings.stages import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec
 
@@ -45,8 +45,8 @@ class Probed(NamedTuple):
     """The questions that the probe played of each rung; empty without a probe."""
     played: list[Evaluation]
     chosen: int
-    rules: GrpoSignals
-    """Thresholds for too easy and too hard."""
+    grpo: GrpoSpec
+    """Its signals are the thresholds for too easy and too hard, its group size decides how many groups teach."""
 
     @property
     def environment(self) -> EnvironmentSpec:
@@ -65,7 +65,7 @@ class Probed(NamedTuple):
         """Return the report's section; None without a probe."""
         if not self.played:
             return None
-        found = [difficulty(each, self.rules) for each in self.played]
+        found = [difficulty(each, self.grpo.signals) for each in self.played]
         words = label_differences([rung.environment.settings for rung in self.rungs])
         rungs = [
             {"called": called, "settings": rung.environment.settings} | each._asdict()
@@ -74,10 +74,11 @@ class Probed(NamedTuple):
         return {"rungs": rungs, "chosen": self.chosen, "says": self._says(found[self.chosen], words[self.chosen])}
 
     def _says(self, found: Difficulty, called: str) -> str:
+        judged = f"{judgement(found)} {advice_on_groups(found, self.grpo)}".rstrip()
         if len(self.rungs) == 1:
-            return judgement(found)
+            return judged
         which = f"rung {self.chosen + 1} of {len(self.rungs)} ({code(called)}), whose rate is nearest to half"
-        return f"GRPO trains on {which}. {judgement(found)}"
+        return f"GRPO trains on {which}. {judged}"
 
 
 def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
@@ -108,14 +109,14 @@ def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint)
     if spec is None:
         return None
     if not recipe.probe.questions:
-        return Probed(rungs, [], [], 0, spec.signals)
+        return Probed(rungs, [], [], 0, spec)
     asked = [probe_questions(run, rung.questions, recipe.probe.questions) for rung in rungs]
     played = []
     for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
         title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
         played.append(stage(run, _as_grpo_plays(recipe, spec), model, rung.environment, questions, recipe.seed))
-    found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), spec.signals)
+    found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), spec)
     _show(found.as_json() or {})
     return found
 

@@ -15,6 +15,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
@@ -30,6 +31,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.completions import log_completions
+from apprentice.tasks.training.dead_groups import skipping_dead_groups
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
@@ -38,7 +40,7 @@ from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
-SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal", "entropy": "entropy"}
+SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal"}
 
 
 @stage(produces=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
@@ -98,7 +100,8 @@ def train_grpo(
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder, context.run.trusted)
-        trainer = with_engine(trainer_class, spec.generation)(
+        trainer_class = skipping_dead_groups(with_engine(trainer_class, spec.generation), spec)
+        trainer = trainer_class(
             model=model_to_train(folder, spec, context.run.trusted),
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
@@ -114,7 +117,9 @@ def train_grpo(
         select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():
         completions.publish(context.out)
-    shown = SHOWN | ({f"rewards/{stream.called}/mean": stream.called for stream in streams} if streams[1:] else {})
+    skipped = any(ENTROPY_WITH_SIGNAL in entry for entry in trainer.state.log_history)
+    shown = SHOWN | ({ENTROPY_WITH_SIGNAL: "entropy of groups with signal"} if skipped else {"entropy": "entropy"})
+    shown |= {f"rewards/{stream.called}/mean": stream.called for stream in streams} if streams[1:] else {}
     return finish(context, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
 
 

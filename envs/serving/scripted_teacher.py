@@ -14,7 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from apprentice.envs.catalog import next_call, policy_of
+from apprentice.envs.catalog import policy_of
+from apprentice.envs.mistakes import Turn, next_turn
 from apprentice.envs.serving.process import serve
 
 
@@ -41,6 +42,8 @@ class Request(BaseModel):
     messages: list[Message] = Field(min_length=1)
     tools: list[Tool] = []
     seed: int | None = None
+    ask: int = Field(default=0, ge=0)
+    """How often this turn was asked for before; not a field of OpenAI's protocol."""
 
     def check_tool(self, name: str) -> None:
         """Raise ValueError if the request does not offer the script's tool."""
@@ -59,11 +62,11 @@ def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> F
         try:
             parsed = Request.model_validate(request)
             json.dumps(request["messages"], ensure_ascii=False).encode()  # rejects lone surrogates
-            tool, arguments = next_call(environment, settings, request["messages"], error_rate, parsed.seed)
-            parsed.check_tool(tool)
+            turn = next_turn(environment, settings, request["messages"], error_rate, parsed.seed, parsed.ask)
+            parsed.check_tool(turn.meant)
         except Exception as error:  # a script may fail in any way on a question of another environment
             return _refused(None, error)
-        return _completion(request, tool, arguments)
+        return _completion(request, turn)
 
     return app
 
@@ -79,16 +82,18 @@ def _refused(_: Any, error: Exception) -> JSONResponse:
     return JSONResponse(body, status_code=400)
 
 
-def _completion(request: dict[str, Any], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": tool, "arguments": json.dumps(arguments)}
+def _completion(request: dict[str, Any], turn: Turn) -> dict[str, Any]:
+    function = {"name": turn.tool, "arguments": turn.arguments}
     digest = hashlib.sha256(json.dumps(request["messages"]).encode()).hexdigest()  # the same messages, the same ids
-    call = {"id": f"call_{digest[:24]}", "type": "function", "function": function}
-    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-    if not request.get("tools"):  # no tools offered: write the call as text, as a student would
-        written_out = json.dumps({"name": tool, "arguments": arguments})
-        message = {"role": "assistant", "content": f"<tool_call>\n{written_out}\n</tool_call>"}
-    read, written = _tokens(request["messages"]) + _tokens(request.get("tools", [])), _tokens(function)
-    ended = "tool_calls" if message["content"] is None else "stop"
+    message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
+    if turn.tool and request.get("tools"):
+        message["tool_calls"] = [{"id": f"call_{digest[:24]}", "type": "function", "function": function}]
+    elif turn.tool:  # no tools offered: write the call as text, as a student would
+        written_out = f'{{"name": {json.dumps(turn.tool)}, "arguments": {turn.arguments}}}'
+        message["content"] = f"{turn.content}\n<tool_call>\n{written_out}\n</tool_call>".lstrip()
+    read = _tokens(request["messages"]) + _tokens(request.get("tools", []))
+    written = _tokens(function if turn.tool else {}) + (_tokens(turn.content) if turn.content else 0)
+    ended = "tool_calls" if "tool_calls" in message else "stop"
     return {
         "id": f"chatcmpl-{digest[:32]}",
         "object": "chat.completion",

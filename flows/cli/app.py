@@ -18,6 +18,7 @@ from apprentice.flows.cli.common import (
     RECIPE,
     SET,
     STORE,
+    begin_flows,
     exit_with_message,
     prepared,
     quiet,
@@ -80,10 +81,12 @@ def run(
             print(f"Scheduled on {on}: {started.name}\n{url_for(started) or started.id}")
             return
         chosen = prepared(recipe, set_)
-        from apprentice.flows.retrain import retrain
         from apprentice.flows.runtime.run_folder import check_runs
 
         check_runs(runs)
+        begin_flows()
+        from apprentice.flows.retrain import retrain
+
         ready_for_flows()
         folder = retrain(chosen, runs)
         from apprentice.flows.pages.report_page import BRIEF_ENDS

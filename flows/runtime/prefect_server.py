@@ -5,8 +5,11 @@ In: the environment. Out: a server that runs until this process exits. Raises St
 
 import atexit
 import os
+import threading
 import time
+from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import cache
 
 import httpx
 from prefect.context import refresh_global_settings_context
@@ -26,6 +29,12 @@ _held = ExitStack()
 atexit.register(_held.close)
 
 
+def begin_prefect_server() -> None:
+    """Begin to start the temporary server, if one is needed: meanwhile this process imports its flow."""
+    if not server_url():
+        _begun()
+
+
 def start_prefect_server() -> None:
     """Make sure that a server runs until this process exits."""
     _check_proxy()
@@ -36,7 +45,7 @@ def start_prefect_server() -> None:
     if server_url():  # the temporary one is already running
         return
     try:
-        url = f"{_held.enter_context(local_server('apprentice.flows.runtime.temporary_server'))}/api"
+        url = f"{_begun().result()}/api"
     except ServerFailed as failed:
         raise Stop(
             f"Prefect's temporary server did not start: {failed}.",
@@ -44,6 +53,22 @@ def start_prefect_server() -> None:
         ) from failed
     os.environ |= {"PREFECT_API_URL": url, TEMPORARY: url}
     refresh_global_settings_context()
+
+
+@cache
+def _begun() -> Future[str]:
+    """The temporary server's URL, once it answers. Raises ServerFailed."""
+    begun: Future[str] = Future()
+
+    def start() -> None:
+        try:
+            begun.set_result(_held.enter_context(local_server("apprentice.flows.runtime.temporary_server")))
+        except Exception as error:
+            begun.set_exception(error)
+
+    # a daemon: a command that ends before the server answers does not wait for it, and the server ends with its parent
+    threading.Thread(target=start, daemon=True).start()
+    return begun
 
 
 def server_url() -> str:

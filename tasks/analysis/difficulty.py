@@ -16,11 +16,14 @@ from apprentice.tasks.analysis.statistics import Interval, wilson
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.reporting.markdown import code, markdown_table
 from apprentice.tasks.settings.signals import GrpoSignals
+from apprentice.tasks.settings.training import GrpoSpec
 
 Reading = Literal["too easy", "too hard", "right"]
 READINGS: tuple[Reading, ...] = "too hard", "right", "too easy"
 FORM = 0.5
 """Format compliance below which the model lacks the form of an answer rather than the skill."""
+DEAD = 0.5
+"""Expected share of groups with equal rewards at which the group size is too small."""
 MEANS: dict[Reading, str] = {
     "too easy": "Most groups would have equal rewards and teach nothing. Make the task harder (environment.settings) "
     "or add harder rungs (grpo.auto_difficulty).",
@@ -77,6 +80,29 @@ def judgement(found: Difficulty) -> str:
     return (
         f"**The task is {found.reading}**: before GRPO the SFT model solves {percent(found.accuracy, found.ci)} of "
         f"{found.n} questions{doubt}. {means}"
+    )
+
+
+def dead_share(accuracy: float, generations: int) -> float:
+    """Share of GRPO's groups whose rewards are all equal, where every question is solved at the same rate. Where
+    questions differ, the share is larger."""
+    return accuracy**generations + (1.0 - accuracy) ** generations
+
+
+def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
+    """A sentence on the group size where half of the groups or more would teach nothing; empty otherwise.
+
+    With partial credit, wrong answers of a group differ too, and the accuracy does not tell.
+    """
+    all_or_nothing = grpo.reward == "exact" or found.mean_score == found.accuracy
+    expected = dead_share(found.accuracy, grpo.num_generations)
+    if found.reading != "right" or not all_or_nothing or expected < DEAD:
+        return ""
+    larger = (grpo.num_generations * factor for factor in (2, 4))
+    others = ", ".join(f"{dead_share(found.accuracy, size):.0%} of {size}" for size in larger)
+    return (
+        f"At this rate at least {expected:.0%} of the groups of {grpo.num_generations} completions have equal rewards "
+        f"and teach nothing ({others}): raise grpo.num_generations."
     )
 
 

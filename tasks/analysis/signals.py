@@ -17,6 +17,8 @@ Entry = dict[str, Any]
 SIGNALS = "signals.json"
 OF_WEIGHTS = ("loss", "grad_norm")
 """The metrics that become NaN when the weights are."""
+ENTROPY_WITH_SIGNAL = "with_signal/entropy"
+"""The metric of GRPO's entropy where it skips dead groups."""
 ADVICE = {
     "nan": "Lower the learning rate, or lengthen warmup_steps; where bf16 is on, see whether it happens without.",
     "saturated": "Most groups score the same and teach nothing more: stop earlier or make the task harder.",
@@ -66,6 +68,12 @@ def new_signals(entries: list[Entry], rules: Signals, known: Iterable[str]) -> d
 def reward_of(entry: Entry) -> Any:
     """The mean reward of the environment; `reward` differs from it when GRPO weights several streams."""
     return entry.get("own_reward", entry.get("reward"))
+
+
+def entropy_of(entry: Entry) -> Any:
+    """The mean entropy of the completions that were learned from: all of them, or those with a signal where GRPO skips
+    the others."""
+    return entry.get(ENTROPY_WITH_SIGNAL, entry.get("entropy"))
 
 
 def steps_of(log: Iterable[Entry]) -> list[Entry]:
@@ -189,5 +197,6 @@ def _ends(entries: list[Entry], name: str, window: int) -> tuple[float | None, f
 
 
 def _numbers(entries: list[Entry], name: str) -> list[float]:
-    values = (reward_of(entry) if name == "reward" else entry.get(name) for entry in entries)
+    read = {"reward": reward_of, "entropy": entropy_of}.get(name, lambda entry: entry.get(name))
+    values = (read(entry) for entry in entries)
     return [value for value in values if value is not None and math.isfinite(value)]

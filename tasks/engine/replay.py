@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
+from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import ArtifactRecord, code_version
 from apprentice.tasks.engine.stage import Stage
@@ -95,6 +96,11 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
             found.append(
                 f"{name} is the installed one here; {node.ref} was made in revision {environment['revision']}."
             )
+    teachers = [each for each in made_by["settings"].values() if isinstance(each, dict)]
+    if any(
+        each.get("scripted_error_rate") is not None and each.get("script") != digest_of_script() for each in teachers
+    ):
+        found.append(f"The scripted teacher errs in other ways here than when {node.ref} was made.")
     for package, there in made_by.get("packages", {}).items():
         if there != (here := _installed(package)):
             found.append(f"{package} is {here} here; {there} made {node.ref}.")

@@ -91,7 +91,13 @@ class Teacher:
         wait_for(self._client.close())
 
     def say(
-        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, seed: int | None = None
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        spent: Spent,
+        choice: str,
+        seed: int | None = None,
+        ask: int = 0,
     ) -> Message:
         """The endpoint's next message, unchecked; adds its costs to `spent`.
 
@@ -100,8 +106,9 @@ class Teacher:
         Args:
             choice: The request's tool_choice: "required" for a call, "auto" to allow plain text.
             seed: The question's seed, for a scripted teacher.
+            ask: How often this turn was asked for before, for a scripted teacher.
         """
-        message = wait_for(self._ask(messages, tools, spent, choice, seed))
+        message = wait_for(self._ask(messages, tools, spent, choice, {"seed": seed, "ask": ask}))
         if self._wrong_usage and not self._warned:
             self._warned = True
             announce.warn(
@@ -117,8 +124,8 @@ class Teacher:
 
         Raises TeacherFailed, TeacherUnavailable, BudgetReached, Stop.
         """
-        for _ in range(self._asks):
-            message = self.say(messages, tools, spent, "required", seed)
+        for ask in range(self._asks):
+            message = self.say(messages, tools, spent, "required", seed, ask)
             found = problems(message, tools)
             if len(message.get("tool_calls") or []) > 1:
                 found.append("several calls")
@@ -128,7 +135,7 @@ class Teacher:
         raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {spent.asked_again[-1]}")
 
     async def _ask(
-        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, seed: int | None
+        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]
     ) -> Message:
         import openai
 
@@ -137,7 +144,7 @@ class Teacher:
             "messages": messages,
         }
         if self._spec.scripted_error_rate is not None:
-            body["seed"] = seed  # a script may look up the answer; a model would use it for sampling
+            body |= script  # a script may look up the answer by the seed; a model would use it for sampling
         if tools and self._spec.serves_student:  # the same prompt as in training
             body |= {"tools": tools, "tool_choice": choice, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
         elif tools:

@@ -33,7 +33,8 @@ class GrpoSignals(Signals):
     """Completions shrink to `length_left` of their initial length while the reward does not rise."""
     entropy: Act = "warn"
     """Entropy falls to `entropy_left` of its initial value before the reward reaches `high`: the policy has collapsed
-    and no longer explores."""
+    and no longer explores. With `grpo.skip_dead_groups` it is the entropy of groups whose rewards differ; the other
+    groups count in `saturated` and `no_signal`."""
     window: int = Field(default=10, ge=2)
     """Logs to average over; the first such window is the initial value. A longer window is more certain, and later."""
     dead_groups: float = Field(default=0.8, gt=0.0, le=1.0)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from apprentice.envs.source import digest_of_script
 from apprentice.envs.wire.address import without_secrets
 from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.who_played import who_played
@@ -187,7 +188,9 @@ class TeacherSpec(Spec):
     """The teacher: a model behind an OpenAI-compatible endpoint, or the environment's scripted policy."""
 
     scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Use the scripted policy instead of a model, with this share of wrong answers. Costs nothing."""
+    """Use the scripted policy instead of a model; it errs on this share of the questions. Costs nothing."""
+    script: str = Field(default="", json_schema_extra=WHEN_GIVEN)
+    """Digest of the code by which scripts err. Always filled in, and empty for a model."""
     base_url: str | None = None
     """The endpoint; default: OpenAI. Cannot be combined with `scripted_error_rate`."""
     model: str = ""
@@ -232,13 +235,13 @@ class TeacherSpec(Spec):
         if not isinstance(given, dict):
             return given
         if given.get("scripted_error_rate") is None:
-            return given | {"model": given.get("model") or DEFAULT_TEACHER}
+            return given | {"model": given.get("model") or DEFAULT_TEACHER, "script": ""}
         if named := [name for name in ("model", "base_url") if given.get(name)]:
             raise ValueError(
                 f"scripted_error_rate selects a script and {' and '.join(named)} a model, and only one of them can "
                 f"play; remove scripted_error_rate for the model, or {' and '.join(named)} for the script"
             )
-        return given
+        return given | {"script": digest_of_script()}
 
     @model_validator(mode="after")
     def _can_count(self) -> "TeacherSpec":

@@ -166,6 +166,11 @@ class GrpoSpec(TrainerSpec):
     generation: GenerationSpec = GenerationSpec()
     """The generation engine. The engine enters the key, because each one draws different samples; its memory settings
     do not."""
+    skip_dead_groups: bool = True
+    """Skip the forward and backward pass of completions whose whole group has the same reward, because their gradient
+    is zero. The weights are the same up to rounding; it enters the key, because over many steps a rounded weight can
+    change a sampled token. Entropy and clip ratios are then logged as `with_signal/…`: they cover the other
+    completions. Nothing is skipped with `beta` above 0, dropout, an entropy bonus or quantile, or a router's loss."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that infrastructure may lose; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()

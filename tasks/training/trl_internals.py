@@ -4,6 +4,7 @@ In: trainers and their arguments. Out: what their public interfaces lack. Checke
 5.23.0; after an upgrade, check these members and run tests/tasks/test_one_prompt.py and tests/tasks/training.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -107,3 +108,89 @@ def batching_trainer(trainer_class: Any, rounded: Callable[[Any], AbstractContex
             return ids, logprobs
 
     return BatchingTrainer
+
+
+WITH_SIGNAL = "with_signal"
+"""The prefix of metrics over the completions that a step learned from."""
+OF_TOKENS = (
+    *("completion_ids", "completion_mask", "tool_mask"),
+    *("old_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio"),
+)
+"""TRL's tensors with a column for each token of a completion; the last one may have a single column."""
+
+
+def skipping_trainer(
+    trainer_class: Any,
+    signals_of: Callable[[Any, Any], Any],
+    loss_share: Callable[[Any, float, float], float],
+) -> type:
+    """A trainer that learns from some rows only: trl `_calculate_rewards`, `_generate_and_score_completions`,
+    `_compute_loss` and `_metrics`. Without them, rows whose gradient is zero take as long as others.
+
+    `signals_of(trainer, rewards)` says which rows of all processes have a signal, None for no skipping;
+    `loss_share(trainer, rows, tokens)` what the loss of the kept share of a batch is multiplied by. The metrics of the
+    loss (entropy, clipping) cover the kept rows, and get the prefix `with_signal/`.
+    """
+
+    class SkippingTrainer(trainer_class):
+        _scored: Any
+
+        def _calculate_rewards(self, *given: Any) -> Any:
+            self._scored = super()._calculate_rewards(*given)
+            return self._scored
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batch = super()._generate_and_score_completions(inputs)
+            signals = signals_of(self, self._scored) if self.model.training else None
+            if signals is not None:
+                self._metrics["train"][f"{WITH_SIGNAL}/share"].append(signals.float().mean().item())
+                begin = self.accelerator.process_index * len(inputs)
+                batch[WITH_SIGNAL] = signals[begin : begin + len(inputs)]
+            return batch
+
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            inputs = dict(inputs)  # TRL may pass the same batch again
+            signals = inputs.pop(WITH_SIGNAL, None)
+            if signals is None:
+                return super()._compute_loss(model, inputs)
+            alone = self.accelerator.distributed_type == "NO"
+            anywhere = signals.any() if alone else self.accelerator.reduce(signals.sum(), reduction="sum") > 0
+            if alone and not anywhere:
+                return _zero_loss(model)
+            kept = _kept_rows(inputs, signals, self.pad_to_multiple_of or 1)
+            share = loss_share(self, len(kept["advantages"]) / len(signals), _tokens(kept) / max(_tokens(inputs), 1))
+            metrics, self._metrics["train"] = self._metrics["train"], defaultdict(list)
+            loss = super()._compute_loss(model, kept) * share
+            of_kept, self._metrics["train"] = self._metrics["train"], metrics
+            for name, values in of_kept.items() if anywhere else ():
+                metrics[f"{WITH_SIGNAL}/{name}"] += values
+            return loss
+
+    return SkippingTrainer
+
+
+def _zero_loss(model: Any) -> Any:
+    """A loss whose gradient is zero for every weight, as TRL's is for a batch without advantages."""
+    return sum(weight.reshape(-1)[0] for weight in model.parameters() if weight.requires_grad) * 0.0
+
+
+def _kept_rows(batch: dict[str, Any], signals: Any, multiple: int) -> dict[str, Any]:
+    """The rows of a batch that have a signal, without columns that only the others filled, to a multiple of so many.
+    Where no row has a signal, the first one without loss: every process must take part in the forward pass of a
+    wrapped or sharded model."""
+    import torch
+
+    rows = signals.nonzero().flatten() if signals.any() else torch.zeros(1, dtype=torch.long, device=signals.device)
+    kept = {name: tensor[rows] if tensor.ndim else tensor for name, tensor in batch.items()}
+    if not signals.any():
+        kept["tool_mask"] = torch.zeros_like(kept["completion_mask"])
+    columns, longest = batch["completion_ids"].size(1), int(kept["completion_mask"].sum(dim=1).max())
+    needed = max(-(-longest // multiple), 1) * multiple
+    cut = (name for name in OF_TOKENS if name in kept and kept[name].size(1) == columns)
+    return kept | {name: kept[name][:, :needed] for name in cut}
+
+
+def _tokens(batch: dict[str, Any]) -> int:
+    """The number of tokens that carry loss."""
+    mask = batch["completion_mask"]
+    return int((mask if "tool_mask" not in batch else mask * batch["tool_mask"]).sum())

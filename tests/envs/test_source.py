@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, environment_class
-from apprentice.envs.source import digest_of
+from apprentice.envs.source import SCRIPT, digest_of, digest_of_script
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -44,6 +44,20 @@ def test_what_all_scripts_share_is_part_of_every_environments_code(tmp_path: Pat
     other.write_text("errs = 'on every second question'\n")
     monkeypatch.setattr("apprentice.envs.source.SHARED", other)
     assert digest_of(sources(tmp_path / "two")) != before
+
+
+@pytest.mark.parametrize("name", ["mistakes.py", "serving/scripted_teacher.py"])
+def test_how_scripts_err_is_part_of_a_scripted_teacher_and_of_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    assert name in SCRIPT
+    code, script = digest_of(sources(tmp_path / "one")), digest_of_script.__wrapped__()
+    shutil.copytree(ROOT / "envs", tmp_path / "envs", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr("apprentice.envs.source.__file__", str(tmp_path / "envs" / "source.py"))
+    assert digest_of_script.__wrapped__() == script
+    (tmp_path / "envs" / name).write_text("mistakes = 'others'\n")
+    assert digest_of_script.__wrapped__() != script
+    assert digest_of.__wrapped__(tmp_path / "one") == code
 
 
 def test_where_it_lies_and_how_its_lines_end_is_not_in_the_code(tmp_path: Path):

@@ -118,6 +118,7 @@ def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(
         look(recipe(endpoint, at), tmp_path, before=("sft", "grpo"), stage="evaluate")
 
 
+@pytest.mark.long
 def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
     with odd_server("stubborn") as url:
         guard = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}

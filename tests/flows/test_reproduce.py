@@ -184,6 +184,15 @@ def test_what_is_different_here_is_told(made: Made):
     assert "was made by apprentice 0." in told
 
 
+def test_a_script_that_erred_in_other_ways_is_told(made: Made):
+    record = made.store.record(Rollouts, made.rollouts.key, made.rollouts.revision)
+    teacher = record.made_by["settings"]["teacher"] | {"script": "of older code"}
+    made.change(made.rollouts, made_by={"settings": record.made_by["settings"] | {"teacher": teacher}})
+    [outcome] = made.again(made.rollouts.key)
+    assert outcome.same
+    assert any("The scripted teacher errs in other ways here than when" in told for told in outcome.differences)
+
+
 def at_another_version(made: Made) -> dict[str, Any]:
     record = made.store.record(Questions, made.asked.key, made.asked.revision)
     return record.made_by["settings"]["environment"] | {"version": "0.9"}

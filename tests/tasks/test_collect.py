@@ -12,18 +12,20 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Rollouts
+from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.journal import check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher, read_key
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
 from tests.endpoint import KEY, Endpoint, call
+from tests.tasks.examined import published
 from tests.tasks.players.test_play import Leaving
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
@@ -257,6 +259,52 @@ def test_a_budget_that_is_used_up_ends_cleanly_and_a_larger_one_goes_on(scripted
     counts = collect_for(1.0)
     assert counts["episodes"] == 40
     assert journal.read_bytes().startswith(bought)
+
+
+@pytest.fixture(scope="module")
+def erring() -> Iterator[str]:
+    settings = '{"dataset": "chain_sum"}'
+    with local_server(
+        *("apprentice.envs.serving.scripted_teacher", "--environment", "reasoning_gym", "--settings", settings),
+        *("--error-rate", "0.999999"),
+    ) as url:
+        yield f"{url}/v1"
+
+
+def test_every_mistake_of_a_script_meets_its_rule_of_the_filter(
+    scripted_bench: StageContext, erring: str, chain_sum: EnvironmentSpec
+):
+    scripted_bench.run.servers = StandingServers(
+        {"reasoning_gym": scripted_bench.run.servers.environment("reasoning_gym")}, erring
+    )
+    counts, lines = collected(scripted_bench, chain_sum, Window(start=0, size=150))
+    store = scripted_bench.run.store
+    none = dict(collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
+    asked = published(store, Questions, "q" * 20, {"questions.jsonl": ""}, none)
+    bought = published(store, Rollouts, "r" * 20, {"rollouts.jsonl": lines.decode()}, counts)
+    found = filter_rollouts.body(scripted_bench, bought, asked)
+    assert set(found["dropped"]) == {"failed at the teacher", "leaked reasoning text", "wrong answer"}
+    assert all(number >= 3 for number in found["dropped"].values()), found
+
+    records = [json.loads(line) for line in lines.splitlines()]
+    reasons = {record["asked_again"].partition(";")[0] for record in records} - {""}
+    assert reasons == {"malformed arguments", "unknown tool", "arguments off the schema", "no tool call"}
+    failed = [record for record in records if record["failed_at"]]
+    assert {record["asked_again"].count(";") for record in failed} == {2}
+    assert found["dropped"]["failed at the teacher"] == len(failed) == counts["failed"]
+    corrected = [record for record in records if record["asked_again"] and not record["failed_at"]]
+    assert {record["attempts"] for record in corrected} == {2, 3}
+
+    kept = [json.loads(line) for line in (scripted_bench.out / "kept.jsonl").read_text().splitlines()]
+    assert [record for record in kept if record["asked_again"]] == corrected
+    answers = [
+        json.loads(record["messages"][2]["tool_calls"][0]["function"]["arguments"])["answer"]
+        for record in records
+        if record["reward"] is not None and record["reward"] < 1.0
+    ]
+    assert any("step by step" in answer for answer in answers)
+    assert any(answer.startswith('"') for answer in answers)
+    assert any(answer.lstrip("-").isdigit() for answer in answers), "a near miss"
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

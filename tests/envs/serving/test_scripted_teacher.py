@@ -65,3 +65,38 @@ def test_what_it_cannot_play_is_refused_in_words(client: TestClient, body: bytes
     assert told.get("error", told)
     assert "Traceback" not in answer.text
     assert len(answer.content) < 2000
+
+
+def test_mistakes_are_answered_as_a_model_would_send_them():
+    """A call of an unknown tool or of broken JSON is a call, a call left out is none; reasoning stands beside one."""
+    client = TestClient(make_app("echo", {}, 0.999999), raise_server_exceptions=False)
+    tool = {"type": "function", "function": {"name": "echo", "parameters": {}}}
+    ended, texts = set(), set()
+    for number in range(80):
+        asked = {"model": "toy", "messages": [{"role": "user", "content": f"word {number}"}]}
+        answer = client.post("/v1/chat/completions", json=asked | {"tools": [tool]})
+        assert answer.status_code == 200, answer.text
+        choice = answer.json()["choices"][0]
+        calls = choice["message"].get("tool_calls", [])
+        assert choice["message"]["content"] or calls
+        ended.add((choice["finish_reason"], bool(calls), bool(choice["message"]["content"])))
+        written = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]
+        assert "tool_calls" not in written
+        if calls:
+            called = calls[0]["function"]
+            text = f'{{"name": "{called["name"]}", "arguments": {called["arguments"]}}}'
+            assert written["content"].endswith(f"<tool_call>\n{text}\n</tool_call>")
+        texts.add(written["content"].partition("<tool_call>")[0] != "")
+    assert ended == {("tool_calls", True, False), ("tool_calls", True, True), ("stop", False, True)}
+    assert texts == {True, False}
+
+
+def test_a_turn_that_is_asked_for_again_may_be_corrected():
+    client = TestClient(make_app("echo", {}, 0.999999), raise_server_exceptions=False)
+    right = 0
+    for number in range(60):
+        asked = {"model": "toy", "messages": [{"role": "user", "content": f"word {number}"}], "ask": 2}
+        said = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"]
+        call = json.dumps({"name": "echo", "arguments": {"message": f"word {number}"}})
+        right += said == f"<tool_call>\n{call}\n</tool_call>"
+    assert 20 <= right <= 50

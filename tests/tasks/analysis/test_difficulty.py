@@ -5,9 +5,18 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.diagnose import RULES
-from apprentice.tasks.analysis.difficulty import difficulty, judgement, label_differences, nearest_to_half, rows_of
+from apprentice.tasks.analysis.difficulty import (
+    advice_on_groups,
+    dead_share,
+    difficulty,
+    judgement,
+    label_differences,
+    nearest_to_half,
+    rows_of,
+)
 from apprentice.tasks.analysis.statistics import wilson
 from apprentice.tasks.artifacts.types import Evaluation
+from apprentice.tasks.settings.training import GrpoSpec
 
 
 def played(right: int, n: int = 48, valid: float = 1.0, score: float | None = None) -> Evaluation:
@@ -60,6 +69,21 @@ def test_what_to_do_follows_from_what_is_missing():
     assert "Make the task harder" in judgement(difficulty(played(47)))
     assert "Train SFT longer, make the task easier" in judgement(difficulty(played(2)))
     assert "the model lacks the answer's form" in judgement(difficulty(played(2, valid=0.1)))
+
+
+def test_groups_that_are_too_small_for_the_rate_are_told_with_what_larger_ones_would_do():
+    """Two completions are equal with 0.85² + 0.15²."""
+    assert dead_share(0.85, 2) == pytest.approx(0.745)
+    found = advice_on_groups(difficulty(played(85, n=100)), GrpoSpec(num_generations=2))
+    assert "at least 74% of the groups of 2" in found
+    assert "(52% of 4, 27% of 8)" in found
+    assert advice_on_groups(difficulty(played(85, n=100)), GrpoSpec(num_generations=8, batch_size=2)) == ""
+
+
+def test_nothing_is_said_of_groups_where_partial_credit_tells_wrong_answers_apart():
+    found = difficulty(played(85, n=100, score=0.9))
+    assert advice_on_groups(found, GrpoSpec()) == ""
+    assert advice_on_groups(found, GrpoSpec(reward="exact")) != ""
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,11 @@ def test_each_kind_is_seen_once_at_its_step_with_its_number(curves: Any, kind: s
     assert seen[kind].advice
 
 
+def test_where_dead_groups_are_skipped_the_entropy_is_that_of_the_others():
+    falling = log(**{"entropy": [0.6] * 6, "with_signal/entropy": [0.6] * 3 + [0.03] * 3})
+    assert "from 0.6 to 0.03" in signals_in(falling, RULES)["entropy"].found
+
+
 def test_a_healthy_training_is_left_alone():
     assert signals_in(log(reward=[0.3 + 0.01 * step for step in range(40)]), RULES) == {}
 

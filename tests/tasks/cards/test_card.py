@@ -152,7 +152,7 @@ def test_rollouts_tell_their_teacher_seeds_rates_and_cost(tmp_path: Path, chain_
 def test_a_scripted_teacher_is_called_one_with_its_error_rate(family: Family):
     text = card(family.store, family.kept).text
     assert "The teacher: `scripted policy, error rate 0.1: not a model`." in text
-    assert "wrong by design on 10.0% of the questions" in text
+    assert "errs by design on 10.0% of the questions" in text
     assert "Their teacher: `scripted policy, error rate 0.1: not a model`." in card(family.store, family.sft).text
 
 

@@ -45,7 +45,16 @@ pytestmark = pytest.mark.long
 
 TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constant", "warmup_steps": 0}
 TWO_SFT = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
-TWO_GRPO = GrpoSpec(**TWO, batch_size=4, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, max_steps=3)
+TWO_GRPO = GrpoSpec(
+    **TWO,
+    batch_size=4,
+    gradient_accumulation=1,
+    num_generations=4,
+    learning_rate=1e-2,
+    adam_epsilon=1e-5,
+    max_steps=3,
+    reward="exact",
+)
 
 
 class Made:
@@ -100,7 +109,8 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class Two(NamedTuple):
-    """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, and the rest of the first."""
+    """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, the rest of the first, and a
+    GRPO that skips nothing."""
 
     stopped: Stop
     kept: int
@@ -110,20 +120,25 @@ class Two(NamedTuple):
     sft: StageContext
     grpo: StageContext
     resumed: StageContext
+    unskipped: StageContext
 
 
 @pytest.fixture(scope="module")
 def two(made: Made) -> Two:
-    sft, whole, lost = made.context("sft"), made.context("grpo"), made.context("lost")
+    sft, whole, lost, unskipped = (made.context(name) for name in ("sft", "grpo", "lost", "unskipped"))
     given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, 0
     with pytest.raises(Stop) as stopped:
         on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
     kept = step_of(newest_checkpoint(lost.scratch))
-    trainings = (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)), (puppets, whole, given)
-    each = [(body, (at.key, at.out, at.scratch), given) for body, at, given in (*trainings, (puppets, lost, given))]
+    all_rows = TWO_GRPO.model_copy(update={"skip_dead_groups": False}), *given[1:]
+    trainings = [
+        (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)),
+        *((puppets, whole, given), (puppets, lost, given), (puppets, unskipped, all_rows)),
+    ]
+    each = [(body, (at.key, at.out, at.scratch), given) for body, at, given in trainings]
     with counted() as counts:
         returned = on_processes(SPEC, one_after_another, made.context("two"), TASKS["chain_sum"], *each)
-    return Two(stopped.value, kept, returned, counts, sft, whole, lost)
+    return Two(stopped.value, kept, returned, counts, sft, whole, lost, unskipped)
 
 
 def weights(context: StageContext) -> dict[str, Any]:
@@ -138,7 +153,8 @@ def same_training(one: StageContext, other: StageContext, names: tuple[str, ...]
     logs = [json.loads((context.out / "log.json").read_text()) for context in (one, other)]
     assert [len(log) for log in logs] == [steps, steps]
     for name in names:
-        assert [entry[name] for entry in logs[1]] == pytest.approx([entry[name] for entry in logs[0]], rel=1e-3), name
+        other_values = [entry.get(name) for entry in logs[1]]
+        assert other_values == pytest.approx([entry.get(name) for entry in logs[0]], rel=1e-3, abs=1e-6), name
     ours, theirs = weights(one), weights(other)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
@@ -159,11 +175,20 @@ def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
     with counted() as here:
         counts = on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, 0)
     assert two.returned["grpo"] == counts
-    same_training(one, two.grpo, ("loss", "reward", "entropy"), steps=3)
+    same_training(one, two.grpo, ("loss", "reward", "with_signal/entropy"), steps=3)
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
     assert here["episodes"] == 24
-    assert two.counts["episodes"] == 24 + 8, "the step that was left of the other one"
+    assert two.counts["episodes"] == 24 + 8 + 24, (
+        "the step that was left of the other one, and the one without skipping"
+    )
+
+
+def test_two_processes_that_skip_dead_groups_learn_as_those_that_do_not(two: Two):
+    """Also where one of them has no row with a signal."""
+    same_training(two.unskipped, two.grpo, ("loss", "reward", "grad_norm"), steps=3)
+    shares = [entry["with_signal/share"] for entry in json.loads((two.grpo.out / "log.json").read_text())]
+    assert 0.5 in shares, "one of two groups, and so one of two processes"
 
 
 def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(two: Two):

@@ -17,9 +17,11 @@ from pydantic.fields import FieldInfo
 import apprentice.flows.recipe.sections
 import apprentice.tasks.settings as settings
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.settings.spec import Spec
+from apprentice.tasks.settings.stages import TeacherSpec
 
 OUT_OF_THE_KEY = {
     "CollectSpec": {"shards"},
@@ -142,6 +144,14 @@ def test_the_key_of_a_stage_is_changed_by_what_its_settings_say(spec: type[Spec]
     before = some(spec)
     kept = {name for name in spec.model_fields if toy.key((changed(before, name),), {}) == toy.key((before,), {})}
     assert kept == OUT_OF_THE_KEY.get(spec.__name__, set())
+
+
+def test_how_scripts_err_is_in_the_key_of_a_scripted_teacher_and_in_no_models():
+    script = TeacherSpec(scripted_error_rate=0.1)
+    assert script.in_key()["script"] == digest_of_script()
+    assert TeacherSpec.model_validate(script.model_dump() | {"script": "of older code"}) == script
+    assert "script" not in TeacherSpec(model="gpt-5-mini").in_key()
+    assert "script" not in TeacherSpec.model_validate({"model": "gpt-5-mini", "script": script.script}).in_key()
 
 
 def test_every_part_of_a_task_changes_the_key_of_a_stage(chain_sum: EnvironmentSpec):

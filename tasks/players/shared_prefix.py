@@ -1,0 +1,155 @@
+"""Computes what all prompts of a batch begin with once, and attends to that one copy in every row.
+
+In: a model, the token ids of a batch's prompts. Out: a cache for `generate` that already holds their common prefix.
+Instructions and tool schemas make most of a prompt. With a key/value cache of its own, every row would compute them
+and, at every token, read them again. Here the prefix's keys are stored once, and the queries of all rows meet them in
+one matrix product (https://arxiv.org/abs/2402.05099). The texts are those without it, up to ties of rounding: the same
+scores are summed in another order.
+"""
+
+from itertools import takewhile
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+SHORTEST = 32
+"""Tokens from which sharing a prefix saves more than it costs."""
+ATTENTION = "shared_prefix"
+
+
+class SharedPrefix:
+    """Keeps the longest prefix seen; later batches and turns use as much of it as they have in common."""
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._ids: list[int] = []
+        self._layers: list[Any] = []
+        self._possible = _keeps_keys_of_tokens(model) and model.get_correct_attn_implementation(None) == "sdpa"
+        if self._possible:
+            model.set_attn_implementation(ATTENTION)
+
+    def cache(self, prompts: list[list[int]], new_tokens: int) -> Cache | None:
+        """A cache that holds the prompts' common prefix and has room to generate; None where none is worth sharing.
+
+        At least one token of each prompt is left, whose logits name the first new one.
+        """
+        if not self._possible:
+            return None
+        wanted = min(_common(prompts), min(map(len, prompts)) - 1)
+        known = min(_common([self._ids, *prompts]), wanted)
+        if known < wanted and wanted >= SHORTEST and (len(prompts) > 1 or known < SHORTEST):
+            self._compute(prompts[0][:wanted])
+            known = wanted
+        if known < SHORTEST:
+            return None
+        return Cache(layers=[_Layer(each.keys, each.values, known, new_tokens) for each in self._layers])
+
+    def _compute(self, ids: list[int]) -> None:
+        cache = DynamicCache(config=self._model.config)
+        inputs = torch.tensor([ids], device=self._model.device)
+        self._model.base_model(input_ids=inputs, past_key_values=cache, use_cache=True)
+        self._ids, self._layers = ids, cache.layers
+
+
+def _common(prompts: list[list[int]]) -> int:
+    """How many tokens all begin with: as many as the first and the last in order."""
+    pairs = zip(min(prompts), max(prompts), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _keeps_keys_of_tokens(model: Any) -> bool:
+    """Whether every layer keeps one key and value a token, which no later token changes.
+
+    Sliding windows and linear attention do not; nor do positions that are scaled by the length of the whole text.
+    """
+    layers = DynamicCache(config=model.config).layers
+    positions = {str(getattr(each, "rope_type", "")) for each in model.modules()}
+    scaled = any(kind in each for each in positions for kind in ("dynamic", "longrope"))
+    return all(type(each) is DynamicLayer for each in layers) and not scaled
+
+
+class _Layer(DynamicLayer):
+    """The keys and values of one layer: those of the prefix once, and what follows for every row.
+
+    A model first gets both as one, as from any cache. Where they reach `_attend` unchanged, it gets only what follows
+    from then on; a model that does something else with them goes on with both as one.
+    """
+
+    def __init__(self, keys: Any, values: Any, length: int, new_tokens: int):
+        super().__init__()
+        self.prefix = keys[:, :, :length], values[:, :, :length]
+        self._shared = 0
+        """Tokens that `keys` and `values` leave to `prefix`."""
+        self._length = length
+        self._new_tokens = new_tokens
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys = self._begun(self.prefix[0], key_states)
+            self.values = self._begun(self.prefix[1], value_states)
+        begin = self._length - self._shared
+        self._length += key_states.shape[-2]
+        keys, values = _written(self.keys, key_states, begin), _written(self.values, value_states, begin)
+        keys.layer = self
+        return keys, values
+
+    def _begun(self, prefix: Any, states: Any) -> Any:
+        """Room for all tokens; a tensor that grew would be copied at every one of them."""
+        rows, heads, width, size = states.shape
+        whole = states.new_zeros(rows, heads, self._length + width + self._new_tokens, size)
+        whole[:, :, : self._length] = prefix
+        return whole
+
+    def split(self) -> None:
+        """Keeps the prefix only once."""
+        keys: Any = self.keys
+        values: Any = self.values
+        self._shared = self.prefix[0].shape[-2]
+        self.keys, self.values = keys[:, :, self._shared :].clone(), values[:, :, self._shared :].clone()
+
+    def get_seq_length(self) -> int:
+        return self._length
+
+
+def _written(whole: Any, states: Any, begin: int) -> Any:
+    """All that is written, with new states from `begin`."""
+    end = begin + states.shape[-2]
+    whole[:, :, begin:end] = states
+    return whole[:, :, :end]
+
+
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **given: Any
+) -> tuple[Any, None]:
+    """SDPA; for one new token after a shared prefix, attention to both under one softmax."""
+    layer: _Layer | None = getattr(key, "layer", None)
+    if layer is None or not layer._shared:
+        if layer is not None and given.get("position_bias") is None:
+            layer.split()
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
+    prefix_keys, prefix_values = (each[0] for each in layer.prefix)  # heads, prefix, size
+    (rows, heads, new, size), shared = query.shape, prefix_keys.shape[1]
+    assert new == 1, "a prompt is computed at once"
+    query = query.reshape(rows, len(prefix_keys), -1, size) * (scaling or size**-0.5)  # of each key's head, its queries
+    after = query @ key.transpose(2, 3)
+    if attention_mask is not None:
+        after = after.masked_fill(~attention_mask[..., shared:], -torch.inf)
+    before = _of_all_rows(query, prefix_keys.transpose(1, 2))
+    weights = torch.cat([before, after], dim=-1).softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    out = weights[..., shared:] @ value + _of_all_rows(weights[..., :shared], prefix_values)
+    return out.reshape(rows, new, heads, -1), None
+
+
+def _of_all_rows(left: Any, right: Any) -> Any:
+    """`left @ right`, where `right` is the same for all rows: one product a head."""
+    rows, _, queries, _ = left.shape
+    return (left.transpose(0, 1).flatten(1, 2) @ right).unflatten(1, (rows, queries)).transpose(0, 1)
+
+
+AttentionInterface.register(ATTENTION, _attend)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)

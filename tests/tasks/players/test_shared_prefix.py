@@ -1,0 +1,190 @@
+"""What all prompts begin with is computed once, and nobody's text changes by it."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from apprentice.tasks.models.checkpoints import save
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.players import shared_prefix
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.settings.stages import EvaluateSpec
+from tests.conftest import TASKS
+
+TOKENS = 12
+PREFIX = [5 + 7 * n % 50 for n in range(40)]
+"""What every prompt begins with: instructions and tools."""
+OWN = [[9, 30, 2], [9, 31], [9, 12, 13, 14, 15, 16, 17], [9, 33, 40], [9]]
+"""What follows in each prompt, of different lengths; the first token is common, too."""
+
+
+class Asked(NamedTuple):
+    """As much of an episode as a prompt and its noise need."""
+
+    seed: int
+    ids: list[int]
+    turns: int = 0
+    sample: int = 0
+
+
+class Ids(Parity):
+    """Prompts and texts are token ids."""
+
+    def prompt_ids(self, tokenizer: Any, episode: Any) -> list[int]:
+        return episode.ids
+
+    def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Any) -> Any:
+        return ids
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return written(tmp_path_factory.mktemp("model"))
+
+
+def written(to: Path, **config: Any) -> Path:
+    """A model with two query heads for each key, whose texts differ from prompt to prompt."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = build_tokenizer(TASKS["chain_sum"], ["1 + 1 =", "2 + 2 ="])
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **config,
+        )
+    )
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "_proj." in name:
+                weight.mul_(20.0)
+    save(model, tokenizer, to)
+    return to
+
+
+def player(checkpoint: Path, decoding: Any = "greedy") -> LocalModel:
+    return LocalModel(checkpoint, EvaluateSpec(decoding=decoding, max_new_tokens=TOKENS), Ids(), seed=3)
+
+
+def asked(prefix: list[int] = PREFIX) -> list[Any]:
+    return [Asked(seed, prefix + own) for seed, own in enumerate(OWN)]
+
+
+def continued(episodes: list[Any], replies: list[Any]) -> list[Any]:
+    """The next turn: each prompt goes on with what was said and what was answered."""
+    turns = zip(episodes, replies, strict=True)
+    return [Asked(each.seed, each.ids + said + [20 + each.seed], each.turns + 1) for each, said in turns]
+
+
+@pytest.fixture
+def separately(monkeypatch):
+    """Texts of the same batches where every row has a prefix of its own."""
+
+    def played(checkpoint: Path, batches: list[list[Any]], decoding: str = "greedy") -> list[Any]:
+        with monkeypatch.context() as patched:
+            patched.setattr(shared_prefix, "SHORTEST", 10**6)
+            model = player(checkpoint, decoding)
+            return [model.reply(batch) for batch in batches]
+
+    return played
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "sampled"])
+def test_the_texts_of_several_turns_are_those_without_a_shared_prefix(checkpoint, separately, decoding):
+    model = player(checkpoint, decoding)
+    first = asked()
+    replies = [model.reply(first)]
+    second = continued(first, replies[0])[1:]  # the first episode has ended
+    replies.append(model.reply(second))
+    third = continued(second, replies[1])
+    replies.append(model.reply(third))
+    assert replies == separately(checkpoint, [first, second, third], decoding)
+    assert model._prefix._ids[: len(PREFIX)] == PREFIX, "shared"
+    assert len({str(text) for text in replies[0]}) == len(OWN), "texts differ, so that a mix-up would show"
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 3])
+def test_a_text_is_the_same_with_fewer_sessions_than_a_batch_holds(checkpoint, separately, sessions):
+    model, episodes = player(checkpoint, "sampled"), asked()
+    batches = [episodes[place : place + sessions] for place in range(0, len(episodes), sessions)]
+    together = separately(checkpoint, [episodes], "sampled")[0]
+    assert [text for batch in batches for text in model.reply(batch)] == together
+
+
+def test_what_all_have_in_common_is_computed_once(checkpoint, monkeypatch):
+    model = player(checkpoint)
+    computed: list[int] = []
+    compute = model._prefix._compute
+    monkeypatch.setattr(model._prefix, "_compute", lambda ids: (computed.append(len(ids)), compute(ids)))
+    for batch in (asked()[:2], asked()[2:4], asked()[:1], asked(), asked(PREFIX[:35])):
+        model.reply(batch)
+    assert computed == [len(PREFIX) + 1], "later batches have as much in common or less"
+
+
+def test_a_row_keeps_only_what_follows_the_prefix(checkpoint, monkeypatch):
+    model, caches = player(checkpoint), []
+    make = model._prefix.cache
+    monkeypatch.setattr(model._prefix, "cache", lambda *given: caches.append(make(*given)) or caches[-1])
+    model.reply(asked())
+    longest = max(map(len, OWN))
+    (cache,) = caches
+    # the last prompt is all in common, but its last token is left to be computed
+    assert {layer.keys.shape for layer in cache.layers} == {(len(OWN), 2, longest + TOKENS, 8)}
+    assert {layer.prefix[0].shape for layer in cache.layers} == {(1, 2, len(PREFIX), 8)}
+
+
+def test_prompts_with_little_in_common_are_computed_each(checkpoint):
+    model = player(checkpoint)
+    model.reply(asked(PREFIX[: shared_prefix.SHORTEST - 1]))
+    assert model._prefix._ids == []
+
+
+def test_a_model_that_does_something_else_with_keys_gets_them_whole(checkpoint, separately, monkeypatch):
+    class Copied(shared_prefix._Layer):
+        def update(self, *given: Any, **kwargs: Any) -> tuple[Any, Any]:
+            keys, values = super().update(*given, **kwargs)
+            return keys.clone(), values.clone()
+
+    monkeypatch.setattr(shared_prefix, "_Layer", Copied)
+    assert [player(checkpoint).reply(asked())] == separately(checkpoint, [asked()])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
+    ],
+    ids=["sliding window", "positions scaled by length"],
+)
+def test_a_model_whose_prefix_cannot_be_shared_answers_without(tmp_path, separately, config):
+    written(tmp_path, **config)
+    model = player(tmp_path)
+    assert model._prefix.cache([each.ids for each in asked()], TOKENS) is None
+    assert [model.reply(asked())] == separately(tmp_path, [asked()])
+
+
+def test_adapters_beside_the_weights_are_part_of_the_prefix(checkpoint):
+    import torch
+    from peft import LoraConfig
+
+    texts = []
+    for possible in (True, False):
+        model = player(checkpoint)
+        torch.manual_seed(1)
+        model._model.add_adapter(LoraConfig(r=2, target_modules=["k_proj", "v_proj"], init_lora_weights=False))
+        model._prefix._possible &= possible
+        texts.append(model.reply(asked()))
+    assert texts[0] == texts[1]
+    assert texts[0] != player(checkpoint).reply(asked())
