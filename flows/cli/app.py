@@ -109,10 +109,12 @@ def improve(
     """
     with exit_with_message():
         chosen = prepared(recipe, set_)
-        from apprentice.flows.improve import improve as improve_rounds
         from apprentice.flows.runtime.run_folder import check_runs
 
         check_runs(runs)
+        begin_flows()
+        from apprentice.flows.improve import improve as improve_rounds
+
         ready_for_flows()
         for folder in improve_rounds(chosen, rounds, runs):
             print(folder)

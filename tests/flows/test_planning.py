@@ -55,7 +55,8 @@ class History:
         name = f"{recipe.round.number if recipe.round else 0}"
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
         asked = self.make(Questions, f"questions-{name}", counts, {})
-        kept = self.make(KeptRollouts, f"kept-{name}", {"episodes": 1, "kept": 1, "dropped": {}}, {})
+        counts = {"episodes": 1, "kept": 1, "dropped": {}}
+        kept = self.make(KeptRollouts, f"kept-{name}", counts, {}, files={"kept.jsonl": f'{{"seed": {name}}}\n'})
         sft = self.make(SftCheckpoint, f"sft-{name}", {"parameters": 1, "stage": "sft"}, {"kept": kept})
         counts = {"parameters": 1, "stage": "grpo"}
         trained = self.make(GrpoCheckpoint, f"grpo-{name}", counts, {"checkpoint": sft})
@@ -71,7 +72,9 @@ class History:
         decided = self.make(Decision, f"decision-{name}", counts, roles)
         counts = {"parameters": 1, "stage": "champion", "weights": name, "promoted": promoted}
         inputs = {"trained": trained, "judged": judged, "decision": decided}
-        release = self.make(Release, f"release-{name}", counts, inputs, recipe=recipe.for_record())
+        rule = {"rule": "accuracy better", "holds": promoted, "found": "+0.1 points"}
+        files = {"decision.json": json.dumps({"rules": [rule]})}
+        release = self.make(Release, f"release-{name}", counts, inputs, recipe=recipe.for_record(), files=files)
         Champions(self.store).promote(release, Champions(self.store).current())
         return release
 
@@ -165,3 +168,13 @@ def test_a_history_that_is_not_whole_is_told(history: History, toy: Recipe):
     node.inputs["decision"].inputs.clear()
     with pytest.raises(Stop, match="not whole"):
         _ = PastRound(0, release, node).questions
+
+
+def test_the_history_tells_of_each_round_who_played_and_why_it_was_not_promoted(history: History, toy: Recipe):
+    history.add(toy, promoted=True, accuracy=0.25)
+    history.add(planned(history, toy), promoted=False, accuracy=0.5)
+    first, second = (each.row() for each in past_rounds(history.store))
+    assert (first["round"], first["promoted"], first["why not"]) == ("0", "yes", "")
+    assert first["champion's accuracy"].startswith("25.0% (21.0% to 29.5%)")
+    assert (second["round"], second["promoted"], second["why not"]) == ("1", "no", "+0.1 points")
+    assert (second["level"], second["kept"], second["bought"]) == ("0.022", "1 by the teacher", "0")
