@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.flows.curve import show_history
 from apprentice.flows.planning import has_stopped, next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
@@ -178,3 +179,12 @@ def test_the_history_tells_of_each_round_who_played_and_why_it_was_not_promoted(
     assert first["champion's accuracy"].startswith("25.0% (21.0% to 29.5%)")
     assert (second["round"], second["promoted"], second["why not"]) == ("1", "no", "+0.1 points")
     assert (second["level"], second["kept"], second["bought"]) == ("0.022", "1 by the teacher", "0")
+
+
+def test_the_history_and_its_picture_are_written_beside_the_report(history: History, toy: Recipe, tmp_path: Path):
+    history.add(toy, promoted=True)
+    show_history(history.store, toy, past_rounds(history.store), tmp_path)
+    written = json.loads((tmp_path / "history.json").read_text())
+    assert [each["round"] for each in written["points"]] == [0]
+    assert written["rows"][0]["long run"] == "–", "it was not measured"
+    assert (tmp_path / "history.png").stat().st_size > 1000
