@@ -96,19 +96,22 @@ def check_addresses(names: list[str]) -> None:
 
 def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:
     if name == "teacher":
+        if recipe.teacher is None:
+            raise Stop(f"{recipe.name} has no teacher.", "Name another model.")
         return recipe.teacher
     if not name.startswith(("http://", "https://")):
         return None
     url, _, model = name.partition("#")
     if not model:
         raise Stop(f"{name} does not name a model of the endpoint.", f"Write {url}#MODEL.")
-    on_teachers_host = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
+    teacher = recipe.teacher or TeacherSpec()
+    on_teachers_host = teacher.scripted_error_rate is None and _host(url) == _host(teacher.base_url)
     own = {"base_url": url, "model": model, "serves_student": serves_student}
     if not on_teachers_host:  # never send the teacher's key to another host
         own |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
     excluded = {*own, "scripted_error_rate", "budget_usd", "prices"}
     try:
-        return TeacherSpec(**own, **recipe.teacher.model_dump(exclude=excluded))
+        return TeacherSpec(**own, **teacher.model_dump(exclude=excluded))
     except ValidationError as error:
         mistakes = "; ".join(mistake["msg"] for mistake in error.errors())
         raise Stop(f"{_host(url)} cannot be used: {mistakes}.", "Set the key as ENDPOINT_API_KEY.") from None

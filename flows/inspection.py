@@ -42,7 +42,7 @@ def inspect_models(
         questions = exam(run, recipe.environment, window, spec.questions)
         rows = read_questions(store.fetch(questions), "evaluate")
         server = servers.environment(recipe.environment.name)
-        tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens
+        tokens = spec.max_new_tokens if serves_student or recipe.teacher is None else recipe.teacher.max_tokens
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0
         for model in models:
             with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases) as pool:
