@@ -98,7 +98,9 @@ def compared(folder: Path, recipe: Recipe) -> list[dict[str, Any]]:
     """Both trainings and their evaluations."""
     store, task = LocalStore(folder, project=recipe.name), recipe.environment
     with RunServers(recipe) as first, RunServers(recipe) as second:  # each has sessions for one training
-        run, other = (RunContext(store, each, **recipe.for_work() | {"report_to": []}) for each in (first, second))
+        run, other = (
+            RunContext(store, each, report_to=(), trusted=recipe.for_work()["trusted"]) for each in (first, second)
+        )
 
         def made(stage: Stage, *inputs: Any, run: RunContext = run) -> Any:
             key = stage.key(inputs, {})
@@ -111,6 +113,7 @@ def compared(folder: Path, recipe: Recipe) -> list[dict[str, Any]]:
         warm = made(sft, recipe.sft, base, kept, made(lengths, recipe.lengths, kept, base), recipe.seed)
 
         def trained(skip: bool, run: RunContext) -> Any:
+            assert recipe.grpo
             spec = recipe.grpo.model_copy(update={"skip_dead_groups": skip})
             return made(grpo, spec, warm, task, asked, recipe.seed, run=run)
 

@@ -222,7 +222,7 @@ def test_a_page_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path:
 
 def test_a_round_lists_those_before_it_and_counts_the_gates(tmp_path: Path):
     rounds = [{"round": "0", "promoted": "yes"}, {"round": "1", "promoted": "no"}]
-    text = as_markdown_page(report(tmp_path) | {"rounds": rounds}, "", dict.fromkeys(()))
+    text = as_markdown_page(report(tmp_path) | {"rounds": rounds}, "", {})
     assert "2 gates so far" in text
     assert "| 1 | no |" in text
 
