@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-overhead faults-collect faults-hostile faults-train e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -47,6 +47,9 @@ bench-gpu: .venv/dev  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; 
 bench-envs: .venv/dev  ## every environment's laptop recipe, each moving its own reward; ENVS="--only wordle" runs some
 	$(BIN)/python -m tests.bench.environments $(ENVS)
 
+bench-flywheel: .venv/dev  ## rounds against one longer run, with and without a teacher; an hour a seed. FLYWHEEL=--toy looks
+	$(BIN)/python -m tests.bench.flywheel $(FLYWHEEL)
+
 bench-overhead: .venv/dev  ## what the flow costs over bare TRL scripts: the laptop recipe six times. OVERHEAD=--toy looks
 	$(BIN)/python -m tests.bench.overhead $(OVERHEAD)
 
@@ -58,6 +61,9 @@ faults-hostile: .venv/dev  ## all hostile counterparts and surroundings, whole r
 
 faults-train: .venv/dev  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
 	$(BIN)/python -m tests.faults.train $(FAULTS)
+
+faults-flywheel: .venv/dev  ## kill -9 in every stage of the second round of `apprentice improve`: the same keys and revisions
+	$(BIN)/python -m tests.faults.flywheel
 
 e2e: .venv/dev  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
 	$(BIN)/python -m tests.e2e.whole

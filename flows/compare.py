@@ -12,6 +12,7 @@ from prefect import flow
 from pydantic import ValidationError
 
 from apprentice.envs.wire.address import without_secrets
+from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
@@ -59,16 +60,20 @@ def compare_models(
     task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
     with RunServers(recipe) as servers:
-        questions = exam(RunContext(store, servers, recipe=written), task, window, spec.questions)
+        run = RunContext(store, servers, recipe=written)
+        run.preflight = preflight = EvaluationPreflight(recipe, window)
+        questions = exam(run, task, window, spec.questions)
         for name in models:
             endpoint = _endpoint(recipe, name, serves_student)
             if endpoint is None:
                 run = RunContext(store, servers, recipe=written, trusted=trusted)
+                run.preflight = preflight
                 checkpoint = _checkpoint(run, recipe, name, questions)
                 found[name] = evaluate(run, spec, checkpoint, task, questions, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
                     run = RunContext(store, others, recipe=written)
+                    run.preflight = preflight
                     found[name] = evaluate_endpoint(run, spec, endpoint, task, questions, as_of), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {
@@ -91,19 +96,22 @@ def check_addresses(names: list[str]) -> None:
 
 def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:
     if name == "teacher":
+        if recipe.teacher is None:
+            raise Stop(f"{recipe.name} has no teacher.", "Name another model.")
         return recipe.teacher
     if not name.startswith(("http://", "https://")):
         return None
     url, _, model = name.partition("#")
     if not model:
         raise Stop(f"{name} does not name a model of the endpoint.", f"Write {url}#MODEL.")
-    on_teachers_host = recipe.teacher.scripted_error_rate is None and _host(url) == _host(recipe.teacher.base_url)
+    teacher = recipe.teacher or TeacherSpec()
+    on_teachers_host = teacher.scripted_error_rate is None and _host(url) == _host(teacher.base_url)
     own = {"base_url": url, "model": model, "serves_student": serves_student}
     if not on_teachers_host:  # never send the teacher's key to another host
         own |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
     excluded = {*own, "scripted_error_rate", "budget_usd", "prices"}
     try:
-        return TeacherSpec(**own, **recipe.teacher.model_dump(exclude=excluded))
+        return TeacherSpec(**own, **teacher.model_dump(exclude=excluded))
     except ValidationError as error:
         mistakes = "; ".join(mistake["msg"] for mistake in error.errors())
         raise Stop(f"{_host(url)} cannot be used: {mistakes}.", "Set the key as ENDPOINT_API_KEY.") from None

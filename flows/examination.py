@@ -10,10 +10,8 @@ from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.judgements import decided_by, read_decision
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.types import (
-    BaseStudent,
     Checkpoint,
     Evaluation,
-    GrpoCheckpoint,
     KeptRollouts,
     LengthStats,
     Questions,
@@ -38,10 +36,10 @@ class Outcome(NamedTuple):
 
 
 def control(
-    run: RunContext, recipe: Recipe, base: BaseStudent, kept: KeptRollouts, lengths: LengthStats
+    run: RunContext, recipe: Recipe, base: Checkpoint, kept: KeptRollouts, lengths: LengthStats
 ) -> dict[str, Checkpoint]:
     """Train SFT to its best on the same rollouts, the model that GRPO must beat; empty if the recipe wants none."""
-    spec = recipe.sft.to_its_best()
+    spec = recipe.sft.to_its_best() if recipe.sft and recipe.grpo else None
     if spec is None:
         return {}
     return {"control": sft.titled(LABELS["control"])(run, spec, base, kept, lengths, recipe.seed)}
@@ -72,10 +70,11 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
     return evaluations
 
 
-def protected(recipe: Recipe) -> Literal["base", "sft"]:
+def protected(recipe: Recipe, base: Checkpoint) -> Literal["base", "sft"]:
     """Return which model's skills the guard rails protect where there is no champion: the student's, or after SFT if it
     was built here, since random weights have no skill to lose."""
-    return "sft" if recipe.student.build else "base"
+    built = base.stage == "base" and recipe.student.build is not None
+    return "sft" if built and recipe.trains_on == ["sft", "grpo"] else "base"
 
 
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
@@ -90,8 +89,8 @@ def promotion(
     run: RunContext,
     recipe: Recipe,
     questions: Questions,
-    base: BaseStudent,
-    trained: GrpoCheckpoint,
+    base: Checkpoint,
+    trained: Checkpoint,
     evaluations: dict[str, Evaluation],
     guards: dict[str, Evaluation],
     results: Verdict,
@@ -103,9 +102,10 @@ def promotion(
     """
     champions = Champions(run.store)
     champion = champions.current()
+    *_, challenger = evaluations
     weights = weights_of(run.store.fetch(trained))
     allowances = {guard.name: guard.may_fall for guard in recipe.guards}
-    if champion is not None and champion.weights == weights:
+    if champion is not None and champion.weights == weights and recipe.round is None:  # a round always decides
         rules = read_decision(run.store.fetch(champion))["decided_by"]
         return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
@@ -117,11 +117,14 @@ def promotion(
         recipe.gate,
         trained,
         rival,
-        {"challenger": evaluations["grpo"], "rival": evaluations[rival.stage]},
+        {"challenger": evaluations[challenger], "rival": evaluations["champion" if champion else "base"]},
         {
             f"{guard.name}.{role}": guards[f"{guard.name}.{model}"]
             for guard in recipe.guards
-            for role, model in (("challenger", "grpo"), ("rival", champion.stage if champion else protected(recipe)))
+            for role, model in (
+                ("challenger", challenger),
+                ("rival", "champion" if champion else protected(recipe, base)),
+            )
         },
         allowances,
         results,

@@ -9,6 +9,7 @@ from prefect import flow
 
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.flows.compare import compared
+from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
@@ -36,10 +37,12 @@ def inspect_models(
     logs = store.root / "inspect" / recipe.name
     episodes, kept = {}, {}
     with RunServers(recipe) as servers:
-        questions = exam(RunContext(store, servers), recipe.environment, window, spec.questions)
+        run = RunContext(store, servers)
+        EvaluationPreflight(recipe, window)(run, "exam")
+        questions = exam(run, recipe.environment, window, spec.questions)
         rows = read_questions(store.fetch(questions), "evaluate")
         server = servers.environment(recipe.environment.name)
-        tokens = spec.max_new_tokens if serves_student else recipe.teacher.max_tokens
+        tokens = spec.max_new_tokens if serves_student or recipe.teacher is None else recipe.teacher.max_tokens
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0
         for model in models:
             with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases) as pool:

@@ -12,6 +12,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
+from apprentice.flows.beginning import begun_from
 from apprentice.flows.preflight_teacher import check_teacher
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_check import Needs, answers, check
@@ -20,12 +21,12 @@ from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.chat_template import check_prompt
 from apprentice.tasks.models.student_model import named_model
-from apprentice.tasks.models.tokenizer import tokenizer_of
+from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
 from apprentice.tasks.players.teacher import read_key
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import StudentSpec, Window
+from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec, Window
 from apprentice.tasks.student import student
 
 JUDGING = ("verdict", "gate", "release")
@@ -68,34 +69,36 @@ class Preflight:
             return
         recipe, done = self._recipe, {each.name for each in run.log}
         windows = recipe.seed_windows()
-        ahead = [section for section in ("sft", "grpo") if section not in done]
+        ahead = [section for section in recipe.trains_on if section not in done]
         if self._trains_here:
             check_hardware(recipe, ahead)
-        collects = collect.find(run, recipe.collect, recipe.teacher, recipe.environment, windows.collect) is None
-        if collects and recipe.teacher.scripted_error_rate is None:
-            read_key(recipe.teacher)
+        buys = self._teacher_ahead(run, done)
+        if buys and not recipe.is_scripted:
+            read_key(buys)
         found = questions.find(run, recipe.environment, windows, recipe.evaluate.questions)
-        new = found is None or student.find(run, recipe.student, recipe.environment, found, recipe.seed) is None
+        begun = begun_from(run.store, recipe)
+        new = begun is None and (
+            found is None or student.find(run, recipe.student, recipe.environment, found, recipe.seed) is None
+        )
         model = named_model(recipe.student) if new and recipe.student.build is None else None
-        seen = self._check_environments(run, Needs.of(recipe, grpo="grpo" in ahead, collect=collects))
+        seen = _check_environments(self._tasks(run, Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)))
         if new:
             _check_student(recipe.student, model, seen)
-        if collects:
-            check_teacher(run, recipe, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
+        if begun is not None:
+            tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
+            for each in seen:
+                check_prompt(begun.key, tokenizer, None, each.environment, each.questions)
+        if buys:
+            check_teacher(run, recipe, buys, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
 
-    def _check_environments(self, run: RunContext, needs: Needs) -> list[TrainedQuestions]:
-        """Check every server that the run uses, the recipe's own first. Raises Stop."""
-        seen: list[TrainedQuestions] = []
-        granted: set[str] = set()
-        for task in self._tasks(run, needs):
-            _wait_for(task.server)
-            counted = task.server.url in granted
-            checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
-            granted.add(task.server.url)
-            if wrong := checked.wrong:
-                raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.fix)
-            seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
-        return seen
+    def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
+        """Return the teacher that the run will ask; None if it has none, or its rollouts exist."""
+        recipe = self._recipe
+        if not recipe.buys or recipe.teacher is None or "collect" in done:
+            return None
+        window = recipe.seed_windows().collect
+        found = collect.find(run, recipe.collect.by_teacher(), recipe.teacher, recipe.environment, window)
+        return recipe.teacher if found is None else None
 
     def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
         recipe = self._recipe
@@ -105,6 +108,40 @@ class Preflight:
         for index, guard in enumerate(recipe.guards):
             tasks += _parts(run, guard.environment, recipe.guard_window(index), guard_needs)
         return tasks
+
+
+class EvaluationPreflight:
+    """The check of `apprentice evaluate`: called before each model's first stage that is not cached; checks once.
+
+    What an endpoint answers is not checked, because that is what is evaluated.
+    """
+
+    def __init__(self, recipe: Recipe, window: Window):
+        self._recipe = recipe
+        self._window = window
+        self._checked = False
+
+    def __call__(self, run: RunContext, _stage: str) -> None:
+        """Raise Stop if the environment does not work."""
+        if not self._checked:
+            needs = Needs(0, self._recipe.evaluate.batch_size, 0)
+            _check_environments(_parts(run, self._recipe.environment, self._window, needs))
+            self._checked = True
+
+
+def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
+    """Check every server, the first task's first. Raises Stop."""
+    seen: list[TrainedQuestions] = []
+    granted: set[str] = set()
+    for task in tasks:
+        _wait_for(task.server)
+        counted = task.server.url in granted
+        checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
+        granted.add(task.server.url)
+        if wrong := checked.wrong:
+            raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.fix)
+        seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
+    return seen
 
 
 def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:

@@ -4,6 +4,8 @@ In: the recipe, a question of its environment. Out: nothing; Stop with cause and
 collection's budget; its answer may be wrong and is discarded.
 """
 
+import shutil
+
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.collect import collect, collect_shard
@@ -13,36 +15,47 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.settings.stages import TeacherSpec
 
 
-def check_teacher(run: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str) -> None:
+def check_teacher(
+    run: RunContext, recipe: Recipe, buys: TeacherSpec, environment: ToolEnvironment, seed: int, question: str
+) -> None:
     """Raise Stop if the endpoint returns no valid tool call. The collection handles an exhausted budget."""
     window = recipe.seed_windows().collect
-    first = recipe.collect, recipe.teacher, recipe.environment, window.split(recipe.collect.shards)[0]
+    first = recipe.collect.by_teacher(), buys, recipe.environment, window.split(recipe.collect.shards)[0]
     key = collect_shard.key(first, {})
     with run.store.exclusive(
         f"{collect_shard.name}-{key}", announce.warn
     ):  # a concurrent collection charges the same budget
-        if collect.find(run, recipe.collect, recipe.teacher, recipe.environment, window) is not None:
+        if collect.find(run, recipe.collect.by_teacher(), buys, recipe.environment, window) is not None:
             return
         scratch = collect_shard.scratch(run, key)
         scratch.mkdir(parents=True, exist_ok=True)
-        cap = recipe.teacher.budget_usd
-        budget = Budget(recipe.teacher.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
+        cap = buys.budget_usd
+        budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
         try:
-            _ask(run, recipe, environment, seed, question, budget)
+            _ask(run, recipe, buys, environment, seed, question, budget)
         except BudgetReached:
             return
         finally:
             budget.close()
+            if recipe.round or recipe.collect.students:  # its collection asks chosen seeds, and has a folder of its own
+                shutil.rmtree(scratch)
 
 
 def _ask(
-    run: RunContext, recipe: Recipe, environment: ToolEnvironment, seed: int, question: str, budget: Budget
+    run: RunContext,
+    recipe: Recipe,
+    buys: TeacherSpec,
+    environment: ToolEnvironment,
+    seed: int,
+    question: str,
+    budget: Budget,
 ) -> None:
     url = run.servers.teacher()
-    teacher = Teacher(recipe.teacher, url, recipe.collect.asks, budget)
-    called = recipe.teacher.called
+    teacher = Teacher(buys, url, recipe.collect.asks, budget)
+    called = buys.called
     try:
         teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
     except TeacherFailed as failed:

@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.difficulty import (
     nearest_to_half,
     rows_of,
 )
-from apprentice.tasks.artifacts.types import Artifact, Evaluation, Questions, SftCheckpoint
+from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
@@ -103,27 +103,30 @@ def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
     ]
 
 
-def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], sft_model: SftCheckpoint) -> Probed:
-    """Play every rung with the SFT model, and report how hard GRPO's task is."""
+def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint) -> Probed | None:
+    """Play every rung with the model that GRPO begins from, and report how hard GRPO's task is."""
+    spec = recipe.grpo
+    if spec is None:
+        return None
     if not recipe.probe.questions:
-        return Probed(rungs, [], [], 0, recipe.grpo)
+        return Probed(rungs, [], [], 0, spec)
     asked = [probe_questions(run, rung.questions, recipe.probe.questions) for rung in rungs]
     played = []
     for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
-        title = "Probe of sft" + (f" on rung {number}" if len(rungs) > 1 else "")
+        title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
-        played.append(stage(run, _as_grpo_plays(recipe), sft_model, rung.environment, questions, recipe.seed))
-    found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), recipe.grpo)
+        played.append(stage(run, _as_grpo_plays(recipe, spec), model, rung.environment, questions, recipe.seed))
+    found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), spec)
     _show(found.as_json() or {})
     return found
 
 
-def _as_grpo_plays(recipe: Recipe) -> EvaluateSpec:
+def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec) -> EvaluateSpec:
     return EvaluateSpec(
         questions=recipe.probe.questions,
         decoding="sampled",
-        temperature=recipe.grpo.temperature,
-        max_new_tokens=recipe.grpo.max_completion_length,
+        temperature=spec.temperature,
+        max_new_tokens=spec.max_completion_length,
         batch_size=recipe.evaluate.batch_size,
     )
 

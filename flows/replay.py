@@ -77,7 +77,7 @@ def ask_first(lineage: Lineage, replays: list[Replay]) -> None:
 
 def _costs(replay: Replay) -> Iterator[str]:
     teacher, counts = replay.recipe.teacher, record_of(replay.node).counts
-    if _teacher_among(replay.arguments) is not None and teacher.scripted_error_rate is None:
+    if teacher and _teacher_among(replay.arguments) is not None and teacher.scripted_error_rate is None:
         cost = counts.get("cost_usd")
         spent = f"they cost {cost:.2f} USD" if cost else "their price was not recorded"
         yield (
@@ -135,7 +135,9 @@ def _recipe_of(node: Node, overrides: list[str], folder: Path, teacher: TeacherS
     file = folder / "recorded-recipe.yaml"
     file.write_text(yaml.safe_dump(recorded))
     after = load_recipe(file, overrides)
-    moved = before.teacher.model_copy(update={"base_url": after.teacher.base_url})
+    moved = before.teacher and before.teacher.model_copy(
+        update={"base_url": after.teacher.base_url if after.teacher else None}
+    )
     if after.for_record() != before.model_copy(update={"teacher": moved}).for_record():
         raise Stop(
             f"--set {' --set '.join(overrides)} would make a different artifact.",

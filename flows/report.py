@@ -13,20 +13,16 @@ from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.report_page import as_html_page, as_markdown_page
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.teaching import Taught
 from apprentice.tasks.analysis.comparison import LABELS
+from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.artifacts.types import (
     Artifact,
-    BaseStudent,
     Checkpoint,
     Evaluation,
-    GrpoCheckpoint,
-    KeptRollouts,
-    LengthStats,
     Questions,
-    Rollouts,
-    SftCheckpoint,
     Verdict,
 )
 from apprentice.tasks.engine.run import RunContext
@@ -41,29 +37,25 @@ class Artifacts(NamedTuple):
     """What the stages of one run made."""
 
     asked: Questions
-    rollouts: Rollouts
-    kept: KeptRollouts
-    base: BaseStudent
-    length_stats: LengthStats
-    sft_model: SftCheckpoint
-    controls: dict[str, Checkpoint]
-    probed: Probed
-    trained: GrpoCheckpoint
+    models: dict[str, Checkpoint]
+    """By name, in the order of training; the last one is released."""
+    taught: Taught | None
+    probed: Probed | None
     examined: dict[str, Evaluation]
     guards: dict[str, Evaluation]
     results: Verdict
     outcome: Outcome
 
     def artifacts(self) -> list[Artifact]:
-        single = [self.asked, self.rollouts, self.kept, self.base, self.length_stats, self.sft_model, self.trained]
-        probed = [each for each in self.probed.artifacts() if each != self.asked]
+        probed = [each for each in self.probed.artifacts() if each != self.asked] if self.probed else []
+        taught = self.taught.artifacts() if self.taught else []
+        models = [each for each in self.models.values() if each not in taught]
         evaluated = [*self.examined.values(), *self.guards.values()]
-        return [*single, *self.controls.values(), *probed, *evaluated, self.results, self.outcome.release]
+        return [self.asked, *taught, *models, *probed, *evaluated, self.results, self.outcome.release]
 
     def trainings(self) -> dict[str, Checkpoint]:
         """The trained models by the title of their stage."""
-        controls = {LABELS[name]: model for name, model in self.controls.items()}
-        return {"SFT": self.sft_model, **controls, "GRPO": self.trained}
+        return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != "base"}
 
 
 def link_up(recipe: Recipe) -> None:
@@ -88,28 +80,23 @@ def link_up(recipe: Recipe) -> None:
 def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> None:
     """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
     fetch = work.store.fetch
+    taught, trained = artifacts.taught, artifacts.trainings()
     report = read_verdict(fetch(artifacts.results)) | {
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "played_by": recipe.teacher.called,
+        "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
         "decoding": recipe.evaluate.decoding,
         "gate": read_decision(fetch(artifacts.outcome.release)),
         "is_champion": artifacts.outcome.is_champion,
         "hub_in_reach": work.store.in_reach,
         "by_these_rules": artifacts.outcome.by_these_rules,
-        "collect": {
-            "episodes": artifacts.kept.episodes,
-            "kept": artifacts.kept.kept,
-            "causes": artifacts.kept.dropped,
-            "prompt_tokens": artifacts.rollouts.prompt_tokens,
-            "completion_tokens": artifacts.rollouts.completion_tokens,
-            "cost_usd": artifacts.rollouts.cost_usd if recipe.teacher.prices else None,
-        },
-        "probe": artifacts.probed.as_json(),
-        "effort": _effort(recipe, work, read_log(fetch(artifacts.trained))),
-        "signals": {title: as_lines(read_signals(fetch(each))) for title, each in artifacts.trainings().items()},
-        "completions": last_groups(read_completions(fetch(artifacts.trained))),
-        "lengths": artifacts.length_stats.model_dump(exclude=set(Artifact.model_fields)),
+        "collect": _collected(recipe, taught),
+        "rounds": [each.row() for each in past_rounds(work.store)] if recipe.round else [],
+        "probe": artifacts.probed.as_json() if artifacts.probed else None,
+        "effort": _effort(recipe, work, {name: read_log(fetch(each)) for name, each in trained.items()}),
+        "signals": {title: as_lines(read_signals(fetch(each))) for title, each in trained.items()},
+        "completions": last_groups(read_completions(fetch(trained["GRPO"]))) if "GRPO" in trained else [],
+        "lengths": taught.length_stats.model_dump(exclude=set(Artifact.model_fields)) if taught else None,
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
@@ -120,27 +107,47 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     pictures = {}
     shown: list[tuple[str, Artifact, str]] = [
-        *((title, model, "curves") for title, model in artifacts.trainings().items()),
-        ("lengths", artifacts.length_stats, "histogram"),
+        *((title, model, "curves") for title, model in trained.items()),
+        *([("lengths", taught.length_stats, "histogram")] if taught else []),
     ]
     for title, artifact, name in shown:
         pictures[title] = folder / f"{title.lower().replace(' ', '-')}-{name}.png"
         shutil.copyfile(fetch(artifact) / f"{name}.png", pictures[title])
-    text = as_markdown_page(report, (fetch(artifacts.kept) / "samples.md").read_text(), pictures)
+    samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
+    text = as_markdown_page(report, samples, pictures)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_html_page(text, folder.name))
     announce.markdown("report", text, f"Report of {folder.name}")
 
 
-def _effort(recipe: Recipe, work: RunContext, log: list[dict[str, Any]]) -> dict[str, Any]:
-    """Seconds of each training that this run made, and the rollouts of GRPO with their tokens."""
-    rollouts, spec = recipe.grpo.rollouts_a_step, recipe.grpo
+def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:
+    """What SFT learned from, and what it cost; None without SFT."""
+    if taught is None:
+        return None
+    bought, names = taught.rollouts, ("prompt_tokens", "completion_tokens")
+    return {
+        "episodes": taught.kept.episodes,
+        "kept": taught.kept.kept,
+        "causes": taught.kept.dropped,
+        **{name: getattr(bought, name) if bought else 0 for name in names},
+        "cost_usd": bought.cost_usd if bought and recipe.teacher and recipe.teacher.prices else None,
+    }
+
+
+def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Seconds of each training that this run made, the tokens that each trained on, and GRPO's rollouts with their
+    tokens."""
+    spec, log = recipe.grpo, logs.get("GRPO", [])
+    rollouts = spec.rollouts_a_step if spec else 0
     lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
     trained = [each for each in work.log if each.name in ("sft", "grpo") and each.state == "ran"]
     return {
         "seconds": {each.title: each.seconds for each in trained},
+        "trained_on": {
+            title: max((each.get("num_tokens", 0) for each in log), default=0) for title, log in logs.items()
+        },
         "rollouts": rollouts * max((each["step"] for each in log), default=0),
-        "tokens": round(sum(lengths) * spec.logging_steps * rollouts),
+        "tokens": round(sum(lengths) * spec.logging_steps * rollouts) if spec else 0,
     }
 
 

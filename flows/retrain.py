@@ -6,12 +6,14 @@ key; an existing artifact is a cache hit.
 
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.examination import control, guard_rails, held_out, promotion, protected
+from apprentice.flows.beginning import asked, beginning
+from apprentice.flows.examination import guard_rails, held_out, promotion, protected
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
@@ -22,16 +24,12 @@ from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.run_folder import run_folder
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
+from apprentice.flows.teaching import teach
 from apprentice.flows.watch import seen
-from apprentice.tasks.collect import collect
+from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.lengths import lengths
-from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.sft import sft
-from apprentice.tasks.student import student
 from apprentice.tasks.training.reporters import check_reporters
 from apprentice.tasks.training.trackio import check_space
 from apprentice.tasks.verdict import verdict
@@ -64,8 +62,29 @@ def retrain(
         overrides: Fields of the recipe to change for this run, each as path=value, such as seed=1 or
             grpo.max_steps=50.
     """
+    trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu)
+    if trained.cached:
+        message = "Every stage was a cache hit."
+        return Completed(name="Cached", message=message, data=trained.folder)  # type: ignore[return-value]
+    return trained.folder
+
+
+class Trained(NamedTuple):
+    """A finished run."""
+
+    folder: Path
+    cached: bool
+    """Whether every stage was a cache hit."""
+
+
+def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "") -> Recipe:
+    """Return the recipe with overrides applied and everything pinned that it names. Raises Stop."""
     recipe = with_overrides(recipe, overrides)
-    recipe = recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
+    return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
+
+
+def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
+    """Run the whole pipeline once, within a flow."""
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
@@ -79,26 +98,24 @@ def retrain(
         run.preflight = Preflight(recipe, trains_here=not gpu)
         task, seed = recipe.environment, recipe.seed
 
-        question_set = questions(run, task, recipe.seed_windows(), recipe.evaluate.questions)
+        question_set = asked(run, recipe)
         rungs = ladder(run, recipe, question_set)
-        rollouts = collect(run, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
-        kept = filter_rollouts(run, rollouts, question_set)
-        base = student(run, recipe.student, task, question_set, seed)
-        length_stats = lengths(run, recipe.lengths, kept, base)
-        sft_model = sft(run, recipe.sft, base, kept, length_stats, seed)
-        controls = control(run, recipe, base, kept, length_stats)
-        probed = probe(run, recipe, rungs, sft_model)
-        trained = grpo(run, recipe.grpo, sft_model, probed.environment, probed.questions, seed)
+        base = beginning(run, recipe, question_set)
+        models: dict[str, Checkpoint] = {"base": base}
+        taught = teach(run, recipe, question_set, base)
+        if taught is not None:
+            models |= {"sft": taught.model, **taught.controls}
+        probed = probe(run, recipe, rungs, models.get("sft", base))
+        if recipe.grpo and probed:
+            begins = models.get("sft", base)
+            models["grpo"] = grpo(run, recipe.grpo, begins, probed.environment, probed.questions, seed)
+        challenger = [*models][-1]
 
-        models = {"base": base, "sft": sft_model, **controls, "grpo": trained}
         evals = held_out(run, recipe, question_set, models)
-        guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe), "grpo")})
-        results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, recipe.grpo.beta)
-        outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
+        guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe, base), challenger)})
+        rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
+        results = verdict(run, recipe.gate, evals, guards, task, rollouts, models[challenger], beta)
+        outcome = promotion(run, recipe, question_set, base, models[challenger], evals, guards, results)
 
-    made = question_set, rollouts, kept, base, length_stats, sft_model, controls, probed, trained
-    artifacts = Artifacts(*made, evals, guards, results, outcome)
-    write_report(folder, recipe, run, artifacts)
-    if all(stage.state == "cached" for stage in run.log):
-        return Completed(name="Cached", message="Every stage was a cache hit.", data=folder)  # type: ignore[return-value]
-    return folder
+    write_report(folder, recipe, run, Artifacts(question_set, models, taught, probed, evals, guards, results, outcome))
+    return Trained(folder, cached=all(stage.state == "cached" for stage in run.log))

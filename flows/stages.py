@@ -44,7 +44,7 @@ AnyCheckpoint = Annotated[BaseStudent | SftCheckpoint | GrpoCheckpoint | Release
 
 @flow(name="sft", result_serializer="json")
 def sft_stage(
-    recipe: Recipe, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+    recipe: Recipe, spec: SftSpec, student: AnyCheckpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> State:
     """Supervised fine-tuning on the kept rollouts."""
     return _made(recipe, sft, spec, student, kept, lengths, seed)
@@ -54,7 +54,7 @@ def sft_stage(
 def grpo_stage(
     recipe: Recipe,
     spec: GrpoSpec,
-    checkpoint: SftCheckpoint,
+    checkpoint: AnyCheckpoint,
     environment: EnvironmentSpec,
     questions: Questions,
     seed: int,

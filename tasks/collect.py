@@ -30,7 +30,7 @@ from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
-from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Seeds, TeacherSpec, Window
 
 COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
 PASSES = 2
@@ -39,7 +39,7 @@ PASSES = 2
 
 @stage(produces=Rollouts, version=3, title="Teacher's rollouts ({teacher.called})")
 def collect(
-    context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
+    context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window | Seeds
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; finished episodes are kept."""
     check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # another split would buy all again
@@ -62,7 +62,7 @@ def collect(
 
 @stage(produces=RolloutShard, version=2, title="Rollouts of seeds {window}")
 def collect_shard(
-    context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window
+    context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window | Seeds
 ) -> dict[str, Any]:
     """Plays the seeds of one part of the window. Raises Stop; finished episodes are kept."""
     instance = environment.make()
@@ -97,7 +97,7 @@ class Collector:
         self._environment = environment
         self._journal = kept
 
-    def play(self, window: Window) -> list[Record]:
+    def play(self, window: Window | Seeds) -> list[Record]:
         """Plays the missing seeds. Returns the episodes that failed on every attempt: lost to infrastructure, or the
         environment failed on the question itself. Raises Stop."""
         lost: list[Record] = []

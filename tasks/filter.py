@@ -51,10 +51,10 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
             "Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
             f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
         )
-    text = "\n\n".join(_as_markdown(sample) for sample in samples)
-    (context.out / "samples.md").write_text(text + "\n")
+    text = as_samples(samples)
+    (context.out / "samples.md").write_text(text)
     announce.say(text)
-    announce.markdown("kept-samples", text, "Three of the kept rollouts, as the student will see them")
+    announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
 
 
@@ -86,6 +86,11 @@ def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, 
     for name, own in mixed.items() if len(mixed) > 1 else ():
         rows.append({"rollouts": f"of {name}: kept", "count": own[True], "share": f"{own[True] / own.total():.1%}"})
     announce.table("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
+
+
+def as_samples(episodes: list[dict[str, Any]]) -> str:
+    """The first episodes as Markdown."""
+    return "\n\n".join(_as_markdown(episode) for episode in episodes[:SAMPLES]) + "\n"
 
 
 def _as_markdown(episode: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, per_question, rate
 from apprentice.tasks.analysis.contamination import seen_by
 from apprentice.tasks.analysis.judgements import as_markdown, decided_by, read_verdict, unclean
-from apprentice.tasks.analysis.statistics import LEVEL
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import same_text
@@ -115,14 +114,16 @@ def _enough(spec: GateSpec, unseen: int, questions: int) -> dict[str, Any]:
 
 def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, Any]]:
     metric = spec.metric.replace("_", " ")
-    agreed = f"exact test agrees (p below {LEVEL})"
+    agreed = f"exact test agrees (p below {spec.level:.2g})"
     rules = (f"{metric} better{f' by {_points(spec.margin)}' if spec.margin else ''}", "interval above zero", agreed)
     if compared is None:
         return [_rule(rule, False, "There was no question to compare them on.") for rule in rules]
     low, high = compared["ci"]
     found = f"{_points(compared['delta'])} ({_points(low)} to {_points(high)}), p = {compared['p_value']:.2g}"
     margin_met = compared["delta"] >= spec.margin and compared["delta"] > 0
-    agrees = compared["delta"] > 0 and compared["p_value"] < LEVEL  # with few changes the bootstrap is overconfident
+    agrees = (
+        compared["delta"] > 0 and compared["p_value"] < spec.level
+    )  # with few changes the bootstrap is overconfident
     held = (margin_met, low > 0, agrees)
     return [_rule(rule, holds, f"{metric}: {found}") for rule, holds in zip(rules, held, strict=True)]
 

@@ -1,7 +1,7 @@
 """GRPO in the teacher's environment: the student learns from the rewards of its own rollouts.
 
-In: the SFT checkpoint, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer, log.json, curves.png,
-signals.json, completions.jsonl.
+In: the SFT checkpoint or the student itself, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer,
+log.json, curves.png, signals.json, completions.jsonl.
 Runs TRL's GRPOTrainer in one of the modes of training/entry_points.py. The seed is a column of the dataset, so all
 completions of a group answer one question. A rollout lost to infrastructure has the reward None, never 0.0.
 """
@@ -16,7 +16,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
-from apprentice.tasks.artifacts.types import GrpoCheckpoint, Questions, SftCheckpoint
+from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.learned import TrainedQuestions
@@ -48,7 +48,7 @@ SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal"}
 def grpo(
     context: StageContext,
     spec: GrpoSpec,
-    checkpoint: SftCheckpoint,
+    checkpoint: Checkpoint,
     environment: EnvironmentSpec,
     questions: Questions,
     seed: int,
@@ -72,7 +72,7 @@ def grpo(
 def train_grpo(
     context: StageContext,
     spec: GrpoSpec,
-    checkpoint: SftCheckpoint,
+    checkpoint: Checkpoint,
     environment: EnvironmentSpec,
     questions: Questions,
     seed: int,

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats
+from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.models.tokenizer import load_tokenizer
@@ -18,7 +18,7 @@ from apprentice.tasks.settings.stages import LengthsSpec
 
 
 @stage(produces=LengthStats, version=1, title="Token lengths")
-def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: BaseStudent) -> dict[str, Any]:
+def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: Checkpoint) -> dict[str, Any]:
     """p50, p95, p99 and maximum length in tokens; max_length = p99 + margin, rounded up, at most the model's limit."""
     folder = context.fetch(student)
     tokenizer = load_tokenizer(folder, context.run.trusted)

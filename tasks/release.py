@@ -1,6 +1,6 @@
 """Packages a trained model for release: its weights, and a card with its results and the gate's decision.
 
-In: the GRPO checkpoint, the `Verdict`, the `Decision`. Out: `Release`, promoted or not.
+In: the trained checkpoint, the `Verdict`, the `Decision`. Out: `Release`, promoted or not.
 The weights are hard-linked where the file system allows it, else copied.
 """
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.files import digest
-from apprentice.tasks.artifacts.types import Decision, GrpoCheckpoint, Release, Verdict
+from apprentice.tasks.artifacts.types import Checkpoint, Decision, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 
 OF_THE_ARTIFACT = ("README.md", "artifact.json")
 
 
 @stage(produces=Release, version=1, title="Release")
-def release(context: StageContext, trained: GrpoCheckpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
+def release(context: StageContext, trained: Checkpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
     """Links the checkpoint's files and the gate's decision; the card has the results."""
     source = context.fetch(trained)
     for file in source.iterdir():

@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, SftCheckpoint
+from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats, SftCheckpoint
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import same_text
@@ -37,7 +37,7 @@ SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "
 @stage(produces=SftCheckpoint, version=3, title="SFT", gpu=True)
 @explain_oom("sft")
 def sft(
-    context: StageContext, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+    context: StageContext, spec: SftSpec, student: Checkpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """Trains for `spec.epochs` epochs, or until token accuracy reaches `spec.stop_at_token_accuracy`.
 
@@ -48,7 +48,7 @@ def sft(
 
 
 def train_sft(
-    context: StageContext, spec: SftSpec, student: BaseStudent, kept: KeptRollouts, lengths: LengthStats, seed: int
+    context: StageContext, spec: SftSpec, student: Checkpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """The stage's body, in each of its processes."""
     from datasets import Dataset

@@ -5,6 +5,7 @@ Nothing is compared when training has seen more of the evaluation's questions th
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -16,7 +17,7 @@ from apprentice.tasks.analysis.diagnose import read_curves
 from apprentice.tasks.analysis.judgements import unclean
 from apprentice.tasks.analysis.signals import read_signals
 from apprentice.tasks.analysis.slices import side_by_side, slices, worst
-from apprentice.tasks.artifacts.types import Evaluation, GrpoCheckpoint, Rollouts, Verdict
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
@@ -32,24 +33,24 @@ def verdict(
     evaluations: dict[str, Evaluation],
     guards: dict[str, Evaluation],
     environment: EnvironmentSpec,
-    rollouts: Rollouts,
-    trained: GrpoCheckpoint,
+    rollouts: Rollouts | None,
+    trained: Checkpoint,
     beta: float,
 ) -> dict[str, Any]:
     """Rates with intervals, paired differences of consecutive models, slices, failures, guard rails, the diagnosis.
 
     Args:
-        evaluations: base, sft, grpo, in this order.
+        evaluations: base, sft, grpo, in this order, without those that the recipe leaves out; the last one is of
+            `trained`.
         guards: Keyed `<guard>.<model>`: the model whose skills are protected, then the one after training.
     """
     episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
-    bought = context.fetch(rollouts)
-    shared = contamination(episodes["grpo"], context.fetch(trained), bought, gate.max_overlap)
+    bought = context.fetch(rollouts) if rollouts else None
+    shared = contamination(episodes[[*episodes][-1]], context.fetch(trained), bought, gate.max_overlap)
     episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
-    rules = GrpoSignals.model_validate(read_signals(context.fetch(trained))["rules"])
-    reading = read_curves(read_log(context.fetch(trained)), beta, rules)._asdict()
+    reading = _reading(context.fetch(trained), beta) if trained.stage == "grpo" else None
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
@@ -59,13 +60,19 @@ def verdict(
         "slices": slices(episodes),
         "failures": [record.model_dump() for record in worst(episodes)],
         "side_by_side": side_by_side(episodes),
-        "teacher": calibration(bought, environment),
+        "teacher": calibration(bought, environment) if bought else None,
     }
     (context.out / "verdict.json").write_text(json.dumps(report, indent=2))
     announce.table("models", "Held-out evaluation", table(report["models"]))
     if broke:
         announce.warn(broke)
-    announce.markdown("diagnosis", f"**{reading['diagnosis']}**: {reading['advice']}", "Diagnosis of GRPO's curves")
+    if reading:
+        announce.markdown("diagnosis", f"**{reading['diagnosis']}**: {reading['advice']}", "Diagnosis of GRPO's curves")
     if not shared["clean"]:
         announce.warn(unclean(shared))
-    return {"diagnosis": reading["diagnosis"], "contaminated": not shared["clean"]}
+    return {"diagnosis": reading["diagnosis"] if reading else "", "contaminated": not shared["clean"]}
+
+
+def _reading(trained: Path, beta: float) -> dict[str, Any]:
+    rules = GrpoSignals.model_validate(read_signals(trained)["rules"])
+    return read_curves(read_log(trained), beta, rules)._asdict()

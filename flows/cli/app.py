@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | evaluate | dashboard | publish | champion RECIPE`, `apprentice env`, `status`."""
+"""The command line: `apprentice run | improve | evaluate | dashboard | publish | champion RECIPE`, `env`, `status`."""
 
 import json
 import os
@@ -94,6 +94,30 @@ def run(
 
         say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
         print(folder)
+
+
+@app.command()
+def improve(
+    recipe: RECIPE,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to run, the first training included.")] = 1,
+    set_: SET = None,
+    runs: Annotated[Path, typer.Option(help="Folder for the rounds' folders with their reports.")] = Path("runs"),
+) -> None:
+    """Run rounds that each begin from the champion, ask new questions, and must pass the gate.
+
+    An interrupted round is resumed by the next command; a round that was rejected leaves the champion as it is.
+    """
+    with exit_with_message():
+        chosen = prepared(recipe, set_)
+        from apprentice.flows.runtime.run_folder import check_runs
+
+        check_runs(runs)
+        begin_flows()
+        from apprentice.flows.improve import improve as improve_rounds
+
+        ready_for_flows()
+        for folder in improve_rounds(chosen, rounds, runs):
+            print(folder)
 
 
 @app.command()

@@ -8,6 +8,7 @@ import typer
 from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared
 
 if TYPE_CHECKING:
+    from apprentice.flows.recipe.recipe import Recipe
     from apprentice.tasks.artifacts.champion import Champions
     from apprentice.tasks.artifacts.local import LocalStore
 
@@ -18,7 +19,7 @@ champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the ga
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Show which model is the champion, and the gate's decision."""
     with exit_with_message():
-        champion, store = champions_of(recipe, set_)
+        champion, store, _ = champions_of(recipe, set_)
         current = champion.current()
         if current is None:
             print("There is no champion yet: no model has passed the gate.")
@@ -34,9 +35,9 @@ def show(recipe: RECIPE, set_: SET = None) -> None:
 
 @champion_app.command()
 def history(recipe: RECIPE, set_: SET = None) -> None:
-    """List every change of champion, the oldest first."""
+    """List every change of champion and every round, the oldest first."""
     with exit_with_message():
-        champion, store = champions_of(recipe, set_)
+        champion, store, chosen = champions_of(recipe, set_)
         current = champion.current()
         rows = [
             {
@@ -54,6 +55,10 @@ def history(recipe: RECIPE, set_: SET = None) -> None:
         from apprentice.tasks.reporting.announce import table
 
         table("champions", f"Champions of {store.project}", rows)
+        from apprentice.flows.curve import history_rows
+        from apprentice.tasks.analysis.history import past_rounds
+
+        table("rounds", f"Rounds of {store.project}", history_rows(store, chosen, past_rounds(store)))
 
 
 @champion_app.command()
@@ -70,11 +75,11 @@ def rollback(
         print(f"The champion is {release.repository}@{release.revision} again.")
 
 
-def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore]":
-    """Return the champions of a recipe's project, and its store."""
+def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore, Recipe]":
+    """Return the champions of a recipe's project, its store, and the recipe."""
     chosen = prepared(recipe, overrides)
     from apprentice.flows.runtime.store import open_store
     from apprentice.tasks.artifacts.champion import Champions
 
     store = open_store(chosen)
-    return Champions(store), store
+    return Champions(store), store, chosen

@@ -47,7 +47,7 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
     return TEMPLATES.get_template("report.md.j2").render(
         report,
         failures=[EvaluatedEpisode.model_validate(each) for each in report["failures"]],
-        stage_rows=_stage_rows(stages, priced=report["collect"]["cost_usd"] is not None),
+        stage_rows=_stage_rows(stages, priced=(report["collect"] or {}).get("cost_usd") is not None),
         usage_corrected=sum(stage["counts"].get("usage_corrected", 0) for stage in stages),
         samples=samples,
         pictures={title: _data_uri(path) for title, path in pictures.items()},

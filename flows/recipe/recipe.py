@@ -6,11 +6,12 @@ In: the file's data. Out: a frozen, validated `Recipe`.
 import difflib
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
-from apprentice.flows.recipe.sections import SHIFT, GuardSpec, StoreSpec, WindowSpecs
+from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
+from apprentice.tasks.artifacts.rows import pinned_rows
 from apprentice.tasks.models.student_source import pinned
 from apprentice.tasks.settings.spec import Spec
 from apprentice.tasks.settings.stages import (
@@ -51,16 +52,21 @@ class Recipe(BaseModel):
     """Experiment trackers that receive the training curves, such as [trackio, wandb]; no key depends on them. Configure
     Weights & Biases and MLflow with their own environment variables."""
     windows: WindowSpecs
-    teacher: TeacherSpec
+    teacher: TeacherSpec | None = None
+    """Not needed where `sft` is off, or where SFT learns from `collect.students` or `collect.dataset`."""
     student: StudentSpec
     collect: CollectSpec = CollectSpec()
     lengths: LengthsSpec = LengthsSpec()
-    sft: SftSpec = SftSpec()
+    sft: SftSpec | None = SftSpec()
+    """`off`: GRPO begins from the student itself, and no rollouts are collected."""
     probe: ProbeSpec = ProbeSpec()
-    grpo: GrpoSpec = GrpoSpec()
+    grpo: GrpoSpec | None = GrpoSpec()
+    """`off`: the SFT model is the one that is examined and released."""
     evaluate: EvaluateSpec = EvaluateSpec()
     guards: list[GuardSpec] = []
     gate: GateSpec = GateSpec()
+    improve: ImproveSpec = ImproveSpec()
+    round: RoundSpec | None = None
 
     def seed_windows(self) -> SeedWindows:
         """Return the three windows with their starts."""
@@ -82,8 +88,12 @@ class Recipe(BaseModel):
         return self.model_copy(update={"environment": self.environment.model_copy(update={"revision": revision})})
 
     def with_student_pinned(self) -> "Recipe":
-        """Return the recipe with its student pinned to a commit, or to the content of its folder. Raises Stop."""
-        return self.model_copy(update={"student": pinned(self.student)})
+        """Return the recipe with its student pinned to a commit, or to the content of its folder, and rollouts that
+        exist to their content. Raises Stop."""
+        collect = self.collect
+        if collect.dataset is not None:
+            collect = collect.model_copy(update={"dataset": pinned_rows(collect.dataset)})
+        return self.model_copy(update={"student": pinned(self.student), "collect": collect})
 
     def for_work(self) -> dict[str, Any]:
         """Return the arguments of `RunContext` that come from the recipe."""
@@ -121,7 +131,43 @@ class Recipe(BaseModel):
     def rungs(self) -> list[EnvironmentSpec]:
         """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder."""
         own = self.environment.model_dump(exclude={"version", "code"})
-        return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in self.grpo.auto_difficulty]
+        ladder = self.grpo.auto_difficulty if self.grpo else []
+        return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in ladder]
+
+    @property
+    def trains_on(self) -> list[str]:
+        """The names of the trainings of a run, in their order."""
+        return [name for name in ("sft", "grpo") if getattr(self, name) is not None]
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether a script plays the teacher."""
+        return self.teacher is not None and self.teacher.scripted_error_rate is not None
+
+    @property
+    def buys(self) -> bool:
+        """Whether a teacher is asked."""
+        return self.sft is not None and self.teacher is not None and self.collect.dataset is None
+
+    def grpo_sessions(self) -> int:
+        """Sessions that GRPO plays at once, over all its processes."""
+        return self.grpo.sessions() * self.grpo.processes if self.grpo else 0
+
+    @field_validator("sft", "grpo", mode="before")
+    @classmethod
+    def _may_be_off(cls, given: Any) -> Any:
+        return None if given is False else given  # YAML reads `off` as false
+
+    @model_validator(mode="after")
+    def _has_something_to_learn_from(self) -> "Recipe":
+        if not self.trains_on:
+            raise ValueError("sft and grpo are both off, so nothing would be trained; turn one of them on")
+        if self.sft and not (self.teacher or self.collect.dataset or self.collect.students):
+            raise ValueError(
+                "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "
+                "that exist (collect.dataset), or turn it off (sft: off)"
+            )
+        return self
 
     def guard_window(self, index: int) -> Window:
         """Return the seeds of the guard rail at `index`: twice its questions, as repeated ones are skipped."""
@@ -142,7 +188,7 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _rungs_can_be_chosen_from(self) -> "Recipe":
-        ladder = self.grpo.auto_difficulty
+        ladder = self.grpo.auto_difficulty if self.grpo else []
         for index, settings in enumerate(ladder):
             try:
                 EnvironmentSpec(name=self.environment.name, settings=settings)
@@ -192,6 +238,8 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _weights_are_of_streams(self) -> "Recipe":
+        if self.grpo is None:
+            return self
         known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
         for name in self.grpo.reward_weights:
             if name not in known:
@@ -216,7 +264,7 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _script_exists(self) -> "Recipe":
-        if self.teacher.scripted_error_rate is not None:
+        if self.is_scripted:
             from apprentice.envs.catalog import policy_of
 
             policy_of(self.environment.name).check(self.environment.settings)

@@ -4,12 +4,14 @@ In: parts of a YAML file. Out: validated settings; docs/recipes.md shows each fi
 """
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.spec import Spec
+from apprentice.tasks.settings.stages import Shares
 
 SHIFT = 1_000_000
 """Seeds by which one step of a recipe's seed shifts each window within its block."""
@@ -54,6 +56,35 @@ class GuardSpec(Spec):
     """Maximum tokens per turn; the evaluation's value by default."""
 
 
+class ImproveSpec(Spec):
+    """How the rounds of `apprentice improve` follow one another; `apprentice run` does not read it."""
+
+    replay: float = Field(default=0.2, ge=0.0, le=0.9)
+    """Share of SFT's rows that are drawn from the kept rollouts of earlier rounds, so that nothing is forgotten."""
+    ladder: list[dict[str, Any]] = Field(default=[])
+    """Complete environment settings, easiest first. A round plays one rung; the next one is taken when the champion
+    has mastered it: its accuracy there, with its whole interval, is at least `grpo.signals.high`."""
+    adapt: bool = True
+    """Ask less of the kinds of questions that the champion has right, and more of the others."""
+    long_run: int = Field(default=400, ge=0)
+    """Questions of the window that no gate reads, on which every champion is measured for the curve; 0 for none."""
+
+
+class RoundSpec(Spec):
+    """What one round knows of the rounds before. `apprentice improve` fills it in; its parts enter the stages' keys."""
+
+    number: int = Field(ge=1)
+    """The first training is round 0."""
+    champion: str | None = None
+    """Revision of the champion when the round began; without one the recipe's student is trained."""
+    asked: list[str] = Field(default=[])
+    """Revisions of the questions of the earlier rounds and of the long-run window, which are not asked again."""
+    kept: list[str] = Field(default=[])
+    """Revisions of the kept rollouts of the earlier rounds, to replay."""
+    shares: Shares | None = None
+    """Of which kinds of questions less is asked."""
+
+
 class WindowSpec(Spec):
     """A range of seeds."""
 
@@ -69,3 +100,7 @@ class WindowSpecs(Spec):
     collect: WindowSpec
     grpo: WindowSpec
     evaluate: WindowSpec
+
+    def of(self, purpose: str) -> WindowSpec:
+        """Return the window of a purpose."""
+        return getattr(self, purpose)

@@ -38,8 +38,8 @@ class Needs(NamedTuple):
     @staticmethod
     def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
         """Return the needs of a run; without GRPO or collection if they are already done."""
-        rollouts = recipe.grpo.sessions() * recipe.grpo.processes
-        return Needs(rollouts if grpo else 0, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
+        rollouts = recipe.grpo_sessions() if grpo else 0
+        return Needs(rollouts, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
 
     def __str__(self) -> str:
         grpo = f"GRPO needs {self.grpo}, " if self.grpo else ""

@@ -10,10 +10,10 @@ from apprentice.flows.recipe.recipe import Recipe
 
 def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) -> None:
     """Check only recipes that need more than a CPU, because importing torch takes seconds. Raises Stop."""
-    specs = {section: getattr(recipe, section) for section in sections}
+    specs = {section: getattr(recipe, section) for section in sections if section in recipe.trains_on}
     demanding = [spec for spec in specs.values() if spec.lora or spec.liger]
-    generates = "grpo" in specs and recipe.grpo.generation.engine != "plain"
-    if not demanding and not generates:
+    generating = recipe.grpo if "grpo" in specs and recipe.grpo and recipe.grpo.generation.engine != "plain" else None
+    if not demanding and generating is None:
         return
     from apprentice.tasks.models.hardware import check_training, this_machine
     from apprentice.tasks.training.generation import check_generation
@@ -21,5 +21,5 @@ def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) ->
     machine = this_machine()
     for section, spec in specs.items():
         check_training(section, spec, machine._replace(processes=spec.processes))
-    if generates:
-        check_generation(recipe.grpo.generation, machine._replace(processes=recipe.grpo.processes))
+    if generating is not None:
+        check_generation(generating.generation, machine._replace(processes=generating.processes))

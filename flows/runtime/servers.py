@@ -61,24 +61,24 @@ class RunServers:
         return server.model_copy(update={"patience": server.grace / 4, "message_timeout": timeout})
 
     def teacher(self) -> str | None:
-        if self._recipe.teacher.scripted_error_rate is None:
-            return self._recipe.teacher.base_url
-        return self._scripted_teacher
+        if self._recipe.is_scripted:
+            return self._scripted_teacher
+        return self._recipe.teacher.base_url if self._recipe.teacher else None
 
     def _start(self, name: str, server: EnvironmentServer) -> str:
         recipe = self._recipe
-        grpo = recipe.grpo.sessions() * recipe.grpo.processes
-        sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, grpo)
+        sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.grpo_sessions())
         return self._started.enter_context(environment_server(name, server, sessions, announce.say))
 
     @cached_property
     def _scripted_teacher(self) -> str:
-        task = self._recipe.environment
+        task, teacher = self._recipe.environment, self._recipe.teacher
+        assert teacher is not None
         url = self._started.enter_context(
             local_server(
                 "apprentice.envs.serving.scripted_teacher",
                 *("--environment", task.name, "--settings", json.dumps(task.settings)),
-                *("--error-rate", str(self._recipe.teacher.scripted_error_rate)),
+                *("--error-rate", str(teacher.scripted_error_rate)),
             )
         )
         return f"{url}/v1"

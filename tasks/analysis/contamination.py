@@ -6,6 +6,7 @@ count as the same question.
 """
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ def count_seen(checkpoint: Path, records: list[EvaluatedEpisode]) -> int | None:
     return len(seen_by(checkpoint, records))
 
 
-def contamination(records: list[EvaluatedEpisode], checkpoint: Path, rollouts: Path, limit: float) -> dict[str, Any]:
+def contamination(
+    records: list[EvaluatedEpisode], checkpoint: Path, rollouts: Path | None, limit: float
+) -> dict[str, Any]:
     """The overlap between an evaluation and the training of one checkpoint.
 
     Args:
-        rollouts: The folder of the collected rollouts, including those that the filter dropped.
+        rollouts: The folder of the collected rollouts, including those that the filter dropped; None without any.
         limit: Maximum share of the questions that training may have used.
     """
     examined = {same_text(record.question) for record in records}
@@ -39,7 +42,7 @@ def contamination(records: list[EvaluatedEpisode], checkpoint: Path, rollouts: P
     shared = {same_text(row["question"]) for row in learned} & examined
     shared_seeds = seeds & {row["seed"] for row in learned}
     texts: set[str] = set()
-    with (rollouts / "rollouts.jsonl").open() as lines:
+    with (rollouts / "rollouts.jsonl").open() if rollouts else nullcontext(()) as lines:
         for row in map(json.loads, lines):
             shared_seeds |= seeds & {row["seed"]}
             texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}

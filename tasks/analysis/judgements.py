@@ -26,7 +26,7 @@ def unclean(shared: dict[str, Any]) -> str:
 
 def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:
     """The rules as a decision records them, to detect later whether the recipe's rules have changed."""
-    return {"gate": spec.model_dump(mode="json"), "guards": allowances}
+    return {"gate": spec.in_key(), "guards": allowances}
 
 
 def read_decision(folder: Path) -> dict[str, Any]:
@@ -35,7 +35,8 @@ def read_decision(folder: Path) -> dict[str, Any]:
 
 def as_markdown(decision: dict[str, Any]) -> str:
     """The decision as Markdown: promoted or not, and every rule with its finding."""
-    rival = {"champion": "the champion", "base": "the untrained student; there was no champion"}[decision["rival"]]
+    rivals = {"champion": "the champion", "base": "the untrained student; there was no champion"}
+    rival = rivals.get(decision["rival"], "the model that it began from; there was no champion")
     idle = {
         f"guard rail {row['guard']}": f" It was at {row['before']['accuracy']:.1%}: it could not fall by more."
         for row in decision.get("guards", [])

@@ -3,12 +3,14 @@
 A judgement (lengths, verdict, decision) is one JSON file in a repository of datasets: it has no rows.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.cards.facts import Facts, lines_of
+from apprentice.tasks.episodes.json_lines import read_rows
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData
@@ -33,6 +35,7 @@ class DatasetFacts(Facts):
         self.columns = QUESTION_COLUMNS if made.is_a(Questions) else _columns(made)
         self.played = played_by(made)
         self.spent = _spent(made)
+        self.players = _players(out / "kept.jsonl")
         self.model, self.questions = made.nearest(Checkpoint), made.nearest(Questions)
 
     def metadata(self) -> "DatasetCardData":
@@ -61,8 +64,16 @@ def _spent(made: Node) -> dict[str, Any] | None:
     return rollouts.counts if rollouts and "cost_usd" in rollouts.counts else None
 
 
+def _players(kept: Path) -> dict[str, int]:
+    """How many rows of a mix who played; empty where only a teacher did."""
+    rows = read_rows(kept) if kept.exists() else []
+    return Counter(row["player"] for row in rows if "player" in row)
+
+
 def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
     row = made.kind.row if made.kind else None
     told = {name: field.description for name, field in row.model_fields.items()} if row else {}
+    if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
+        told.pop("player", None)
     return {name: " ".join((said or QUESTION_COLUMNS.get(name, "")).split()) for name, said in told.items()}

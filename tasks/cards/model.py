@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.artifacts.node import Node
@@ -18,8 +19,8 @@ from apprentice.tasks.artifacts.types import (
     GrpoCheckpoint,
     KeptRollouts,
     Questions,
+    Release,
     SftCheckpoint,
-    Verdict,
 )
 from apprentice.tasks.cards.example import example_prompt
 from apprentice.tasks.cards.facts import Facts, called, shown
@@ -51,6 +52,8 @@ class ModelFacts(Facts):
         self.learned = _learned(out)
         self.runs_code_of = str(code_of(out) or "")
         self.new_tokens = self.record.provenance.recipe.get("evaluate", {}).get("max_new_tokens", NEW_TOKENS)
+        in_round = made.is_a(Release) and self.record.provenance.recipe.get("round")
+        self.rounds = [each.row() for each in past_rounds(made.store)] if in_round else []
         self._read_student()
         self._read_examination()
         own = Source(made.named.repository, made.named.key) if self.on_hub else None
@@ -74,10 +77,11 @@ class ModelFacts(Facts):
 
         These are not simply the nearest questions: GRPO may have trained on those of another difficulty.
         """
-        judged = self.made.nearest(Verdict)
+        judged = self.made.inputs.get("judged")  # not the one of a champion that the training began from
         folder = judged.fetch() if judged else None
         self.verdict = read_verdict(folder) if folder else None
-        examined = judged.inputs.get("evaluations.grpo") if judged else None
+        evaluated = judged.inputs if judged else {}
+        examined = evaluated.get("evaluations.grpo") or evaluated.get("evaluations.sft")
         self.asked = examined.nearest(Questions) if examined else None
         self.decoding = examined.settings.get("spec") if examined else None
 
@@ -121,7 +125,7 @@ class ModelFacts(Facts):
                 dataset_args={"purpose": "evaluate", "environment": shown(environment)},
                 metric_type=metric,
                 metric_name=name,
-                metric_value=round(verdict["models"]["grpo"][metric], 4),
+                metric_value=round([*verdict["models"].values()][-1][metric], 4),
             )
             for metric, name in METRICS.items()
         ]

@@ -7,8 +7,8 @@ With a permanent Prefect server, a limit is a global concurrency limit, created 
 
 import asyncio
 import re
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,9 +17,11 @@ from aiolimiter import AsyncLimiter
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.asyncio import concurrency, rate_limit
+from prefect.concurrency.sync import concurrency as sync_concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.shared_server import shared
 
@@ -113,6 +115,23 @@ async def _ensure(name: str, limit: int, decay: float) -> int:
                 await client.create_global_concurrency_limit(made)
     _known[name] = limit
     return limit
+
+
+@contextmanager
+def one_run(store: LocalStore, name: str) -> Iterator[None]:
+    """One run of that name at a time, of all processes over one folder and of all over one permanent Prefect server."""
+
+    def say(_: str) -> None:
+        announce.warn(f"Another run of {name} is under way; waiting for it to end.")
+
+    with store.exclusive(name, say):
+        if not shared():
+            yield
+            return
+        limit = re.sub(r"[^a-z0-9]+", "-", name.lower())
+        asyncio.run(_ensure(limit, 1, decay=0.0))
+        with sync_concurrency(limit, strict=True, lease_duration=LEASE, raise_on_lease_renewal_failure=False):
+            yield
 
 
 def leases(server: EnvironmentServer) -> Callable[[], Any]:

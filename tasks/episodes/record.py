@@ -48,6 +48,8 @@ class Record(BaseModel):
     """Reasoning tokens among the completion tokens."""
     cost_usd: float = 0.0
     """Cost in USD at the recipe's prices."""
+    player: str = ""
+    """Who played it, where several did: the teacher, or a model of this project; empty where only the teacher did."""
 
     @property
     def is_final(self) -> bool:
@@ -55,7 +57,8 @@ class Record(BaseModel):
         return self.failed_at in ("", "teacher")
 
     def line(self) -> bytes:
-        return self.model_dump_json().encode() + b"\n"
+        """The row; without `player` where it is empty, as Arrow wants the same columns in all rows of a file."""
+        return self.model_dump_json(exclude=None if self.player else {"player"}).encode() + b"\n"
 
 
 class EvaluatedEpisode(BaseModel):

@@ -30,6 +30,20 @@ def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
     return _save(figure, to)
 
 
+def rounds_curve(points: list[dict[str, Any]], to: Path) -> Path:
+    """Plots the champion's accuracy after each round: on the round's own window with its interval (`accuracy`, `ci`),
+    and on the window that no gate reads (`long_run`, where it is not None)."""
+    figure, axes = _figure(1)
+    rounds, rates = [each["round"] for each in points], [each["accuracy"] for each in points]
+    errors = [[abs(each["accuracy"] - each["ci"][end]) for each in points] for end in (0, 1)]
+    axes[0].errorbar(rounds, rates, yerr=errors, color="#4878a8", marker="o", capsize=3, label="own window")
+    if measured := [(each["round"], each["long_run"]) for each in points if each["long_run"] is not None]:
+        axes[0].plot(*zip(*measured, strict=True), color="#b04030", marker="s", label="long run")
+    axes[0].set(xlabel="round", ylabel="accuracy", ylim=(0, 1), xticks=sorted(set(rounds)))
+    axes[0].legend()
+    return _save(figure, to)
+
+
 def _points(log: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
     return [(entry["step"], entry[metric]) for entry in log if entry.get(metric) is not None]
 

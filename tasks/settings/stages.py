@@ -5,7 +5,7 @@ In: a recipe's sections. Out: validated settings. The fields' docstrings are the
 
 import itertools
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -32,6 +32,36 @@ class Window(Spec):
         parts = min(parts, self.size)
         edges = [self.start + self.size * part // parts for part in range(parts + 1)]
         return [Window(start=start, size=end - start) for start, end in itertools.pairwise(edges)]
+
+
+class Seeds(Spec):
+    """Chosen seeds of a window, for a round that does not ask all of them."""
+
+    chosen: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+
+    def __str__(self) -> str:
+        return f"{len(self.chosen)} of {self.chosen[0]} to {self.chosen[-1]}"
+
+    @property
+    def size(self) -> int:
+        return len(self.chosen)
+
+    def seeds(self) -> tuple[int, ...]:
+        return self.chosen
+
+    def split(self, parts: int) -> "list[Seeds]":
+        """Splits the seeds into `parts` runs, or `size` if that is less; sizes differ by at most 1."""
+        whole = Window(start=0, size=self.size).split(parts)
+        return [Seeds(chosen=self.chosen[part.start : part.start + part.size]) for part in whole]
+
+
+class Shares(Spec):
+    """How many of the training questions of each kind are asked, by one trait of the environment's questions."""
+
+    trait: str
+    """Such as word_len."""
+    of: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
+    """Share of the questions that are asked, by kind. Other kinds are asked in full."""
 
 
 class SeedWindows(Spec):
@@ -77,7 +107,7 @@ class BuiltStudent(Spec):
 
 
 class StudentSpec(Spec):
-    """The model to train: from the Hub, from a folder, or built from scratch."""
+    """The model to train: from the Hub, from a folder, built from scratch, or one that this project has trained."""
 
     model: str | None = None
     """A model repository on the Hub, such as Qwen/Qwen3-1.7B, or a local folder."""
@@ -90,12 +120,24 @@ class StudentSpec(Spec):
     safetensors_only: bool = True
     """Reject pickled weights, which can run code when loaded."""
     build: BuiltStudent | None = None
+    champion: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Go on from the champion of this recipe's name, as it is when the run begins."""
+    checkpoint: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
+    """Go on from a model that this recipe's name has trained: a key, a revision or a tag from a report's lineage, or at
+    least its first 6 characters."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether training continues from an artifact of the store."""
+        return self.champion or self.checkpoint is not None
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> "StudentSpec":
-        if (self.model is None and self.content is None) == (self.build is None):
+    def _is_one_of_four(self) -> "StudentSpec":
+        model = self.model is not None or self.content is not None
+        if [model, self.build is not None, self.champion, self.checkpoint is not None].count(True) != 1:
             raise ValueError(
-                "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights)"
+                "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights), or "
+                "go on from what was trained: `champion: true` or `checkpoint`"
             )
         in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
         if self.model is not None and self.revision is None and not in_folder:
@@ -208,8 +250,23 @@ class TeacherSpec(Spec):
         return self
 
 
+class DatasetSpec(Spec):
+    """Rollouts that exist: JSON lines as this project writes them, in a folder or in a dataset of the Hub."""
+
+    path: str = Field(min_length=1)
+    """A folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
+    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """Commit of a dataset of the Hub; required for one."""
+    content: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """Digest of the rows. Filled in automatically; other rows are rejected."""
+
+    def in_key(self) -> dict[str, Any]:
+        """Rows are named by their content, wherever they lie."""
+        return {"content": self.content} if self.content else super().in_key()
+
+
 class CollectSpec(Spec):
-    """How the teacher's rollouts are collected."""
+    """How the rollouts that SFT learns from are collected."""
 
     asks: int = Field(default=3, ge=1)
     """Attempts at one turn; the episode fails when all of them are malformed."""
@@ -218,6 +275,35 @@ class CollectSpec(Spec):
     stage stops and can be resumed."""
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
+    dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Take rollouts that exist in place of a collection: a folder, or owner/name@COMMIT on the Hub. Rows of another
+    environment, prompt or tools are refused."""
+    students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
+    """How often the student itself plays each question, sampled as in GRPO. Its right tries are kept beside the
+    teacher's rollouts, or in place of a teacher; the teacher is not asked what every try got right."""
+    keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
+    """Most tries of one question that are kept: the shortest right ones, none that nearly repeats another."""
+
+    @field_validator("dataset", mode="before")
+    @classmethod
+    def _may_be_one_text(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        path, at, revision = given.rpartition("@")
+        return {"path": path, "revision": revision} if at else {"path": revision}
+
+    def by_teacher(self) -> "CollectSpec":
+        """The settings that the teacher's rollouts depend on."""
+        return self.model_copy(update={"dataset": None, "students": 0, "keep": 1})
+
+
+class MixSpec(Spec):
+    """How rollouts of several players are mixed."""
+
+    keep: int = Field(default=1, ge=1)
+    """Most tries of one question."""
+    replay: float = Field(default=0.0, ge=0.0, le=0.9)
+    """Share of the rows that earlier rounds kept."""
 
 
 class LengthsSpec(Spec):
@@ -278,3 +364,5 @@ class GateSpec(Spec):
     """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
     least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
     """Minimum share of the questions that neither champion nor challenger has seen; below it nobody is promoted."""
+    level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
+    """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""

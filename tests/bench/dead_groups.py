@@ -1,8 +1,7 @@
 """What skipping dead groups saves a GRPO stage: the laptop recipe's, with and without, step by step in one process.
 
 In: `--store FOLDER` (what it holds is not made again), `--set path=value` over the laptop recipe. Out: a line for each
-step, and a last line of JSON: {"rows": [{"recipe", "seed", "variant", "seconds", "dead_share", "accuracy", …}]}. Takes
-about ten minutes on two idle cores.
+step on standard error, and a last line of JSON: {"rows": [{"recipe", "seed", "variant", "seconds", …}]}.
 The two trainings take turns after every step, each with its own random numbers, so that whatever else the machine does
 hits both alike; seconds are the process's CPU time with one thread.
 """
@@ -10,6 +9,7 @@ hits both alike; seconds are the process's CPU time with one thread.
 import argparse
 import json
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -37,7 +37,6 @@ from apprentice.tasks.student import student
 from apprentice.tasks.training import trainer as training
 
 LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"
-VARIANTS = {"plain TRL": False, "skip": True}
 
 
 class Turns(TrainerCallback):
@@ -56,10 +55,9 @@ class Turns(TrainerCallback):
         with self._turn:
             self._turn.wait_for(lambda: self._now == name)
         if name in self._random:
-            python, self._torch = self._random[name]
+            python, of_torch = self._random[name]
             random.setstate(python)
-            torch.set_rng_state(self._torch)
-        self._began = time.process_time()
+            torch.set_rng_state(of_torch)
 
     def give(self, ends: bool = False) -> None:
         """Gives the turn to the next thread."""
@@ -72,10 +70,13 @@ class Turns(TrainerCallback):
                 self._order.remove(name)
             self._turn.notify_all()
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._began = time.process_time()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         spent = time.process_time() - self._began
         self.seconds[threading.current_thread().name].append(spent)
-        print(f"{threading.current_thread().name} {state.global_step} {spent:.3f}", flush=True)
+        print(f"{threading.current_thread().name} {state.global_step} {spent:.3f}", file=sys.stderr, flush=True)
         self.give()
         self.take()
 
@@ -87,34 +88,39 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps({"rows": compared(given.store or Path(folder), load_recipe(LAPTOP, given.set))}))
+        rows = compared(given.store or Path(folder), load_recipe(LAPTOP, given.set))
+    print(
+        json.dumps({"rows": rows}), file=sys.__stdout__
+    )  # each training hides standard output, and restores another's
 
 
 def compared(folder: Path, recipe: Recipe) -> list[dict[str, Any]]:
     """Both trainings and their evaluations."""
     store, task = LocalStore(folder, project=recipe.name), recipe.environment
-    with RunServers(recipe) as servers:
-        work = RunContext(store, servers, **recipe.for_work() | {"report_to": []})
+    with RunServers(recipe) as first, RunServers(recipe) as second:  # each has sessions for one training
+        run, other = (
+            RunContext(store, each, report_to=(), trusted=recipe.for_work()["trusted"]) for each in (first, second)
+        )
 
-        def made(stage: Stage, *inputs: Any) -> Any:
+        def made(stage: Stage, *inputs: Any, run: RunContext = run) -> Any:
             key = stage.key(inputs, {})
-            return store.find(stage.produces, key) or stage._make(work, key, (inputs, {}))
+            return store.find(stage.produces, key) or stage._make(run, key, (inputs, {}))
 
         asked = made(questions, task, recipe.seed_windows(), recipe.evaluate.questions)
-        kept = made(
-            filter_rollouts, made(collect, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect), asked
-        )
+        rollouts = made(collect, recipe.collect, recipe.teacher, task, recipe.seed_windows().collect)
+        kept = made(filter_rollouts, rollouts, asked)
         base = made(student, recipe.student, task, asked, recipe.seed)
         warm = made(sft, recipe.sft, base, kept, made(lengths, recipe.lengths, kept, base), recipe.seed)
 
-        specs = {name: recipe.grpo.model_copy(update={"skip_dead_groups": skip}) for name, skip in VARIANTS.items()}
-        turns = Turns(list(specs))
-        trained = in_turns(
-            turns,
-            {name: lambda spec=spec: made(grpo, spec, warm, task, asked, recipe.seed) for name, spec in specs.items()},
-        )
+        def trained(skip: bool, run: RunContext) -> Any:
+            assert recipe.grpo
+            spec = recipe.grpo.model_copy(update={"skip_dead_groups": skip})
+            return made(grpo, spec, warm, task, asked, recipe.seed, run=run)
+
+        turns = Turns(["plain TRL", "skip"])
+        checkpoints = in_turns(turns, {"plain TRL": lambda: trained(False, run), "skip": lambda: trained(True, other)})
         rows = []
-        for name, checkpoint in trained.items():
+        for name, checkpoint in checkpoints.items():
             log = training.read_log(store.fetch(checkpoint))
             dead = [entry["frac_reward_zero_std"] for entry in log]
             examined = made(evaluate, recipe.evaluate, checkpoint, task, asked, recipe.seed)

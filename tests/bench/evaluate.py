@@ -65,12 +65,6 @@ class Round(NamedTuple):
     tokens: int
 
 
-class Asked(NamedTuple):
-    """As much of an episode as its prompt needs."""
-
-    messages: Any
-
-
 class Counter:
     """Counts the tokens that a model's `generate` writes before it ends a text."""
 
@@ -148,8 +142,9 @@ class Ours:
     def prompt_tokens(self, seeds: range) -> list[int]:
         """Tokens of each prompt."""
         environment = TASK.make()
-        asked = (Asked(prompt(environment, question(seed))) for seed in seeds)
-        return [len(PROTOCOLS["tutorial"].prompt_ids(self._model._tokenizer, each)) for each in asked]
+        asked = [prompt(environment, question(seed)) for seed in seeds]
+        ids = self._model._tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+        return [len(each) for each in ids]
 
     def play(self, seeds: range) -> Round:
         self._counter.tokens = 0

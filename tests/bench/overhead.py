@@ -118,13 +118,13 @@ def paths() -> str:
 
 def sessions(recipe: Recipe) -> int:
     """Places that the flow's own server has."""
-    rollouts = recipe.grpo.batch_size * recipe.grpo.gradient_accumulation
-    return max(recipe.server.sessions, recipe.evaluate.batch_size, rollouts)
+    return max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.grpo_sessions())
 
 
 def teacher_arguments(recipe: Recipe) -> tuple[str, ...]:
     task = recipe.environment
     settings = ("--environment", task.name, "--settings", json.dumps(task.settings))
+    assert recipe.teacher
     return (*settings, "--error-rate", str(recipe.teacher.scripted_error_rate))
 
 

@@ -50,7 +50,7 @@ def test_every_pool_has_a_template_for_each_kind_of_infrastructure():
 
 def test_runs_of_one_recipe_never_overlap_and_schedules_have_a_time_zone():
     for each in INDEX["deployments"]:
-        if each["entrypoint"].endswith("retrain"):
+        if each["entrypoint"].endswith(("retrain", "improve")):
             assert "retrain" in each["tags"], "the automations know it by that"
             assert each["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
         for schedule in each.get("schedules", []):

@@ -9,14 +9,18 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect.client.schemas.actions import BlockDocumentCreate
+from prefect.states import Scheduled
 
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.artifacts.local import LocalStore
 from tests.e2e.cluster import ROOT, Cluster, free_port, until
 
 
@@ -50,6 +54,7 @@ def main() -> None:
         check_people_are_told(cluster, told)
         check_nothing_is_pickled(Path(folder))
         check_schedules(cluster)
+        check_rounds(cluster)
         print(json.dumps({"stages": stages}))
 
 
@@ -136,14 +141,14 @@ def check_nothing_is_pickled(folder: Path) -> None:
 
 
 def check_schedules(cluster: Cluster) -> None:
-    """The weekly run stands in the calendar, a pause takes it out; a new revision upstream starts one at once."""
+    """The weekly round stands in the calendar, a pause takes it out; a new revision upstream starts a run at once."""
     client = client_of(cluster)
-    laptop = client.read_deployment_by_name("retrain/laptop")
-    (schedule,) = laptop.schedules
+    laptop, weekly = (client.read_deployment_by_name(name) for name in ("retrain/laptop", "improve/flywheel"))
+    (schedule,) = weekly.schedules
     assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 3 * * 1", "Europe/Berlin"), schedule
-    until("a weekly run is planned", lambda: scheduled(cluster, laptop.id))
-    cluster.run("prefect", "deployment", "schedule", "pause", "retrain/laptop", str(schedule.id))
-    until("the pause took the planned runs away", lambda: not scheduled(cluster, laptop.id))
+    until("a weekly run is planned", lambda: scheduled(cluster, weekly.id))
+    cluster.run("prefect", "deployment", "schedule", "pause", "improve/flywheel", str(schedule.id))
+    until("the pause took the planned runs away", lambda: not scheduled(cluster, weekly.id))
     cluster.run("prefect", "work-pool", "pause", "cpu")  # what is begun now is not run
     cluster.run(
         *("prefect", "event", "emit", "apprentice.revision.new", "--resource-id", "apprentice.space.owner/words"),
@@ -151,6 +156,26 @@ def check_schedules(cluster: Cluster) -> None:
     )
     (run,) = until("a new revision started a run", lambda: scheduled(cluster, laptop.id))
     assert run.parameters["environment_revision"] == "owner/words@abc", run.parameters
+
+
+def check_rounds(cluster: Cluster) -> None:
+    """Two rounds by schedule on the two pools: the second champion descends from the first."""
+    client = client_of(cluster)
+    cluster.run("prefect", "work-pool", "resume", "cpu")
+    toy = ROOT / "deployments" / "recipes" / "toy.yaml"
+    learns = ["sft.learning_rate=1.0e-2", "sft.epochs=30", "gate.metric=mean_score", "improve.adapt=false"]
+    recipe = load_recipe(toy, ["name=rounds", *learns, f"store.path={cluster.store}"])
+    given = {"recipe": recipe.as_parameters(), "runs": str(cluster.store / "runs"), "gpu": "a100"}
+    for _ in range(2):
+        found = client.read_deployment_by_name("improve/toy")
+        soon = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(seconds=5))
+        run = client.create_flow_run_from_deployment(found.id, parameters=given, state=soon).id
+        assert ended(cluster, run, 900)["state"] == "Completed"
+    first, second = past_rounds(LocalStore(cluster.store, "rounds"))
+    assert (first.number, second.number) == (0, 1)
+    ancestors = {node.named.revision for node in second.node.ancestors()}
+    assert not first.release.promoted or first.release.revision in ancestors, "it did not begin from the champion"
+    print("two rounds:", first.row(), second.row(), sep="\n  ", flush=True)
 
 
 def client_of(cluster: Cluster) -> Any:

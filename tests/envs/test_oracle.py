@@ -9,8 +9,8 @@ from apprentice.envs.reasoning_gym import oracle, policy
 from apprentice.envs.reasoning_gym.server import datasets, scoring
 
 PLAYED = sorted(DATASETS.keys() - datasets.WITHOUT_AN_ANSWER.keys() - {"composite"})
-SLOW = {"arc_agi", "futoshiki", "knight_swap"}
-"""Datasets that take seconds to make a question."""
+SLOW = {"arc_agi", "codeio", "figlet_font", "futoshiki", "group_anagrams", "knight_swap", "zebra_puzzles"}
+"""Datasets that take seconds to load or to make a question."""
 PARTS = [{"name": "gcd", "weight": 1}, {"name": "lcm", "weight": 1}]
 
 

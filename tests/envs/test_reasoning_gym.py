@@ -11,6 +11,7 @@ from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
+from tests.conftest import TASKS
 
 DATASETS = [
     "chain_sum",
@@ -29,14 +30,15 @@ def test_an_entry_from_a_reused_dataset_is_the_one_that_a_fresh_dataset_gives(na
         assert datasets.entry(name, {}, seed)[1] == fresh, f"seed {seed}"
 
 
-def test_the_same_seed_is_the_same_question_on_two_servers(task: EnvironmentSpec, server: EnvironmentServer):
+def test_the_same_seed_is_the_same_question_on_two_servers(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as other:
-        here, there = task.make(Session(server)), task.make(Session(EnvironmentServer(url=other)))
-        asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
-        here._close()
-        there._close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+        for task in TASKS.values():
+            here, there = task.make(Session(server)), task.make(Session(EnvironmentServer(url=other)))
+            asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
+            here._close()
+            there._close()
+            assert all(one == two for one, two in asked), task
+            assert asked[0] == asked[2] != asked[1], task
 
 
 def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: EnvironmentSpec):

@@ -245,6 +245,7 @@ def test_many_sessions_at_once_do_not_disturb_one_another(wordle: EnvironmentSer
 # --- word lists -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_list_in_use_is_named_in_each_observation_and_in_the_servers_log(
     wordle: EnvironmentServer, caplog: pytest.LogCaptureFixture
 ):
@@ -268,6 +269,7 @@ def test_a_list_that_the_machine_has_not_is_refused_with_what_to_do():
     )
 
 
+@pytest.mark.long
 def test_textarenas_own_list_is_used_where_nltk_has_its_data(other: EnvironmentServer):
     session = Session(other)
     seen = session.reset(seed=1, words="textarena", candidates=3).observation

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.endpoint import KEY, Endpoint, call
 from tests.flows.commands import BIN, ROOT, TOY, run_command
+from tests.hostile.endings import assert_clear_exit
+from tests.odd_server import odd_server
 
 pytestmark = pytest.mark.long
 
@@ -54,6 +57,19 @@ def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path, model:
     assert says in done.stdout.replace("\n", " ")
     assert "Traceback" not in done.stdout + done.stderr
     assert "secret" not in done.stdout + done.stderr
+
+
+def test_a_server_that_will_not_do_is_told_before_a_model_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
+    endpoint = Endpoint([call("answer", '{"answer": "1"}')])
+    with odd_server("forgetful") as url:
+        model = f"{endpoint.url}#toy"
+        own = ("--set", f"server.url={url}", "--set", "environment={name: echo}", "--set", "guards=[]")
+        done = evaluate(home, TOY, "--model", model, "--questions", "2", *own)
+    endpoint.shutdown()
+    assert_clear_exit(done)
+    assert "the same seed gave two different questions" in done.stdout.replace("\n", " ")
+    assert endpoint.requests == []
 
 
 def test_more_questions_than_the_window_has_are_told(home: Path):

@@ -2,13 +2,25 @@
 
 from apprentice.flows.examination import protected
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.artifacts.types import BaseStudent
 from tests.flows.commands import TOY
+
+BASE = BaseStudent(repository="local/toy-base", revision="0" * 40, key="0" * 20, parameters=1)
 
 
 def test_a_student_with_random_weights_has_skills_to_lose_only_after_sft():
-    assert protected(load_recipe(TOY, [])) == "sft"
+    assert protected(load_recipe(TOY, []), BASE) == "sft"
 
 
 def test_a_pretrained_student_must_lose_nothing_to_sft_either():
     chosen = "student={model: Qwen/Qwen3-0.6B, revision: c1899de289a04d12100db370d81485cdf75e47ca}"
-    assert protected(load_recipe(TOY, [chosen])) == "base"
+    assert protected(load_recipe(TOY, [chosen]), BASE) == "base"
+
+
+def test_a_champion_that_the_run_goes_on_from_is_protected_though_it_was_built_here():
+    champion = BASE.model_copy(update={"stage": "champion"})
+    assert protected(load_recipe(TOY, []), champion) == "base"
+
+
+def test_without_sft_the_student_is_protected():
+    assert protected(load_recipe(TOY, ["sft=off"]), BASE) == "base"

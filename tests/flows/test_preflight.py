@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from apprentice.envs.serving.process import local_server
-from apprentice.flows.preflight import Preflight
+from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
@@ -100,6 +100,25 @@ def test_a_sudoku_that_ignores_seeds_is_found_out(endpoint: Endpoint, tmp_path: 
     assert endpoint.requests == []
 
 
+def test_an_evaluation_looks_at_its_environment_once_for_all_models(endpoint: Endpoint, tmp_path: Path):
+    def ahead(preflight: EvaluationPreflight, chosen: Recipe) -> None:
+        with RunServers(chosen) as servers:
+            work = RunContext(LocalStore(tmp_path / "artifacts", project="toy"), servers)
+            work.preflight = preflight
+            work.look_ahead("evaluate_endpoint")
+
+    with odd_server("forgetful") as url:
+        chosen = recipe(endpoint, f"server.url={url}", "server.patience=1")
+        with pytest.raises(Stop, match="the same seed gave two different questions"):
+            ahead(EvaluationPreflight(chosen, chosen.seed_windows().evaluate), chosen)
+    with local_server("apprentice.envs.serving.serve", "echo") as url:
+        chosen = recipe(endpoint, f"server.url={url}", "server.patience=1")
+        preflight = EvaluationPreflight(chosen, chosen.seed_windows().evaluate)
+        ahead(preflight, chosen)
+    ahead(preflight, chosen)  # the server is gone, and nobody looks
+    assert endpoint.requests == []
+
+
 def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path, server: Any):
     said = stopped(recipe(endpoint, f"server.url={server.url}"), tmp_path)
     assert "does not work for echo" in said
@@ -118,6 +137,7 @@ def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(
         look(recipe(endpoint, at), tmp_path, before=("sft", "grpo"), stage="evaluate")
 
 
+@pytest.mark.long
 def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
     with odd_server("stubborn") as url:
         guard = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}

@@ -89,6 +89,8 @@ def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer,
             base = student(work, recipe.student, recipe.environment, asked, 0)
             warm = who_says_true(work, recipe, base)
             probed = probe(work, recipe, ladder(work, recipe, asked), warm)
+            assert probed
+            assert recipe.grpo
             trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, 0)
             again = RunContext(store, servers, recipe=recipe.for_record())
             assert probe(again, recipe, ladder(again, recipe, asked), warm) == probed
@@ -132,7 +134,9 @@ def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 
 def test_a_probe_samples_as_grpo_does():
-    spec = _as_grpo_plays(load_recipe(TOY, ["grpo.temperature=0.7", "grpo.max_completion_length=99"]))
+    recipe = load_recipe(TOY, ["grpo.temperature=0.7", "grpo.max_completion_length=99"])
+    assert recipe.grpo
+    spec = _as_grpo_plays(recipe, recipe.grpo)
     assert (spec.decoding, spec.temperature, spec.max_new_tokens, spec.samples) == ("sampled", 0.7, 99, 1)
 
 
@@ -160,7 +164,7 @@ def test_each_rung_is_played_as_grpo_would_play_it_on_its_own_seeds(climbed: Cli
         made_by = record_of(climbed, place)["made_by"]
         assert made_by["settings"]["environment"]["settings"] == rung
         spec = made_by["settings"]["spec"]
-        grpos = climbed.recipe.grpo
+        grpos: Any = climbed.recipe.grpo
         assert (spec["decoding"], spec["temperature"], spec["samples"]) == ("sampled", grpos.temperature, 1)
         assert spec["max_new_tokens"] == grpos.max_completion_length
         assert {episode.seed for episode in climbed.episodes(place)} <= set(window.seeds())
@@ -277,6 +281,7 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
             with RunServers(recipe) as servers:
                 work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
                 probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+                assert probed
                 assert (probed.environment, probed.questions) == (recipe.environment, climbed.asked)
                 report = probed.as_json()
                 assert (report is None) == (recipe is without)

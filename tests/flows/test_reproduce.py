@@ -82,6 +82,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer, p
             work = RunContext(store, servers, recipe=recipe.for_record())
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             window = recipe.seed_windows().collect
+            assert recipe.teacher
             rollouts = collect(work, recipe.collect, recipe.teacher, recipe.environment, window)
             kept = filter_rollouts(work, rollouts, asked)
             base = student(work, recipe.student, recipe.environment, asked, 0)

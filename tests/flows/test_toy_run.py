@@ -79,12 +79,15 @@ def test_every_episode_records_what_was_sent_and_what_it_cost(toy_run: Ran, toy_
     episodes = [json.loads(line) for line in rollouts.read_text().splitlines()]
     assert [episode["seed"] for episode in episodes] == list(range(60))
     for episode in episodes:
-        assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
+        answered = ["assistant", "tool"] if episode["failed_at"] == "" else []
+        assert [message["role"] for message in episode["messages"]] == ["system", "user", *answered]
         assert episode["environment"] == "reasoning_gym 2"
         assert json.loads(episode["tools"])[0]["function"]["name"] == "answer"
-        assert episode["attempts"] == 1
+        faults = [each for each in episode["asked_again"].split("; ") if each]
+        assert episode["attempts"] == len(faults) + (episode["failed_at"] == "")
         assert episode["prompt_tokens"] > 0
-        assert episode["failed_at"] == ""
+        assert (episode["reward"] is None) == (episode["failed_at"] == "teacher")
+    assert {episode["failed_at"] for episode in episodes} == {"", "teacher"}  # the script errs in form, too
 
 
 def test_no_held_out_question_was_learned_from(toy_run: Ran, toy_home: Path):

@@ -133,6 +133,7 @@ def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_
     assert sorted(records, key=lambda each: each.place) == played(chain_sum, server, range(40), perfect(chain_sum))
 
 
+@pytest.mark.long
 def test_a_session_that_becomes_free_while_an_evaluation_plays_is_used(chain_sum: EnvironmentSpec):
     scripted = Scripted(perfect(chain_sum))
     plays = [Play(place, seed, question(chain_sum, seed), 0) for place, seed in enumerate(range(400))]

@@ -198,3 +198,10 @@ def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):
     once = episodes([1.0] * 60)
     held = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (once, once)}, allowed=0.05)
     assert "could not fall" not in as_markdown(held)
+
+
+def test_a_gate_of_many_rounds_is_stricter_than_a_single_one(case: Case):
+    better = [1.0] * 58 + [0.0] * 42  # eight questions more: p = 0.008
+    assert case.decide(episodes(better), episodes(WORSE))["promoted"]
+    decision = case.decide(episodes(better), episodes(WORSE), spec=GateSpec(level=0.0024))
+    assert refused(decision) == ["exact test agrees (p below 0.0024)"]

@@ -49,7 +49,7 @@ class Case:
         return episode
 
 
-SLOW = ("browsergym", "sudoku", "wordle")
+SLOW = ("browsergym", "catch", "multi", "sudoku", "wordle")
 """Environments whose servers take seconds to start."""
 
 

@@ -13,6 +13,7 @@ def main(given: Given) -> None:
 
     client = AsyncOpenAI(api_key="none", base_url=given.teacher_url, http_client=DefaultAioHttpClient())
     teacher = given.recipe.teacher
+    assert teacher
 
     def ask(episode: Episode) -> Any:
         tools: Any = [without_return(tool) for tool in episode.tools]

@@ -15,6 +15,7 @@ def main(given: Given) -> None:
     from trl import GRPOConfig
 
     spec, instance = given.recipe.grpo, given.recipe.environment.make()
+    assert spec
     set_seed(given.recipe.seed)
     with given.pool(spec.batch_size * spec.gradient_accumulation) as pool, Rollouts(pool) as rollouts:
         pool.open_all()
@@ -49,6 +50,7 @@ def shuffled(given: Given) -> list[Row]:
     import torch
 
     spec, rows, order = given.recipe.grpo, given.read("grpo.jsonl"), []
+    assert spec
     generator = torch.Generator().manual_seed(given.recipe.seed)
     while len(order) < spec.max_steps * spec.batch_size * spec.gradient_accumulation // spec.num_generations:
         order += torch.randperm(len(rows), generator=generator).tolist()

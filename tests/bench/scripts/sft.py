@@ -14,6 +14,7 @@ def main(given: Given) -> None:
     from trl import SFTConfig, SFTTrainer
 
     spec = given.recipe.sft
+    assert spec
 
     class Enough(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:

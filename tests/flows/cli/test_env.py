@@ -168,7 +168,7 @@ def test_a_server_with_too_few_sessions_for_the_rest_is_told_to_be_slower(echo: 
 
 def test_grpo_needs_a_session_for_each_rollout_of_every_process():
     recipe = load_recipe(TOY, ["grpo.processes=2"])
-    spec = recipe.grpo
+    spec: Any = recipe.grpo
     assert Needs.of(recipe).grpo >= spec.batch_size * spec.gradient_accumulation * 2
 
 

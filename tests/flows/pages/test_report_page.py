@@ -212,6 +212,21 @@ def test_on_paper_no_picture_and_no_table_row_is_cut(browser: Any, page: Path, t
     assert 2 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") + pdf.count(b"/Type /Page/") <= 30
 
 
+def test_a_page_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
+    out = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
+    text = as_markdown_page(report(tmp_path) | out | {"completions": []}, "", {})
+    for absent in ("GRPO's curves", "What was learned from", "teacher", "GRPO played", "None"):
+        assert absent not in text, absent
+    assert "## Costs" in text
+
+
+def test_a_round_lists_those_before_it_and_counts_the_gates(tmp_path: Path):
+    rounds = [{"round": "0", "promoted": "yes"}, {"round": "1", "promoted": "no"}]
+    text = as_markdown_page(report(tmp_path) | {"rounds": rounds}, "", {})
+    assert "2 gates so far" in text
+    assert "| 1 | no |" in text
+
+
 def test_the_markdown_needs_no_other_file(page: Path):
     text = page.with_suffix(".md").read_text()
     assert "[GRPO]: data:image/png;base64," in text

@@ -15,11 +15,11 @@ from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import parent, read_record
-from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions
+from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
 from apprentice.tasks.cards.card import TEMPLATES
 from apprentice.tasks.cards.dataset import DatasetFacts
 from apprentice.tasks.cards.model import ModelFacts
-from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec
+from apprentice.tasks.settings.stages import CollectSpec, Seeds, StudentSpec, TeacherSpec
 from tests.tasks.family import CLEAN, Family, card
 
 QWEN = StudentSpec(model="Qwen/Qwen3-1.7B", revision="c0ffee")
@@ -245,3 +245,19 @@ def test_no_card_holds_a_path_or_an_address_of_the_machines(tmp_path: Path, chai
         assert not re.search(r"http://|10\.0\.0\.7|/home/me|machine-of-mine", text)
         assert str(tmp_path) not in text
     assert '"base_url": "(not shown)"' in card(family.store, family.rollouts).text
+
+
+def test_rows_of_several_players_and_chosen_seeds_are_told(family: Family):
+    row = (family.store.fetch(family.kept) / "kept.jsonl").read_text()
+    files = {"kept.jsonl": row.rstrip("}\n") + ',"player":"the student (champion)"}\n', "samples.md": "one\n"}
+    counts = {"episodes": 1, "kept": 1, "dropped": {}}
+    inputs = {"taught": family.kept, "questions": family.questions}
+    mixed = card(family.store, family.make(KeptRollouts, "mix_rollouts", files, counts, {}, inputs)).text
+    assert "by several players: 1 by the student (champion)." in mixed
+    assert "| `player` | Who played it" in mixed
+    assert "| `player` |" not in card(family.store, family.kept).text
+    settings = {"teacher": TeacherSpec(scripted_error_rate=0.1), "environment": family.task, "spec": CollectSpec()}
+    settings["window"] = Seeds(chosen=(3, 5, 9))
+    counts = family.rollouts.model_dump(exclude=set(Artifact.model_fields))
+    shard = family.make(RolloutShard, "collect_shard", {"rollouts.jsonl": row}, counts, settings, {})
+    assert "3 chosen ones from 3 to 9" in card(family.store, shard).text

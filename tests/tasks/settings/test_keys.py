@@ -72,6 +72,8 @@ def values_of(annotation: Any) -> Iterator[Any]:
         yield from EXAMPLES[annotation]
     elif get_origin(annotation) is list:
         yield from ([], [{"x": 1}] if get_args(annotation) == (dict[str, Any],) else ["x"])
+    elif get_origin(annotation) is tuple:
+        yield from ((1,), (2,))
     elif get_origin(annotation) is dict:
         yield from ({}, {"x": 1.0})
     else:

@@ -94,6 +94,7 @@ def test_the_first_the_last_and_every_so_many_logs_leave_a_group_and_none_is_kep
     assert (kept(way, "again").out / COMPLETIONS).read_bytes() == (whole.out / COMPLETIONS).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_what_is_held_out_is_asked_and_not_learned_from(kept, way: str):
     context = kept(way, "whole")
@@ -103,6 +104,7 @@ def test_what_is_held_out_is_asked_and_not_learned_from(kept, way: str):
     assert not {row["seed"] for row in read_completions(context.out)} & set(HELD)
 
 
+@pytest.mark.long
 def test_both_ways_keep_the_same_rows(kept):
     one, other = (read_completions(kept(way, way).out) for way in ROLLOUT_MODES)
     assert one == other

@@ -207,6 +207,7 @@ def trainer_of(
     return trainer
 
 
+@pytest.mark.long
 def test_continuous_batching_says_greedily_what_generate_says(tokenizer, tmp_path: Path):
     prompts = [tokenizer.encode(text) for text in ("1 + 1 =", "a longer question than that, is it not?", "?", "22 - 3")]
     plain, batched = (trainer_of(tokenizer, tmp_path, engine, False) for engine in (GenerationSpec(), BATCHING))
@@ -215,6 +216,7 @@ def test_continuous_batching_says_greedily_what_generate_says(tokenizer, tmp_pat
     assert len({tuple(ids) for ids in said[0]}) > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_continuous_batching_plays_the_rollouts_that_generate_plays(way, tokenizer, chain_sum, server, tmp_path: Path):
     played = []
@@ -232,6 +234,7 @@ def test_continuous_batching_plays_the_rollouts_that_generate_plays(way, tokeniz
     assert played[0] == played[1]
 
 
+@pytest.mark.long
 def test_continuous_batching_leaves_the_optimizers_weights_in_fp32(tokenizer, tmp_path: Path):
     """TRL rounds them to bf16 for good, and the positions' angles with them. Rewards of 0 move no weight here."""
     import torch

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trackio_is_the_default_and_who_is_told_changes_nothing_of_what_is_made():
-    toy, others = load_recipe(TOY, []), load_recipe(TOY, ["report_to=[trackio, wandb, mlflow]"])
+    toy: Any = load_recipe(TOY, [])
+    others: Any = load_recipe(TOY, ["report_to=[trackio, wandb, mlflow]"])
     assert toy.report_to == ["trackio"]
     assert toy.for_record() == others.for_record()
     assert toy.sft.in_key() == others.sft.in_key()

@@ -61,6 +61,7 @@ def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: RunContext):
     assert sum("100% of the groups" in line for line in warned(work)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "interrupted_at"),
     [

@@ -1,0 +1,70 @@
+"""Improves a champion round by round: what is asked, learned and examined in a round is new.
+
+In: a recipe. Out: the folders of the rounds' reports. A round is the run of flows/retrain.py with the recipe that
+flows/planning.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
+"""
+
+from pathlib import Path
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from apprentice.flows.curve import long_run_questions, measure, show_history
+from apprentice.flows.planning import has_stopped, next_round
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.retrain import pinned_for_run, train
+from apprentice.flows.runtime.dispatch import Pool
+from apprentice.flows.runtime.place import current_location
+from apprentice.flows.runtime.servers import RunServers
+from apprentice.flows.runtime.store import open_store
+from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.engine.limits import one_run
+from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+
+
+def _run_name() -> str:
+    return f"{Recipe.model_validate(flow_run.parameters['recipe']).name}-improve"
+
+
+@flow(name="improve", flow_run_name=_run_name, result_serializer="json")
+def improve(
+    recipe: Recipe,
+    rounds: int = 1,
+    runs: Path = Path("runs"),
+    gpu: str = "",
+    environment_revision: str = "",
+    overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
+) -> list[Path]:
+    """Run some more rounds of a recipe and return their reports' folders; fewer if it has stopped improving.
+
+    Args:
+        recipe: The recipe of the first training; the rounds after it differ in windows, student and gate.
+        rounds: How many rounds to run, the first training included. An interrupted round is resumed.
+        runs: Folder in which to create the rounds' folders with their reports.
+        gpu: Name of the GPU stages' deployments, such as a100. If empty, they run in this process.
+        environment_revision: As in `retrain`.
+        overrides: As in `retrain`.
+    """
+    recipe = pinned_for_run(recipe, overrides, environment_revision)
+    store = open_store(recipe, hub_needed=bool(gpu))
+    folders: list[Path] = []
+    with one_run(store, f"improve-{recipe.name}"):
+        for _ in range(rounds):
+            if not store.in_reach:
+                raise Stop("The Hub, where the history is, does not answer.", "Run again when it is back.")
+            with RunServers(recipe) as servers:
+                pool = Pool(recipe, gpu) if gpu else None
+                run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
+                long_run = long_run_questions(run, recipe)
+                step = next_round(store, recipe, past_rounds(store), long_run)
+                announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
+                trained = train(step, runs, gpu)
+                folders.append(trained.folder)
+                measure(run, recipe, long_run)
+            past = past_rounds(store)
+            show_history(store, recipe, past, trained.folder)
+            if has_stopped(past):
+                break
+    return folders

@@ -1,0 +1,103 @@
+"""Makes the SFT model: rollouts, filter, lengths, SFT and its control.
+
+In: the recipe, its questions, the model to train. Out: the SFT model with what it learned from; None where SFT is off.
+"""
+
+from typing import NamedTuple
+
+from apprentice.flows.examination import control
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    Checkpoint,
+    Evaluation,
+    KeptRollouts,
+    LengthStats,
+    Questions,
+    Rollouts,
+)
+from apprentice.tasks.collect import collect
+from apprentice.tasks.dataset import take_rollouts
+from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.lengths import lengths
+from apprentice.tasks.mix import always_right, mix_rollouts, tried_questions
+from apprentice.tasks.settings.stages import EvaluateSpec, MixSpec, Seeds, Window
+from apprentice.tasks.sft import sft
+
+
+class Taught(NamedTuple):
+    """The SFT model and what it learned from."""
+
+    rollouts: Rollouts | None
+    kept: KeptRollouts
+    length_stats: LengthStats
+    model: Checkpoint
+    controls: dict[str, Checkpoint]
+
+    def artifacts(self) -> list[Artifact]:
+        """Return what was made, in order."""
+        bought = [self.rollouts] if self.rollouts else []
+        return [*bought, self.kept, self.length_stats, self.model, *self.controls.values()]
+
+
+def teach(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint) -> Taught | None:
+    """Collect or take rollouts, keep the right ones, and train on them."""
+    if recipe.sft is None:
+        return None
+    rollouts, kept = _lessons(run, recipe, questions, base)
+    length_stats = lengths(run, recipe.lengths, kept, base)
+    model = sft(run, recipe.sft, base, kept, length_stats, recipe.seed)
+    return Taught(rollouts, kept, length_stats, model, control(run, recipe, base, kept, length_stats))
+
+
+def _lessons(
+    run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint
+) -> tuple[Rollouts | None, KeptRollouts]:
+    """Return the teacher's rollouts, and all rows to learn from: the teacher's, the student's own, earlier rounds'."""
+    tries = _tries(run, recipe, questions, base) if recipe.collect.students else None
+    rollouts = _rollouts(run, recipe, questions, tries)
+    taught = filter_rollouts(run, rollouts, questions) if rollouts else None
+    before = recipe.round.kept if recipe.round else []
+    if taught is not None and tries is None and not before:
+        return rollouts, taught
+    earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
+    spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
+    teacher = recipe.teacher.called if recipe.teacher and taught else ""
+    mixed = mix_rollouts(run, spec, recipe.environment, questions, taught, tries, earlier, teacher, recipe.seed)
+    return rollouts, mixed
+
+
+def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint) -> Evaluation:
+    """Have the student play every question of the collect window several times, sampled as in GRPO."""
+    asked = tried_questions(run, questions)
+    spec = EvaluateSpec(
+        questions=asked.evaluate,
+        decoding="sampled",
+        temperature=recipe.grpo.temperature if recipe.grpo else 1.0,
+        max_new_tokens=recipe.evaluate.max_new_tokens,
+        batch_size=recipe.evaluate.batch_size,
+        samples=recipe.collect.students,
+    )
+    stage = evaluate.titled("Tries of the student in {environment}")
+    return stage(run, spec, base, recipe.environment, asked, recipe.seed)
+
+
+def _rollouts(run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None) -> Rollouts | None:
+    """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask."""
+    if recipe.collect.dataset is not None:
+        return take_rollouts(run, recipe.collect.dataset, recipe.environment)
+    if recipe.teacher is None:
+        return None
+    window: Window | Seeds = recipe.seed_windows().collect
+    if recipe.round or tries:
+        mastered = always_right(read_episodes(run.store.fetch(tries))) if tries else set()
+        rows = read_questions(run.store.fetch(questions), "collect")
+        ahead = [row["seed"] for row in rows if row["used"] and row["seed"] not in mastered]
+        if not ahead:
+            return None
+        window = Seeds(chosen=tuple(ahead))
+    return collect(run, recipe.collect.by_teacher(), recipe.teacher, recipe.environment, window)

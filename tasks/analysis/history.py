@@ -1,0 +1,139 @@
+"""Reads the rounds that a project has run from the records of its released models.
+
+In: the store. Out: the rounds, the first one first, and rows for tables. The store's tags and records are the only
+source: two machines that share a store see the same history, and so begin the same next round.
+"""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from apprentice.tasks.analysis.comparison import percent
+from apprentice.tasks.analysis.judgements import read_decision
+from apprentice.tasks.analysis.spending import level_of
+from apprentice.tasks.analysis.statistics import wilson
+from apprentice.tasks.artifacts.champion import CHANGE, TAG
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.node import Node, node_of
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Release
+from apprentice.tasks.episodes.json_lines import read_rows
+from apprentice.tasks.reporting.errors import Stop
+
+REJECTED = "rejected-"
+
+
+class PastRound(NamedTuple):
+    """A round whose gate has decided."""
+
+    number: int
+    """The first training is round 0; so is every plain run of the recipe."""
+    release: Release
+    node: Node
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The recipe of the round, as its record has it."""
+        return self.node.record.provenance.recipe if self.node.record else {}
+
+    @property
+    def made_at(self) -> str:
+        return self.node.record.provenance.made_at if self.node.record else ""
+
+    @property
+    def judged(self) -> Evaluation:
+        """The evaluation of whoever is champion after the round, on its own window. Raises Stop if it is gone."""
+        name = "challenger" if self.release.promoted else "rival"
+        found = self._input("decision", f"evaluations.{name}").artifact
+        assert isinstance(found, Evaluation)
+        return found
+
+    @property
+    def questions(self) -> Questions:
+        """What the round asked. Raises Stop if it is gone."""
+        found = self._input("decision", "evaluations.challenger", "questions").artifact
+        assert isinstance(found, Questions)
+        return found
+
+    @property
+    def kept(self) -> KeptRollouts | None:
+        """What SFT learned from in this round; None without SFT."""
+        found = self._trained_on()
+        return found.artifact if found else None  # type: ignore[return-value]
+
+    def row(self) -> dict[str, str]:
+        """The round as a row of a table."""
+        judged, kept = self.judged, self._trained_on()
+        bought = _bought(kept)
+        return {
+            "round": str(self.number),
+            "champion's accuracy": percent(judged.accuracy, wilson(round(judged.accuracy * judged.n), judged.n)),
+            "promoted": "yes" if self.release.promoted else "no",
+            "level": f"{level_of(self.number):.2g}" if self.number else "0.05",
+            "bought": str(bought.get("episodes", 0)),
+            "kept": _players(self.node.store, kept),
+            "tokens": f"{bought.get('prompt_tokens', 0) + bought.get('completion_tokens', 0):,}",
+            "USD": f"{bought.get('cost_usd', 0.0):.4f}",
+            "rung": _rung(self.recipe),
+            "why not": " ".join(self._reasons()),
+            "model": self.release.revision[:12],
+        }
+
+    def _reasons(self) -> list[str]:
+        folder = self.node.fetch()
+        rules = read_decision(folder)["rules"] if folder else []
+        return [rule["found"] for rule in rules if not rule["holds"]]
+
+    def _trained_on(self) -> Node | None:
+        """The kept rollouts of this round's own SFT, not those of the champion that it began from."""
+        trained = self.node.inputs.get("trained")
+        while trained is not None and "kept" not in trained.inputs:
+            before = trained.inputs.get("checkpoint")
+            trained = before if before is not None and not before.is_a(Release) else None
+        return trained.inputs["kept"] if trained else None
+
+    def _input(self, *path: str) -> Node:
+        node = self.node
+        for name in path:
+            if name not in node.inputs:
+                raise Stop(
+                    f"The history of {self.node.ref} is not whole: what its {name} was is gone.",
+                    "Restore the artifacts of the earlier rounds, or begin anew under another recipe name.",
+                )
+            node = node.inputs[name]
+        return node
+
+
+def past_rounds(store: LocalStore) -> list[PastRound]:
+    """The rounds whose model was released, promoted or not, in their order."""
+    tags = {tag: each for tag, each in store.tags(Release, f"{TAG}-").items() if CHANGE.fullmatch(tag)}
+    revisions = {**tags, **store.tags(Release, REJECTED)}.values()
+    known: dict[str, Node] = {}
+    rounds = []
+    for revision in dict.fromkeys(revisions):
+        release = store.at(Release, revision)
+        node = node_of(store, parent(release), known)
+        number = ((node.record.provenance.recipe.get("round") or {}) if node.record else {}).get("number", 0)
+        rounds.append(PastRound(number, release, node))
+    return sorted(rounds, key=lambda each: (each.number, each.made_at))
+
+
+def _bought(kept: Node | None) -> dict[str, Any]:
+    """What the teacher's episodes of a round counted; empty where no teacher played."""
+    taught = kept.inputs.get("taught", kept) if kept else None
+    rollouts = taught.inputs.get("rollouts") if taught else None
+    return rollouts.counts if rollouts else {}
+
+
+def _players(store: LocalStore, kept: Node | None) -> str:
+    """How many rows of a round who played."""
+    folder = kept.fetch() if kept else None
+    if folder is None:
+        return "0"
+    counted = Counter(row.get("player") or "the teacher" for row in read_rows(folder / "kept.jsonl"))
+    return ", ".join(f"{count} by {player}" for player, count in counted.items())
+
+
+def _rung(recipe: dict[str, Any]) -> str:
+    ladder = (recipe.get("improve") or {}).get("ladder") or []
+    settings = (recipe.get("environment") or {}).get("settings")
+    return f"{ladder.index(settings) + 1} of {len(ladder)}" if settings in ladder else "–"

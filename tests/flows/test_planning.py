@@ -1,0 +1,190 @@
+"""What the next round does follows from the store's history: its number, its champion, its questions, its rung."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows.curve import show_history
+from apprentice.flows.planning import has_stopped, next_round
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.history import PastRound, past_rounds
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.node import node_of
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    Decision,
+    Evaluation,
+    GrpoCheckpoint,
+    KeptRollouts,
+    Questions,
+    Release,
+    SftCheckpoint,
+    Verdict,
+)
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import Shares
+from tests.flows.commands import TOY
+
+EASY = {"dataset": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 3}}
+HARD = {"dataset": "spell_backward", "config": {"min_word_len": 5, "max_word_len": 6}}
+
+
+class History:
+    """Rounds in a store, as their gates left them; nothing is trained."""
+
+    def __init__(self, store: LocalStore):
+        self.store = store
+
+    def make(
+        self, kind: type[Artifact], key: str, counts: dict[str, Any], inputs: dict[str, Artifact], **given: Any
+    ) -> Any:
+        revisions = {name: each.revision for name, each in inputs.items()}
+        made_by = {"stage": kind.suffix, "version": 1, "settings": {}, "inputs": revisions}
+        recipe = given.get("recipe", {})
+        provenance = Provenance(recipe=recipe, inputs={name: parent(each) for name, each in inputs.items()})
+        with self.store.staging() as out:
+            for name, text in (given.get("files") or {"file": key}).items():
+                (out / name).write_text(text)
+            return self.store.publish(kind, key, out, counts, made_by, provenance)
+
+    def add(self, recipe: Recipe, promoted: bool, accuracy: float = 0.5, slices: Any = ()) -> Release:
+        name = f"{recipe.round.number if recipe.round else 0}"
+        counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
+        asked = self.make(Questions, f"questions-{name}", counts, {})
+        counts = {"episodes": 1, "kept": 1, "dropped": {}}
+        kept = self.make(KeptRollouts, f"kept-{name}", counts, {}, files={"kept.jsonl": f'{{"seed": {name}}}\n'})
+        sft = self.make(SftCheckpoint, f"sft-{name}", {"parameters": 1, "stage": "sft"}, {"kept": kept})
+        counts = {"parameters": 1, "stage": "grpo"}
+        trained = self.make(GrpoCheckpoint, f"grpo-{name}", counts, {"checkpoint": sft})
+        rates = {"protocol": "parity", "n": 400, "format_compliance": 1.0, "mean_score": 0.5, "cost_usd": 0.0}
+        roles = {}
+        for role in ("challenger", "rival"):
+            own = rates | {"model": role, "accuracy": accuracy}
+            roles[f"evaluations.{role}"] = self.make(Evaluation, f"{role}-{name}", own, {"questions": asked})
+        files = {"verdict.json": json.dumps({"slices": slices})}
+        counts = {"diagnosis": "", "contaminated": False}
+        judged = self.make(Verdict, f"verdict-{name}", counts, {}, files=files)
+        counts = {"promoted": promoted, "metric": "accuracy", "delta": 0.1, "reasons": []}
+        decided = self.make(Decision, f"decision-{name}", counts, roles)
+        counts = {"parameters": 1, "stage": "champion", "weights": name, "promoted": promoted}
+        inputs = {"trained": trained, "judged": judged, "decision": decided}
+        rule = {"rule": "accuracy better", "holds": promoted, "found": "+0.1 points"}
+        files = {"decision.json": json.dumps({"rules": [rule]})}
+        release = self.make(Release, f"release-{name}", counts, inputs, recipe=recipe.for_record(), files=files)
+        Champions(self.store).promote(release, Champions(self.store).current())
+        return release
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(LocalStore(tmp_path / "artifacts", "toy"))
+
+
+def planned(history: History, recipe: Recipe) -> Recipe:
+    return next_round(history.store, recipe, past_rounds(history.store), None)
+
+
+@pytest.fixture
+def toy() -> Recipe:
+    return load_recipe(TOY, ["improve.adapt=false"])
+
+
+def test_without_a_history_the_round_is_the_recipe_itself(history: History, toy: Recipe):
+    assert planned(history, toy) == toy
+
+
+def test_a_round_begins_from_the_champion_and_knows_what_was_asked_and_kept(history: History, toy: Recipe):
+    champion = history.add(toy, promoted=True)
+    step = planned(history, toy).round
+    assert step is not None
+    assert (step.number, step.champion) == (1, champion.revision)
+    (past,) = past_rounds(history.store)
+    assert past.kept is not None
+    assert (step.asked, step.kept) == ([past.questions.revision], [past.kept.revision])
+
+
+def test_a_rejected_round_counts_and_leaves_the_champion(history: History, toy: Recipe):
+    champion = history.add(toy, promoted=True)
+    history.add(planned(history, toy), promoted=False)
+    step = planned(history, toy).round
+    assert step is not None
+    assert (step.number, step.champion, len(step.asked)) == (2, champion.revision, 2)
+    assert planned(history, toy) == planned(history, toy)
+
+
+def test_two_readers_of_one_store_begin_the_same_round(history: History, toy: Recipe):
+    history.add(toy, promoted=True)
+    elsewhere = History(LocalStore(history.store.root, "toy"))
+    assert planned(history, toy) == planned(elsewhere, toy)
+
+
+def test_three_rejected_rounds_in_a_row_are_a_stop(history: History, toy: Recipe):
+    history.add(toy, promoted=True)
+    for _ in range(3):
+        assert not has_stopped(past_rounds(history.store))
+        history.add(planned(history, toy), promoted=False)
+    assert has_stopped(past_rounds(history.store))
+
+
+@pytest.mark.parametrize(("accuracy", "rung"), [(0.92, EASY), (0.97, HARD)])
+def test_the_next_rung_is_taken_when_the_whole_interval_is_above_the_threshold(history: History, accuracy, rung):
+    recipe = load_recipe(TOY, [f"improve.ladder={json.dumps([EASY, HARD])}"])
+    first = planned(history, recipe)
+    assert first.environment.settings == EASY
+    history.add(first, promoted=True, accuracy=accuracy)
+    assert planned(history, recipe).environment.settings == rung
+
+
+def kinds(**accuracy: float) -> list[dict[str, Any]]:
+    models = {kind: {"base": {"accuracy": 1.0}, "grpo": {"accuracy": rate}} for kind, rate in accuracy.items()}
+    return [{"trait": "word_len", "kind": kind[1:], "models": of} for kind, of in models.items()]
+
+
+def test_fewer_questions_are_asked_of_the_kinds_that_the_champion_has_right(history: History):
+    recipe = load_recipe(TOY, [])
+    history.add(recipe, promoted=True, slices=kinds(n3=0.9, n4=0.5, n5=0.0))
+    step = planned(history, recipe).round
+    assert step is not None
+    assert step.shares == Shares(trait="word_len", of={"3": 0.2, "4": 0.5, "5": 1.0})
+
+
+@pytest.mark.parametrize(("promoted", "slices"), [(True, kinds(n3=0.5, n4=0.45)), (False, kinds(n3=0.9, n4=0.0))])
+def test_where_the_champion_has_all_kinds_alike_all_are_asked_alike(history: History, promoted: bool, slices: Any):
+    recipe = load_recipe(TOY, [])
+    history.add(recipe, promoted=True)
+    history.add(planned(history, recipe), promoted=promoted, slices=slices)
+    step = planned(history, recipe).round
+    assert step is not None
+    assert step.shares is None
+
+
+def test_a_history_that_is_not_whole_is_told(history: History, toy: Recipe):
+    release = history.add(toy, promoted=True)
+    node = node_of(history.store, parent(release), {})
+    node.inputs["decision"].inputs.clear()
+    with pytest.raises(Stop, match="not whole"):
+        _ = PastRound(0, release, node).questions
+
+
+def test_the_history_tells_of_each_round_who_played_and_why_it_was_not_promoted(history: History, toy: Recipe):
+    history.add(toy, promoted=True, accuracy=0.25)
+    history.add(planned(history, toy), promoted=False, accuracy=0.5)
+    first, second = (each.row() for each in past_rounds(history.store))
+    assert (first["round"], first["promoted"], first["why not"]) == ("0", "yes", "")
+    assert first["champion's accuracy"].startswith("25.0% (21.0% to 29.5%)")
+    assert (second["round"], second["promoted"], second["why not"]) == ("1", "no", "+0.1 points")
+    assert (second["level"], second["kept"], second["bought"]) == ("0.022", "1 by the teacher", "0")
+
+
+def test_the_history_and_its_picture_are_written_beside_the_report(history: History, toy: Recipe, tmp_path: Path):
+    history.add(toy, promoted=True)
+    show_history(history.store, toy, past_rounds(history.store), tmp_path)
+    written = json.loads((tmp_path / "history.json").read_text())
+    assert [each["round"] for each in written["points"]] == [0]
+    assert written["rows"][0]["long run"] == "–", "it was not measured"
+    assert (tmp_path / "history.png").stat().st_size > 1000

@@ -1,0 +1,75 @@
+"""Rollouts that exist are taken only if this environment would have rendered them so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.base import tools_text
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.artifacts.rows import pinned_rows
+from apprentice.tasks.dataset import take_rollouts
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import CollectSpec, DatasetSpec
+
+
+def row(task: EnvironmentSpec, **given: Any) -> dict[str, Any]:
+    instance = task.make()
+    about = {"seed": 1, "environment": task.played_by(instance), "tools": tools_text(instance), "reward": 1.0}
+    return about | {"messages": prompt(instance, "1 + 2 ="), "prompt_tokens": 5} | given
+
+
+def folder_of(tmp_path: Path, *rows: dict[str, Any]) -> DatasetSpec:
+    (tmp_path / "rows").mkdir(exist_ok=True)
+    (tmp_path / "rows/kept.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return DatasetSpec(path=str(tmp_path / "rows"))
+
+
+def test_rows_of_this_environment_become_rollouts(context: StageContext, tmp_path: Path, chain_sum: EnvironmentSpec):
+    spec = folder_of(tmp_path, row(chain_sum), row(chain_sum, seed=2, reward=None, failed_at="teacher"))
+    counts = take_rollouts.body(context, pinned_rows(spec), chain_sum)
+    assert (counts["episodes"], counts["failed"], counts["prompt_tokens"]) == (2, 1, 10)
+    assert len((context.out / "rollouts.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"environment": "wordle 1"}, "its environment is 'wordle 1'"),
+        ({"tools": "[]"}, "its tools have another schema"),
+        ({"messages": [{"role": "system", "content": "Be nice."}, {"role": "user", "content": "?"}]}, "its prompt"),
+        ({"messages": []}, "its prompt"),
+        ({"answer": "3"}, "its answer"),
+        ({"reward": "good"}, "its reward"),
+    ],
+)
+def test_the_first_row_that_does_not_fit_is_named(
+    context: StageContext, tmp_path: Path, chain_sum: EnvironmentSpec, wrong: dict[str, Any], said: str
+):
+    spec = folder_of(tmp_path, row(chain_sum), row(chain_sum, **wrong))
+    with pytest.raises(Stop, match=f"Row 2 of .* {said}"):
+        take_rollouts.body(context, spec, chain_sum)
+
+
+def test_rows_are_known_by_their_content_wherever_they_lie(tmp_path: Path, chain_sum: EnvironmentSpec):
+    spec = pinned_rows(folder_of(tmp_path, row(chain_sum)))
+    (tmp_path / "rows").rename(tmp_path / "moved")
+    assert pinned_rows(DatasetSpec(path=str(tmp_path / "moved"))).in_key() == spec.in_key()
+    (tmp_path / "moved/kept.jsonl").write_text(json.dumps(row(chain_sum, seed=9)) + "\n")
+    with pytest.raises(Stop, match="other rows than before"):
+        pinned_rows(spec.model_copy(update={"path": str(tmp_path / "moved")}))
+
+
+@pytest.mark.parametrize(("path", "said"), [("nowhere", "no folder"), ("owner/rows", "has a commit")])
+def test_a_dataset_that_is_nowhere_is_named(path: str, said: str):
+    with pytest.raises(Stop, match=said):
+        pinned_rows(DatasetSpec(path=path))
+
+
+def test_a_dataset_may_be_named_in_one_text():
+    on_hub = CollectSpec.model_validate({"dataset": f"owner/rows@{'a' * 40}"}).dataset
+    assert on_hub == DatasetSpec(path="owner/rows", revision="a" * 40)
+    assert CollectSpec.model_validate({"dataset": "some/folder"}).dataset == DatasetSpec(path="some/folder")

@@ -1,0 +1,56 @@
+"""The questions of a round: none that an earlier round asked, fewer of the kinds that are mastered."""
+
+import pytest
+
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.fresh import fresh_questions, lasts
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import SeedWindows, Shares, Window
+from tests.tasks.test_rungs import asked, published, words
+
+WINDOWS = SeedWindows(
+    collect=Window(start=0, size=60), grpo=Window(start=1000, size=60), evaluate=Window(start=2000, size=60)
+)
+
+
+def texts(context: StageContext, purpose: str, used: bool = True) -> set[str]:
+    return {same_text(row["question"]) for row in read_questions(context.out, purpose) if row["used"] == used}
+
+
+def test_what_an_earlier_round_asked_for_any_purpose_is_not_asked_again(context: StageContext):
+    task = words(3, 8)
+    repeated = [asked(task, window.seeds())[0] for _, window in WINDOWS]
+    rows = [
+        (purpose, text.upper(), False) for purpose, text in zip(("evaluate", "collect", "grpo"), repeated, strict=True)
+    ]
+    earlier = {"0": published(context, "k1", rows)}
+    fresh_questions.body(context, task, WINDOWS, 30, earlier, None)
+    for purpose, text in zip(("collect", "grpo", "evaluate"), repeated, strict=True):
+        assert same_text(text) in texts(context, purpose, used=False)
+        assert same_text(text) not in texts(context, purpose)
+    assert not texts(context, "evaluate") & (texts(context, "collect") | texts(context, "grpo"))
+    assert len(texts(context, "evaluate")) == 30
+
+
+def test_fewer_questions_are_asked_of_a_kind_with_a_small_share(context: StageContext):
+    task = words(3, 4)
+    shares = Shares(trait="word_len", of={"3": 0.0})
+    counts = fresh_questions.body(context, task, WINDOWS, 10, {"0": published(context, "k1", [])}, shares)
+    drawn = [row for row in read_questions(context.out, "collect") if row["used"]]
+    assert 0 < len(drawn) == counts["collect"] < 60
+    instance = task.make()
+    assert {instance._traits(row["seed"], row["question"])["word_len"] for row in drawn} == {4}
+
+
+def test_a_space_that_is_used_up_is_told_with_the_rounds_that_it_lasts(context: StageContext):
+    task = words(3, 8)
+    everything = [("collect", text, True) for _, window in WINDOWS for text in asked(task, window.seeds())]
+    with pytest.raises(Stop, match=r"used up: .* 0 new ones of 30.* last about \d+ rounds"):
+        fresh_questions.body(context, task, WINDOWS, 30, {"0": published(context, "k1", everything)}, None)
+
+
+def test_how_long_a_space_lasts_is_told_from_the_repeats():
+    drawn = [str(number * number % 997 % 500) for number in range(300)]
+    assert lasts(drawn) <= 2
+    assert lasts([str(number) for number in range(300)]) > 50
