@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 LEARNS = ("sft.learning_rate=1.0e-2", "gate.metric=mean_score")
 SETTINGS = [part for each in LEARNS for part in ("--set", each)]
-SHORT, LONG = "sft.epochs=10", "sft.epochs=50"
+SHORT, LONG = "sft.epochs=10", "sft.epochs=150"
 
 
 @pytest.fixture(scope="module")
