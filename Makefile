@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -67,6 +67,9 @@ faults-flywheel: .venv/dev  ## kill -9 in every stage of the second round of `ap
 
 e2e: .venv/dev  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
 	$(BIN)/python -m tests.e2e.whole
+
+e2e-rounds: .venv/dev  ## the same, and two rounds of `apprentice improve` by schedule on the pools
+	$(BIN)/python -m tests.e2e.whole --rounds
 
 e2e-faults: .venv/dev  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
 	$(BIN)/python -m tests.e2e.faults $(FAULTS)
