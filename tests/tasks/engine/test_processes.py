@@ -185,10 +185,7 @@ def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
 
 
 def test_two_processes_that_skip_dead_groups_learn_as_those_that_do_not(two: Two):
-    """Also where one of them has no row with a signal."""
     same_training(two.unskipped, two.grpo, ("loss", "reward", "grad_norm"), steps=3)
-    shares = [entry["with_signal/share"] for entry in json.loads((two.grpo.out / "log.json").read_text())]
-    assert 0.5 in shares, "one of two groups, and so one of two processes"
 
 
 def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(two: Two):
