@@ -23,6 +23,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
+from tests.prefect_database import new_database
 
 SERVER = ("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "64")
 TASKS = {
@@ -77,9 +78,13 @@ def context(work: RunContext, tmp_path: Path) -> StageContext:
 
 
 @pytest.fixture(scope="session")
-def prefect_server() -> Iterator[None]:
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Prefect server of the tests' own."""
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=300):
-        yield
+    folder = tmp_path_factory.mktemp("prefect")
+    new_database(folder / "prefect-test.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))
+        with prefect_test_harness(server_startup_timeout=300):
+            yield

@@ -8,7 +8,7 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, FileSystemLoader
 
 from apprentice.tasks.analysis.comparison import against_control, comparison_rows, label, table
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
@@ -24,10 +24,12 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.reporting.markdown import cell, code, fenced, markdown_table
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARED = Environment(loader=PackageLoader("apprentice.tasks.cards"))
-"""huggingface_hub renders a template without a loader, so what it extends and imports is handed to it."""
 FUNCTIONS = (against_control, as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
 FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, unclean)
+PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
+"""Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
+PAGES.globals |= {each.__name__: each for each in FUNCTIONS}
+PAGES.globals |= {"template_arguments": TEMPLATE_ARGUMENTS, "kinds": types}
 
 
 def write_card(
@@ -43,14 +45,8 @@ def write_card(
     from huggingface_hub import DatasetCard, ModelCard
 
     made = node_being_made(store, kind, key, counts, made_by, provenance)
-    given: dict[str, Any] = {each.__name__: each for each in FUNCTIONS}
-    given |= {"template_arguments": TEMPLATE_ARGUMENTS, "kinds": types}
-    given |= {"layout": SHARED.get_template("card.md.j2"), "macros": SHARED.get_template("parts.md.j2")}
-    template = str(TEMPLATES / f"{kind.repo_type}.md.j2")
-    if kind.repo_type == "model":
-        model = ModelFacts(made, out)
-        card = ModelCard.from_template(model.metadata(), template, card=model, **given)
-    else:
-        data = DatasetFacts(made, out)
-        card = DatasetCard.from_template(data.metadata(), template, card=data, **given)
-    card.save(out / CARD)
+    facts = ModelFacts(made, out) if kind.repo_type == "model" else DatasetFacts(made, out)
+    data = facts.metadata()
+    template = PAGES.get_template(f"{kind.repo_type}.md.j2")
+    text = template.render(card_data=data.to_yaml(), card=facts, **data.to_dict())
+    (ModelCard if kind.repo_type == "model" else DatasetCard)(text).save(out / CARD)

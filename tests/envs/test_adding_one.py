@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.prefect_database import prefect_home
+
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,7 +55,7 @@ def added(checkout: Path) -> Path:
 
 def said(command: list[str], checkout: Path, given: str = "") -> str:
     """What a command says, whose `apprentice` is the copy."""
-    own = {"PYTHONPATH": str(checkout / "build" / "types"), "PREFECT_HOME": str(checkout / "prefect"), "COLUMNS": "200"}
+    own = {"PYTHONPATH": str(checkout / "build" / "types"), "PREFECT_HOME": prefect_home(checkout), "COLUMNS": "200"}
     done = subprocess.run(
         command, cwd=checkout, env=os.environ | own, input=given, capture_output=True, text=True, timeout=1800
     )

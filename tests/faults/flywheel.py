@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from tests.bench.laptop import APPRENTICE, ROOT
+from tests.prefect_database import prefect_home
 
 RECIPE = ROOT / "deployments" / "recipes" / "toy.yaml"
 SETTINGS = ["sft.learning_rate=1.0e-2", "sft.epochs=10", "gate.metric=mean_score", "collect.students=2"]
@@ -27,7 +28,7 @@ POLL_S = 0.05
 
 
 def started(home: Path, *overrides: str) -> "subprocess.Popen[bytes]":
-    own = os.environ | {"PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1"}
+    own = os.environ | {"PREFECT_HOME": prefect_home(home), "HF_HUB_OFFLINE": "1"}
     more = [part for each in overrides for part in ("--set", each)]
     with (home / "said.txt").open("ab") as said:
         return subprocess.Popen(

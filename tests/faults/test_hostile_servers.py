@@ -9,6 +9,7 @@ import pytest
 
 from tests.hostile.endings import assert_clear_exit
 from tests.hostile.odd_wire import odd_wire
+from tests.prefect_database import prefect_home
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = Path(sys.executable).parent / "apprentice"
@@ -36,7 +37,7 @@ def test_a_run_ends_clearly_where_a_message_is_answered_with(kind: str, spoils: 
         ended = subprocess.run(
             [COMMAND, "run", ROOT / "deployments" / "recipes" / "echo-laptop.yaml", *given],
             cwd=tmp_path,
-            env=os.environ | {"PREFECT_HOME": str(tmp_path / "prefect"), "COLUMNS": "200"},
+            env=os.environ | {"PREFECT_HOME": prefect_home(tmp_path), "COLUMNS": "200"},
             capture_output=True,
             text=True,
             timeout=600,

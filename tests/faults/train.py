@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 
 from tests.digests import digest_of_some
+from tests.prefect_database import prefect_home
 
 ROOT = Path(__file__).parent.parent.parent
 SETTINGS = {
@@ -70,7 +71,7 @@ class Run:
     def start(self) -> "subprocess.Popen[bytes]":
         recipe = str(ROOT / "deployments" / "recipes" / "toy.yaml")
         sets = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-        own = {"PREFECT_HOME": str(self.folder / "prefect"), "HF_HUB_OFFLINE": "1", "APPRENTICE_FAULTS": self.mark}
+        own = {"PREFECT_HOME": prefect_home(self.folder), "HF_HUB_OFFLINE": "1", "APPRENTICE_FAULTS": self.mark}
         own["TRACKIO_DIR"] = str(self.folder / "artifacts" / "trackio")  # TRL is imported before the recipe is read
         paths = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
         with (self.folder / "said.txt").open("ab") as said:

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.prefect_database import prefect_home
+
 ROOT = Path(__file__).parent.parent.parent
 TOY = ROOT / "deployments" / "recipes" / "toy.yaml"
 BIN = Path(sys.executable).parent
@@ -32,7 +34,7 @@ class Ran:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    return {**os.environ, "PREFECT_HOME": prefect_home(home), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
 
 
 def command(*overrides: str) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.prefect_database import prefect_home
 from tests.terminal import CTRL_C, Terminal
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,7 +34,7 @@ SOON = 30.0
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {"PREFECT_HOME": str(folder / "prefect"), "HF_HUB_OFFLINE": "1", "COLUMNS": "120", "PREFECT_API_URL": ""}
+    return {"PREFECT_HOME": prefect_home(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": "120", "PREFECT_API_URL": ""}
 
 
 def run_and_interrupt(folder: Path, stage: str) -> None:

@@ -26,6 +26,7 @@ from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear, assert_clear_exit
 from tests.odd_server import odd_server
+from tests.prefect_database import prefect_home
 from tests.tasks.test_one_prompt import tiny_model
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
@@ -246,7 +247,7 @@ def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpo
                 *(part for name, value in given.items() for part in ("--set", f"{name}={value}")),
             ],
             cwd=tmp_path,
-            env=os.environ | {"PREFECT_HOME": str(tmp_path / "prefect")},
+            env=os.environ | {"PREFECT_HOME": prefect_home(tmp_path)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -120,7 +120,7 @@ def test_two_that_publish_into_one_repository_at_once_do_not_mix_their_files(hub
 
 
 @pytest.mark.parametrize("where", ["preupload", "LFS|lfs", "/commit/", "/tag/", "create", "/tree/", "resolve"])
-@pytest.mark.parametrize("how", [500, 429, "cut"])
+@pytest.mark.parametrize("how", [500, *(pytest.param(each, marks=pytest.mark.long) for each in (429, "cut"))])
 def test_a_fault_at_any_request_of_publishing_and_fetching_costs_time_only(hub, tmp_path: Path, where: str, how: Any):
     hub.fail({"match": where, "times": 1, "do": how})
     made = publish(store(tmp_path / "one"), "k1")

@@ -50,6 +50,11 @@ def length(prompts: list[Any], completions: list[Any], **_: Any) -> list[float |
     return [len(text) / 10 if _is_odd(prompt) else None for prompt, text in zip(prompts, texts, strict=True)]
 
 
+def long(*case: Any, id: str | None = None) -> Any:
+    """A case for `make test-all`: it trains twice."""
+    return pytest.param(*case, marks=pytest.mark.long, id=id)
+
+
 def _is_odd(prompt: Any) -> bool:
     return int(prompt[-1]["content"].split()[0]) % 2 == 1
 
@@ -137,8 +142,10 @@ ALL = 16 * STEPS
 @pytest.mark.parametrize(
     ("loss_type", "batch", "accumulation"),
     [
-        *((loss_type, 4, 4) for loss_type in ("dapo", "grpo", "bnpo", "dr_grpo", "luspo", "cispo", "sapo", "vespo")),
-        *((loss_type, 16, 1) for loss_type in ("dapo", "bnpo")),
+        ("dapo", 4, 4),
+        ("bnpo", 16, 1),
+        *(long(each, 4, 4) for each in ("grpo", "bnpo", "dr_grpo", "luspo", "cispo", "sapo", "vespo")),
+        long("dapo", 16, 1),
     ],
 )
 def test_every_loss_moves_the_weights_as_without_skipping(trained, loss_type: str, batch: int, accumulation: int):
@@ -151,7 +158,10 @@ def test_every_loss_moves_the_weights_as_without_skipping(trained, loss_type: st
 
 
 @pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
-@pytest.mark.parametrize("rewards", [(lossy,), (variety, length), (lossy, length)], ids=["lost", "streams", "both"])
+@pytest.mark.parametrize(
+    "rewards",
+    [pytest.param((lossy, length), id="both"), long((lossy,), id="lost"), long((variety, length), id="streams")],
+)
 def test_streams_and_lost_rollouts_move_the_weights_as_without_skipping(trained, rewards, aggregation: str):
     plain, skipping = (trained(skip, *rewards, multi_objective_aggregation=aggregation) for skip in (False, True))
     assert_same(plain, skipping)
@@ -163,11 +173,11 @@ def test_streams_and_lost_rollouts_move_the_weights_as_without_skipping(trained,
     [
         {"num_iterations": 2, "epsilon": 0.01},
         {"scale_rewards": "batch"},
-        {"scale_rewards": "none"},
-        {"importance_sampling_level": "sequence"},
-        {"mask_truncated_completions": True, "max_completion_length": 64},
-        {"pad_to_multiple_of": 6},
-        {"delta": 1.5},
+        long({"scale_rewards": "none"}),
+        long({"importance_sampling_level": "sequence"}),
+        long({"mask_truncated_completions": True, "max_completion_length": 64}),
+        long({"pad_to_multiple_of": 6}),
+        long({"delta": 1.5}),
     ],
     ids=lambda args: next(iter(args)),
 )
@@ -189,10 +199,10 @@ def test_a_step_without_any_signal_does_what_weight_decay_and_momentum_do(traine
     "args",
     [
         {"beta": 0.04},
-        {"entropy_coef": 0.01},
-        {"use_adaptive_entropy": True},
-        {"top_entropy_quantile": 0.5},
         {"dropout": 0.1},
+        long({"entropy_coef": 0.01}),
+        long({"use_adaptive_entropy": True}),
+        long({"top_entropy_quantile": 0.5}),
     ],
     ids=lambda args: next(iter(args)),
 )
