@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 Ids = list[list[int]]
@@ -31,6 +32,15 @@ def tool_reply_ids(trainer: Any, replies: list[dict[str, Any]]) -> list[int]:
     """trl `GRPOTrainer._get_tool_suffix_ids`: the ids that TRL's loop inserts between two turns. Without it, a
     concatenated episode has other ids than the same episode rendered as a whole (law 1)."""
     return trainer._get_tool_suffix_ids(replies)
+
+
+def reply_ids(tokenizer: Any, replies: list[dict[str, Any]], template_arguments: dict[str, Any]) -> list[int]:
+    """Like `tool_reply_ids`, before there is a trainer. Raises ValueError when they cannot be told from the template."""
+    from trl import GRPOTrainer
+
+    stand_in: Any = SimpleNamespace(processing_class=tokenizer, _tokenizer=tokenizer, _is_vlm=False, chat_template=None)
+    stand_in.chat_template_kwargs = template_arguments
+    return GRPOTrainer._get_tool_suffix_ids(stand_in, replies)
 
 
 def load_weights(trainer: Any, checkpoint: Path) -> None:
