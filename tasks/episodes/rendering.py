@@ -30,8 +30,10 @@ class ChatFormat(NamedTuple):
     arguments: frozenset[str]
     """The forms of a call's arguments that the parser reads back unchanged: "text" for JSON text, "mapping"; empty for
     a template that renders no calls."""
+    call_end: int | None
+    """The token that ends a turn with a call; it need not be the tokenizer's end token."""
     ends: tuple[int, ...]
-    """The tokens that end an assistant's turn, the tokenizer's end token first; a call may end in another one."""
+    """The tokens that end an assistant's turn, the tokenizer's end token first."""
 
 
 _formats: dict[tuple[Any, ...], ChatFormat] = {}
@@ -44,7 +46,10 @@ def chat_format(tokenizer: Any) -> ChatFormat:
     key = str(tokenizer.chat_template), str(response), tokenizer.eos_token_id, len(tokenizer)
     if key not in _formats:
         read = frozenset(form for form in ("text", "mapping") if _reads(tokenizer, form))
-        _formats[key] = ChatFormat(read, _ends(tokenizer, "mapping" if "mapping" in read else "text"))
+        asked, called = _probe("mapping" if "mapping" in read else "text")
+        call_end = _end(tokenizer, [asked, called])
+        ends = tokenizer.eos_token_id, call_end, _end(tokenizer, [asked, CLOSING])
+        _formats[key] = ChatFormat(read, call_end, tuple(dict.fromkeys(each for each in ends if each is not None)))
     return _formats[key]
 
 
@@ -69,19 +74,14 @@ def _reads(tokenizer: Any, form: str) -> bool:
     return [call.get("function") for call in calls] == [{"name": "probe", "arguments": PROBE}]
 
 
-def _ends(tokenizer: Any, form: str) -> tuple[int, ...]:
-    """The end token, then the last special token of a call and of a text, where these are others."""
-    ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    special = set(tokenizer.get_added_vocab().values())
-    asked, called = _probe(form)
-    for said in (called, CLOSING):
-        try:
-            ids = _ids(tokenizer, [asked, said])
-        except Exception:  # as above
-            continue
-        last = next((token for token in reversed(ids) if tokenizer.decode([token]).strip()), None)
-        ends += [last] if last in special and last not in ends else []
-    return tuple(ends)
+def _end(tokenizer: Any, messages: list[Message]) -> int | None:
+    """The special token that ends the last turn, white space aside; None where there is none."""
+    try:
+        ids = _ids(tokenizer, messages)
+    except Exception:  # as above
+        return None
+    last = next((token for token in reversed(ids) if tokenizer.decode([token]).strip()), None)
+    return last if last in tokenizer.get_added_vocab().values() else None
 
 
 def as_read(tokenizer: Any, messages: list[Message]) -> list[Message]:

@@ -20,7 +20,6 @@ from apprentice.tasks.artifacts.trust import (
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS
 
-
 DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
 TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
@@ -98,7 +97,7 @@ def _call_spans(function: dict[str, Any]) -> list[str]:
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:
-    """Sets the template's response parser, then replaces the template by TRL's training variant if it has one. In place.
+    """Sets the template's response parser, then replaces the template by TRL's training variant, if any. In place.
 
     A template that writes today's date into the prompt gets a fixed one: the same question must have the same prompt on
     the day of an evaluation (law 1). Raises ValueError for a chat template whose calls TRL cannot parse.

@@ -9,8 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, parse, prompt_ids, row_ids, training_row
-from apprentice.tasks.models.tokenizer import byte_level, prepare_tokenizer
+from apprentice.tasks.episodes.rendering import (
+    TEMPLATE_ARGUMENTS,
+    chat_format,
+    parse,
+    prompt_ids,
+    row_ids,
+    training_row,
+)
+from apprentice.tasks.models.chat_template import unparsed
+from apprentice.tasks.models.tokenizer import byte_level
 from apprentice.tasks.reporting.markdown import code, markdown_table
 from apprentice.tasks.training.rows import trl_masks
 from apprentice.tasks.training.template_check import fault_of
@@ -20,26 +28,26 @@ OPENING = """# Students
 After this page you know which models can be students, and what a run does with their chat templates.
 
 A student may be any causal language model of the Hub or of a folder whose chat template passes the check before a run,
-before a teacher's token is bought. The check renders an episode of the environment's own tools, with two calls, and parses
-it back:
+before a teacher's token is bought. The check renders an episode with two calls of each of the environment's tools and
+parses it back:
 
-- The template shows the tools, the calls and the tools' replies, and TRL has a parser for its calls (or the model's
-  repository ships one as `response_template`).
-- A call is read back with the name and the arguments that it had. A call's arguments are a mapping for most templates and
-  JSON text for some: the form that is read back is the one that SFT, GRPO and evaluation render.
+- The template shows the tools, the calls and the tools' replies, and TRL has a parser for its calls, or the model's
+  repository ships one as `response_template`.
+- A call is read back with the name and the arguments that it had. Most templates read a call's arguments as a mapping,
+  some as JSON text: SFT, GRPO and evaluation render the form that is read back.
 - Earlier turns are rendered the same whatever follows them, and TRL's GRPO inserts a tool's reply with the tokens that
   SFT has. So the token ids of an episode are the same in SFT, GRPO and evaluation ([law 1](laws.md)).
 
-TRL's training variant of a template masks what is not the assistant's. Where TRL has none, SFT masks by rendering: what
-follows a generation prompt, up to the end of the turn, carries loss. A turn ends at the tokenizer's end token or at the one
-with which the template ends a call; GRPO and evaluation stop at each of them. Thinking is switched off
-(`enable_thinking: false`) where the template has the switch. A template that writes today's date into the prompt gets the
-date 2026-01-01, as a prompt must not change between training and evaluation.
+*Loss mask*: TRL's training variant of a template masks what is not the assistant's. Where TRL has none, SFT masks by
+rendering: what follows a generation prompt, up to the end of the turn, carries loss. *A turn ends at*: GRPO and
+evaluation stop at each of these tokens, and at the tokenizer's end token. *Thinking switch*: thinking is off
+(`enable_thinking: false`) where the template has a switch. A template that writes today's date into the prompt gets
+2026-01-01, as a prompt must not change between training and evaluation. *Any text*: whether the parser also reads back
+strings with quotes, backslashes, line ends, brackets and commas; where it does not, answers must be plain.
 
-The templates below are those of TRL {trl} (`trl/chat_templates`, whose README names the models that ship them); a template is
-known by its text. A model with another template (as Mistral's and SmolLM3's) is refused unless its repository ships a
-`response_template`. *Any text* says whether the parser also reads back strings with quotes, backslashes, line ends, brackets
-and commas; where it does not, choose the template for tasks with plain answers only.
+The templates are those of TRL {trl} (`trl/chat_templates`; its README names the models that ship them), on tokenizers
+of single bytes with the template's special tokens; no weights were loaded. A model is known by its template's text. One
+with another template, such as Mistral's or SmolLM3's, is refused unless its repository ships a `response_template`.
 
 This page is generated: `make docs`.
 """
@@ -51,7 +59,11 @@ TOOL = {
     "function": {
         "name": "answer",
         "description": "Answers the question.",
-        "parameters": {"type": "object", "properties": {"answer": ASKED, "count": COUNT}, "required": ["answer", "count"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"answer": ASKED, "count": COUNT},
+            "required": ["answer", "count"],
+        },
         "return": {"type": "string", "description": "What the environment says."},
     },
 }
@@ -79,34 +91,17 @@ def templates() -> dict[str, str]:
 
 
 def toy_tokenizer(template: str) -> Any:
-    """A tokenizer with a template and its special tokens. Its end token is the one that ends calls and texts alike."""
-    tokenizer = _with_template(template, "<eos>")
-    ends = chat_format(_parsing(_with_template(template, "<eos>"))).ends[1:]
-    return _with_template(template, tokenizer.decode(ends)) if len(ends) == 1 else tokenizer
-
-
-def _with_template(template: str, end: str) -> Any:
-    tokenizer = byte_level(end, "<pad>", bos_token="<bos>")
+    """A tokenizer of single bytes with a template, its special tokens, and an end token of its own."""
+    tokenizer = byte_level("<eos>", "<pad>", bos_token="<bos>")
     tokenizer.add_tokens(sorted(set(SPECIAL.findall(template))), special_tokens=True)
     tokenizer.chat_template = template
     return tokenizer
 
 
-def _parsing(tokenizer: Any) -> Any:
-    try:
-        return prepare_tokenizer(tokenizer)
-    except ValueError:
-        return tokenizer
-
-
 def family(name: str, template: str) -> Family:
     """Examines one template."""
     tokenizer = toy_tokenizer(template)
-    try:
-        prepare_tokenizer(tokenizer)
-    except ValueError:
-        return Family(name, "TRL has no parser for its calls.")
-    if fault := fault_of(tokenizer, [TOOL]):
+    if fault := unparsed(tokenizer) or fault_of(tokenizer, [TOOL]):
         return Family(name, f"It {fault}")
     formats = chat_format(tokenizer)
     return Family(
@@ -159,10 +154,8 @@ def page() -> str:
         if not each.fault
     ]
     refused = [{"template": code(each.name), "why": each.fault} for each in found if each.fault]
-    return "\n".join(
-        [OPENING.format(trl=trl.__version__), "## Usable\n", markdown_table(usable), ""]
-        + ["## Refused\n", markdown_table(refused), ""]
-    )
+    opening = OPENING.format(trl=trl.__version__)
+    return f"{opening}\n## Usable\n\n{markdown_table(usable)}\n\n## Refused\n\n{markdown_table(refused)}\n"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.chat_template import CHOOSE
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training import trl_internals
@@ -67,7 +67,9 @@ def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]
     return ""
 
 
-def _turn(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], place: int) -> tuple[list[int], list[int]]:
+def _turn(
+    tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], place: int
+) -> tuple[list[int], list[int]]:
     """The prompt of an assistant's turn, and what the template renders of the turn."""
     prefix = prompt_ids(tokenizer, messages[:place], tools)
     upto = training_row(messages[: place + 1], tools)
@@ -77,11 +79,9 @@ def _turn(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], 
 
 def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:
     """The ids of GRPO after a turn: the model stops at its end token, TRL inserts the replies."""
-    from apprentice.tasks.episodes.rendering import chat_format
-
-    ends = chat_format(tokenizer).ends
-    last = max((place for place, token in enumerate(turn) if token in ends), default=len(turn) - 1)
-    return prefix + turn[: last + 1] + trl_internals.reply_ids(tokenizer, replies, TEMPLATE_ARGUMENTS)
+    end = chat_format(tokenizer).call_end
+    said = turn[: turn.index(end) + 1] if end in turn else turn
+    return prefix + said + trl_internals.reply_ids(tokenizer, replies)
 
 
 def _example(schema: dict[str, Any]) -> Any:

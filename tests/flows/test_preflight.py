@@ -203,7 +203,7 @@ NO_TOOLS = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_e
 
 @pytest.mark.parametrize(
     ("template", "says"),
-    [(None, "has no chat template"), (NO_TOOLS, "TRL cannot parse tool calls in the chat template of")],
+    [(None, "has no chat template"), (NO_TOOLS, "renders no tool calls")],
 )
 def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
     template: str | None, says: str, endpoint: Endpoint, tmp_path: Path
