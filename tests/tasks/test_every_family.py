@@ -58,10 +58,10 @@ def test_sft_grpo_and_evaluation_have_the_same_ids_and_the_environment_hears_the
         answer = json.loads(episode.messages[2]["tool_calls"][0]["function"]["arguments"])["answer"]
         assert answer in tokenizer.decode(learned)
         assert "Done." in tokenizer.decode(learned)
-        assert learned[: len(rollout.completion_ids)] == rollout.completion_ids or (
-            tokenizer.decode(learned).endswith(tokenizer.decode(learned[-1]))
-            and tokenizer.decode(rollout.completion_ids) in tokenizer.decode(learned)
-        ), "what the model writes, its end token included, carries loss"
+        begin = len(rollout.prompt_ids)
+        assert all(row["assistant_masks"][begin : len(concatenated)]), (
+            "all that the model writes, its end token included"
+        )
         assert episode.question not in tokenizer.decode(learned)
         assert episode.messages[3]["content"] not in tokenizer.decode(learned)
 
@@ -128,7 +128,9 @@ READS_TEXT = (
     '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments }}}</tool_call>{% endfor %}'
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-FORGETS = READS_TEXT.replace("{{ message.content }}", "{% if loop.revindex < 3 %}{{ message.content }}{% endif %}")
+FORGETS = READS_TEXT.replace(
+    "{{ message.content }}", "{% if loop.last %}<think></think>{% endif %}{{ message.content }}"
+)
 OMITS = READS_TEXT.replace("{{ message.content }}", "{% if message.role != 'tool' %}{{ message.content }}{% endif %}")
 RAISES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + READS_TEXT
 
