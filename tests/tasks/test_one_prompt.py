@@ -241,7 +241,7 @@ def generated(
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
 
-    speeches = {episode.question: spoken(tokenizer, episode) for episode in played}
+    speeches = {episode.question.strip(): spoken(tokenizer, episode) for episode in played}  # some templates strip it
 
     class Puppet(trainer_class):
         """Generation is replaced; prompts, parsing, tool calls and concatenation are what they are."""
