@@ -98,7 +98,9 @@ def test_a_turn_read_back_has_no_token_of_its_end_in_its_text():
     tokenizer = made("glm4moe")
     prefix = prompt_ids(tokenizer, ASKED, [TOOL])
     turn = row_ids(tokenizer, training_row([*ASKED, called({"answer": "a", "count": 1})], [TOOL]))[len(prefix) :]
-    turn = turn[: turn.index(chat_format(tokenizer).call_end) + 1]
+    end = chat_format(tokenizer).call_end
+    assert end is not None
+    turn = turn[: turn.index(end) + 1]
     assert tokenizer.decode(turn).endswith("<|observation|>")
     assert parse(tokenizer, turn, prefix, [TOOL])["content"] == ""
 
