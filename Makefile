@@ -83,8 +83,9 @@ screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages, taken anew
 bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
 
-docs: .venv/ready  ## docs/recipes.md, anew from the settings
+docs: .venv/ready  ## docs/recipes.md, anew from the settings; docs/students.md, anew from TRL's chat templates
 	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md
+	$(BIN)/python -m apprentice.tasks.training.families docs/students.md
 
 spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
 	$(BIN)/apprentice env build $(ENV)

@@ -28,6 +28,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec, Window
 from apprentice.tasks.student import student
+from apprentice.tasks.training.template_check import check_template
 
 JUDGING = ("verdict", "gate", "release")
 """The last stages; they play no episodes."""
@@ -87,6 +88,7 @@ class Preflight:
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             for each in seen:
+                check_template(begun.key, tokenizer, each.environment)
                 check_prompt(begun.key, tokenizer, None, each.environment, each.questions)
         if buys:
             check_teacher(run, recipe, buys, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
@@ -179,6 +181,7 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
         config, tokenizer = model
         name, longest = str(spec.model), getattr(config, "max_position_embeddings", None)
     for each in seen:
+        check_template(name, tokenizer, each.environment)
         check_prompt(name, tokenizer, longest, each.environment, each.questions)
 
 

@@ -21,7 +21,7 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.questions import read_questions
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.hardware import check_training, this_machine
 from apprentice.tasks.models.memory import explain_oom
@@ -101,8 +101,13 @@ def train_grpo(
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder, context.run.trusted)
         trainer_class = skipping_dead_groups(with_engine(trainer_class, spec.generation), spec)
+        model = model_to_train(folder, spec, context.run.trusted)
+        if len(ends := chat_format(tokenizer).ends) > 1:  # TRL stops at the tokenizer's end token and the model's
+            known = model.generation_config.eos_token_id
+            known = known if isinstance(known, list) else [known] * (known is not None)
+            model.generation_config.eos_token_id = list(dict.fromkeys([*ends, *known]))
         trainer = trainer_class(
-            model=model_to_train(folder, spec, context.run.trusted),
+            model=model,
             processing_class=tokenizer,
             train_dataset=_rows(environment, used, spec, seed),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),

@@ -22,6 +22,7 @@ from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training.rows import training_dataset, trl_masks
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
@@ -51,7 +52,6 @@ def train_sft(
     context: StageContext, spec: SftSpec, student: Checkpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:
     """The stage's body, in each of its processes."""
-    from datasets import Dataset
     from transformers import set_seed
     from trl import SFTTrainer
 
@@ -64,11 +64,12 @@ def train_sft(
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
+    own |= {"assistant_only_loss": trl_masks(tokenizer)}
     trainer = SFTTrainer(
         model=model_to_train(folder, spec, context.run.trusted),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset={label: Dataset.from_list(_rows(each)) for label, each in apart.items()} or None,
+        train_dataset=training_dataset(tokenizer, rows),
+        eval_dataset={label: training_dataset(tokenizer, _rows(each)) for label, each in apart.items()} or None,
         args=on_one_gpu(config_of("sft", own, spec.args)),
         **adapter_arguments(spec.lora),
     )

@@ -4,10 +4,12 @@ In: a prepared tokenizer, messages in OpenAI's format. Out: rows for TRL, token 
 Why: Qwen3's plain template drops the empty <think> block of earlier assistant turns, so an episode rendered as a whole
 differs from the same episode as GRPO concatenates it. TRL's training template does not; it replaces the plain one when
 the student is first loaded, and every checkpoint keeps it.
+A call's arguments are JSON text in OpenAI's format; most templates read a mapping, and write text encoded twice or fail
+on it. Which form a template reads is found out by rendering a call and parsing it back.
 """
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import Message
 
@@ -18,11 +20,96 @@ CLOSING = {"role": "assistant", "content": "Done."}
 """The turn after the environment ended the episode. SFT trains it, so that loops that generate one more turn, such as
 TRL's own, get a short one. Our GRPO and evaluation end the episode before it."""
 
+PROBE = {"text": "-57", "number": 7}
+"""Arguments of a probe call. A parser that guesses types reads the text as a number."""
+
+
+class ChatFormat(NamedTuple):
+    """What rendering and parsing probe messages shows of a chat template."""
+
+    arguments: frozenset[str]
+    """The forms of a call's arguments that the parser reads back unchanged: "text" for JSON text, "mapping"; empty for
+    a template that renders no calls."""
+    call_end: int | None
+    """The token that ends a turn with a call; it need not be the tokenizer's end token."""
+    ends: tuple[int, ...]
+    """The tokens that end an assistant's turn, the tokenizer's end token first."""
+
+
+_formats: dict[tuple[Any, ...], ChatFormat] = {}
+"""By chat template, parser, end token and size of the vocabulary."""
+
+
+def chat_format(tokenizer: Any) -> ChatFormat:
+    """The format of a tokenizer's chat template, probed once."""
+    response = getattr(tokenizer, "response_template", None)
+    key = str(tokenizer.chat_template), str(response), tokenizer.eos_token_id, len(tokenizer)
+    if key not in _formats:
+        read = frozenset(form for form in ("text", "mapping") if _reads(tokenizer, form))
+        asked, called = _probe("mapping" if "mapping" in read else "text")
+        call_end = _end(tokenizer, [asked, called])
+        ends = tokenizer.eos_token_id, call_end, _end(tokenizer, [asked, CLOSING])
+        _formats[key] = ChatFormat(read, call_end, tuple(dict.fromkeys(each for each in ends if each is not None)))
+    return _formats[key]
+
+
+def _probe(form: str) -> list[Message]:
+    arguments = PROBE if form == "mapping" else json.dumps(PROBE)
+    call = {"type": "function", "function": {"name": "probe", "arguments": arguments}}
+    return [{"role": "user", "content": "probe"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+
+def _reads(tokenizer: Any, form: str) -> bool:
+    types = {"text": "string", "number": "integer"}
+    properties = {name: {"type": type_, "description": name} for name, type_ in types.items()}
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    tools = [{"type": "function", "function": {"name": "probe", "description": "", "parameters": parameters}}]
+    messages = _probe(form)
+    try:
+        prefix = _ids(tokenizer, messages[:1], tools, add_generation_prompt=True)
+        whole = _ids(tokenizer, messages, tools)
+        calls = _parsed(tokenizer, whole[len(prefix) :], prefix, tools).get("tool_calls") or [{}]
+    except Exception:  # a template may raise anything
+        return False
+    return [call.get("function") for call in calls] == [{"name": "probe", "arguments": PROBE}]
+
+
+def _end(tokenizer: Any, messages: list[Message]) -> int | None:
+    """The special token that ends the last turn, white space aside; None where there is none."""
+    try:
+        ids = _ids(tokenizer, messages)
+    except Exception:  # as above
+        return None
+    last = next((token for token in reversed(ids) if tokenizer.decode([token]).strip()), None)
+    return last if last in tokenizer.get_added_vocab().values() else None
+
+
+def as_read(tokenizer: Any, messages: list[Message]) -> list[Message]:
+    """The messages with the arguments of all calls in a form that the chat template reads."""
+    if not any(message.get("tool_calls") for message in messages):
+        return messages
+    forms = chat_format(tokenizer).arguments
+    if len(forms) != 1:  # it reads both, or its check has refused it
+        return messages
+    form = _mapping if "mapping" in forms else _spelt
+    return [
+        message
+        | {
+            "tool_calls": [
+                call | {"function": call["function"] | {"arguments": form(call)}} for call in message["tool_calls"]
+            ]
+        }
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
 
 def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
     """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn.
 
-    Arguments are JSON text: as Arrow structures, missing ones would become nulls and be rendered.
+    Arguments are JSON text, as in the published dataset: as Arrow structures, missing ones would become nulls and be
+    rendered. `training_dataset` puts them into the form that the student's template reads.
     """
     return {
         "messages": [_as_trained(message) for message in messages] + [CLOSING],
@@ -48,22 +135,26 @@ def _spelt(call: dict[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
+def _mapping(call: dict[str, Any]) -> Any:
+    """The arguments as a mapping; as they are where they are none."""
+    arguments = call["function"]["arguments"]
+    try:
+        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
 def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
     """The token ids of the prompt, generation prompt included."""
-    return tokenizer.apply_chat_template(
-        messages,
-        tools=tools,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=False,
-        **TEMPLATE_ARGUMENTS,
-    )
+    return _ids(tokenizer, as_read(tokenizer, messages), tools, add_generation_prompt=True)
 
 
 def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     """The token ids of a training row, as SFTTrainer computes them."""
+    messages = as_read(tokenizer, row["messages"])
     return tokenizer.apply_chat_template(
-        row["messages"],
+        messages,
         tools=json.loads(row["tools"]),
         tokenize=True,
         return_dict=False,
@@ -71,8 +162,21 @@ def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     )
 
 
+def _ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:
+    return tokenizer.apply_chat_template(
+        messages, tools=tools, tokenize=True, return_dict=False, **how, **TEMPLATE_ARGUMENTS
+    )
+
+
 def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:
     """Parses a completion with GRPO's parser; a malformed tool call becomes plain content."""
+    message = _parsed(tokenizer, ids, prefix, tools)
+    for end in chat_format(tokenizer).ends[1:]:  # parsers leave an end token in the content that is not the tokenizer's
+        message["content"] = message["content"].removesuffix(tokenizer.decode([end]))
+    return message
+
+
+def _parsed(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:
     from trl.chat_template_utils import parse_response
 
     try:

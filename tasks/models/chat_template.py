@@ -1,14 +1,16 @@
-"""Checks whether a chat template can be trained on: it renders tools, TRL parses its calls, the prompt fits.
+"""Checks whether a chat template can be trained on: TRL parses its calls, it renders tools, the prompt fits.
 
-In: a tokenizer, an environment, its questions. Out: the prepared tokenizer, or Stop with a suggestion.
+In: a tokenizer, an environment, its questions. Out: the prepared tokenizer, or Stop with a suggestion. What a template
+makes of whole episodes is checked in training/template_check.py.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 
@@ -16,14 +18,25 @@ CHOOSE = "Choose a model tuned for chat with tools, such as Qwen/Qwen3-0.6B (stu
 
 
 def prepared(tokenizer: Any, model: str) -> Any:
-    """Like `prepare_tokenizer`. Raises Stop without a chat template that TRL supports."""
+    """Like `prepare_tokenizer`. Raises Stop without a chat template whose calls TRL parses."""
     if not tokenizer.chat_template:
         raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
-    try:
-        return prepare_tokenizer(tokenizer)
-    except ValueError as unknown:
-        cause = " ".join(str(unknown).split())[:200]
-        raise Stop(f"TRL cannot parse tool calls in the chat template of {model}: {cause}", CHOOSE) from None
+    if fault := unparsed(tokenizer):
+        raise Stop(f"The chat template of {model} {fault}", CHOOSE)
+    return tokenizer
+
+
+def unparsed(tokenizer: Any) -> str:
+    """Prepares a tokenizer; why its calls cannot be parsed, as the end of a sentence about its template, or nothing."""
+    from trl.chat_template_utils import supports_tool_calling
+
+    with suppress(ValueError):
+        prepare_tokenizer(tokenizer)
+        if chat_format(tokenizer).arguments:
+            return ""
+    if supports_tool_calling(tokenizer):
+        return "renders tool calls that TRL cannot parse, and its repository has no response_template that does."
+    return "renders no tool calls."
 
 
 def check_prompt(

@@ -4,6 +4,9 @@ In: environments with their questions, or a checkpoint. Out: a tokenizer whose c
 """
 
 import os
+import re
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,10 @@ from apprentice.tasks.artifacts.trust import (
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS
 
+DATE = date(2026, 1, 1)
+"""The day in every prompt of a template that names one."""
+TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+
 
 def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
     """Like `tokenizer_of`, for one environment and its questions."""
@@ -28,22 +35,29 @@ def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
 
     `asked`: the questions of each environment.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken
     from trl.chat_template_utils import qwen3_chat_template
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
-    )
+    tokenizer = byte_level("<|im_end|>", "<|endoftext|>")
     tokenizer.chat_template = qwen3_chat_template
     prepare_tokenizer(tokenizer)
     spans: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, asked)]
     tokenizer.add_tokens(spans)
     return tokenizer
+
+
+def byte_level(eos_token: str, pad_token: str, **special: str) -> Any:
+    """A tokenizer of single bytes with these special tokens, and no chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=eos_token, pad_token=pad_token, padding_side="left", **special
+    )
 
 
 def template_spans(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]]) -> list[str]:
@@ -83,15 +97,19 @@ def _call_spans(function: dict[str, Any]) -> list[str]:
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:
-    """Sets the template's response parser, then replaces the template by TRL's training variant. In place.
+    """Sets the template's response parser, then replaces the template by TRL's training variant, if any. In place.
 
-    Raises ValueError for a chat template that TRL does not support.
+    A template that writes today's date into the prompt gets a fixed one: the same question must have the same prompt on
+    the day of an evaluation (law 1). Raises ValueError for a chat template whose calls TRL cannot parse.
     """
     from trl.chat_template_utils import add_response_schema, get_training_chat_template
 
     if getattr(tokenizer, "response_template", None) is None:
         add_response_schema(tokenizer)
-    tokenizer.chat_template = get_training_chat_template(tokenizer) or tokenizer.chat_template
+    with suppress(ValueError):  # no variant: the loss mask comes from rendering, see `training_dataset`
+        tokenizer.chat_template = get_training_chat_template(tokenizer) or tokenizer.chat_template
+    if isinstance(tokenizer.chat_template, str):
+        tokenizer.chat_template = TODAY.sub(lambda call: repr(DATE.strftime(call[2])), tokenizer.chat_template)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

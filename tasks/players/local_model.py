@@ -10,6 +10,7 @@ from typing import Any
 
 from apprentice.tasks.artifacts.trust import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.protocols import Parity
@@ -32,6 +33,7 @@ class LocalModel:
 
         self._protocol = protocol
         self._tokenizer = load_tokenizer(checkpoint, trusted)
+        self._ends = chat_format(self._tokenizer).ends
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = load_model(checkpoint, trusted).to(device).eval()
         self._prefix = SharedPrefix(self._model)
@@ -41,7 +43,7 @@ class LocalModel:
             GenerationConfig(
                 max_new_tokens=protocol.tokens(spec.max_new_tokens),
                 do_sample=False,  # _noise samples
-                eos_token_id=self._tokenizer.eos_token_id,
+                eos_token_id=list(self._ends),
                 pad_token_id=self._tokenizer.pad_token_id,
                 cache_implementation=cache,
                 disable_compile=True,  # it would recompile for every prompt length
@@ -103,5 +105,5 @@ class LocalModel:
         return add
 
     def _until_end(self, ids: list[int]) -> list[int]:
-        end = self._tokenizer.eos_token_id
-        return ids[: ids.index(end) + 1] if end in ids else ids
+        end = next((place for place, token in enumerate(ids) if token in self._ends), len(ids))
+        return ids[: end + 1]

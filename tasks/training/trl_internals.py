@@ -8,7 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
 Ids = list[list[int]]
 Generated = tuple[Ids, Any]
@@ -30,7 +33,26 @@ def generate(trainer: Any, prompts: Ids, generations: int) -> Generated:
 def tool_reply_ids(trainer: Any, replies: list[dict[str, Any]]) -> list[int]:
     """trl `GRPOTrainer._get_tool_suffix_ids`: the ids that TRL's loop inserts between two turns. Without it, a
     concatenated episode has other ids than the same episode rendered as a whole (law 1)."""
-    return trainer._get_tool_suffix_ids(replies)
+    return _reply_ids(trainer.processing_class, tokenizer_of(trainer), trainer.chat_template, replies)
+
+
+def reply_ids(tokenizer: Any, replies: list[dict[str, Any]]) -> list[int]:
+    """Like `tool_reply_ids`, before there is a trainer. Raises ValueError where the template changes earlier turns."""
+    return _reply_ids(tokenizer, tokenizer, None, replies)
+
+
+def _reply_ids(processing_class: Any, tokenizer: Any, template: str | None, replies: list[dict[str, Any]]) -> list[int]:
+    """TRL takes the tokenizer's end token for the one that ends a call; in some families it is another."""
+    from trl import GRPOTrainer
+
+    stand_in: Any = SimpleNamespace(
+        processing_class=processing_class,
+        chat_template=template,
+        chat_template_kwargs=TEMPLATE_ARGUMENTS,
+        _tokenizer=SimpleNamespace(eos_token_id=chat_format(tokenizer).call_end),
+        _is_vlm=processing_class is not tokenizer,
+    )
+    return GRPOTrainer._get_tool_suffix_ids(stand_in, replies)
 
 
 def load_weights(trainer: Any, checkpoint: Path) -> None:

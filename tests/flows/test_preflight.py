@@ -27,6 +27,7 @@ from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear, assert_clear_exit
 from tests.odd_server import odd_server
 from tests.prefect_database import prefect_home
+from tests.tasks.test_every_family import FORGETS
 from tests.tasks.test_one_prompt import tiny_model
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
@@ -203,10 +204,14 @@ NO_TOOLS = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_e
 
 @pytest.mark.parametrize(
     ("template", "says"),
-    [(None, "has no chat template"), (NO_TOOLS, "TRL cannot parse tool calls in the chat template of")],
+    [
+        (None, "has no chat template"),
+        (NO_TOOLS, "renders no tool calls"),
+        (FORGETS, "renders earlier turns differently"),
+    ],
 )
 def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
-    template: str | None, says: str, endpoint: Endpoint, tmp_path: Path
+    template: str | None, says: str, endpoint: Endpoint, echo: str, tmp_path: Path
 ):
     folder, chosen = tmp_path / "student", recipe(endpoint)
     folder.mkdir()
@@ -215,7 +220,7 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
     (folder / "chat_template.jinja").unlink()
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
-    said = stopped(recipe(endpoint, f"student={{model: '{folder}'}}"), tmp_path)
+    said = stopped(recipe(endpoint, f"server.url={echo}", f"student={{model: '{folder}'}}"), tmp_path)
     assert says in said
     assert endpoint.requests == []
 

@@ -17,10 +17,18 @@ from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.episode import Episode, prompt
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.episodes.rendering import (
+    TEMPLATE_ARGUMENTS,
+    chat_format,
+    parse,
+    prompt_ids,
+    row_ids,
+    training_row,
+)
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.training.entry_points import by_factory, row_of
 from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.rows import training_dataset, trl_masks
 
 SEEDS = (5, 6, 7, 8)
 
@@ -144,16 +152,20 @@ def test_a_qwen3_tokenizer_with_its_plain_template_is_prepared_once_and_for_all(
 
 def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
     """The row as TRL's SFTTrainer tokenizes it."""
-    from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
     trainer = SFTTrainer(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list([training_row(episode.messages, episode.tools)]),
+        train_dataset=training_dataset(tokenizer, [training_row(episode.messages, episode.tools)]),
         args=SFTConfig(
-            str(folder), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=None
+            str(folder),
+            assistant_only_loss=trl_masks(tokenizer),
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            max_length=None,
         ),
     )
     rows: Any = trainer.train_dataset
@@ -229,7 +241,7 @@ def generated(
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
 
-    speeches = {episode.question: spoken(tokenizer, episode) for episode in played}
+    speeches = {episode.question.strip(): spoken(tokenizer, episode) for episode in played}  # some templates strip it
 
     class Puppet(trainer_class):
         """Generation is replaced; prompts, parsing, tool calls and concatenation are what they are."""
@@ -279,5 +291,6 @@ def spoken(tokenizer: Any, episode: Episode) -> list[list[int]]:
     for place, message in enumerate(row["messages"]):
         if message["role"] == "assistant":
             begin = len(prompt_ids(tokenizer, row["messages"][:place], episode.tools))
-            turns.append(ids[begin : ids.index(tokenizer.eos_token_id, begin) + 1])
+            ends = [place for place in range(begin, len(ids)) if ids[place] in chat_format(tokenizer).ends]
+            turns.append(ids[begin : ends[0] + 1])
     return turns

@@ -79,7 +79,7 @@ def trained_prompt(family: Family) -> list[int]:
 
 def snippet(family: Family, artifact: Artifact) -> str:
     """The Python on a card."""
-    [found] = re.findall(r"```python\n(.*?)```", card(family.store, artifact).text, re.DOTALL)
+    found = "\n".join(re.findall(r"```python\n(.*?)```", card(family.store, artifact).text, re.DOTALL))
     assert "apprentice" not in found
     return found
 

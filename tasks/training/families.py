@@ -1,0 +1,162 @@
+"""Generates docs/students.md: which chat templates of the installed TRL a student may have.
+
+In: TRL's chat templates, each on a tokenizer of single bytes with the template's own special tokens. Out: Markdown.
+`make docs` writes it; a test checks it.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apprentice.tasks.episodes.rendering import (
+    TEMPLATE_ARGUMENTS,
+    chat_format,
+    parse,
+    prompt_ids,
+    row_ids,
+    training_row,
+)
+from apprentice.tasks.models.chat_template import unparsed
+from apprentice.tasks.models.tokenizer import byte_level
+from apprentice.tasks.reporting.markdown import code, markdown_table
+from apprentice.tasks.training.rows import trl_masks
+from apprentice.tasks.training.template_check import fault_of
+
+OPENING = """# Students
+
+After this page you know which models can be students, and what a run does with their chat templates.
+
+A student may be any causal language model of the Hub or of a folder whose chat template passes the check before a run,
+before a teacher's token is bought. The check renders an episode with two calls of each of the environment's tools and
+parses it back:
+
+- The template shows the tools, the calls and the tools' replies, and TRL has a parser for its calls, or the model's
+  repository ships one as `response_template`.
+- A call is read back with the name and the arguments that it had. Most templates read a call's arguments as a mapping,
+  some as JSON text: SFT, GRPO and evaluation render the form that is read back.
+- Earlier turns are rendered the same whatever follows them, and TRL's GRPO inserts a tool's reply with the tokens that
+  SFT has. So the token ids of an episode are the same in SFT, GRPO and evaluation ([law 1](laws.md)).
+
+*Loss mask*: TRL's training variant of a template masks what is not the assistant's. Where TRL has none, SFT masks by
+rendering: what follows a generation prompt, up to the end of the turn, carries loss. *A turn ends at*: GRPO and
+evaluation stop at each of these tokens, and at the tokenizer's end token. *Thinking switch*: thinking is off
+(`enable_thinking: false`) where the template has a switch. A template that writes today's date into the prompt gets
+2026-01-01, as a prompt must not change between training and evaluation. *Any text*: whether the parser also reads back
+strings with quotes, backslashes, line ends, brackets and commas; where it does not, answers must be plain.
+
+The templates are those of TRL {trl} (`trl/chat_templates`; its README names the models that ship them), on tokenizers
+of single bytes with the template's special tokens; no weights were loaded. A model is known by its template's text. One
+with another template, such as Mistral's or SmolLM3's, is refused unless its repository ships a `response_template`.
+
+This page is generated: `make docs`.
+"""
+SPECIAL = re.compile(r"<[|｜]?[^<>\s{}'\"]{1,40}>|\[/?[A-Z_]+\]")
+ASKED = {"type": "string", "description": "What is answered."}
+COUNT = {"type": "integer", "description": "How many."}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "answer",
+        "description": "Answers the question.",
+        "parameters": {
+            "type": "object",
+            "properties": {"answer": ASKED, "count": COUNT},
+            "required": ["answer", "count"],
+        },
+        "return": {"type": "string", "description": "What the environment says."},
+    },
+}
+HARD = ("It's", 'say "x"', "a\nb", "a\\b", "}, {", "<b>", "a, b)", "[1]", "é漢", "")
+
+
+class Family(NamedTuple):
+    """What the check says of one template; `fault` is empty for one that can be used, and only then the rest counts."""
+
+    name: str
+    fault: str
+    arguments: str = ""
+    mask: str = ""
+    ends: str = ""
+    thinking: str = ""
+    any_text: str = ""
+
+
+def templates() -> dict[str, str]:
+    """The chat templates of the installed TRL that models ship, by name."""
+    from trl import chat_template_utils
+
+    folder = Path(chat_template_utils.__file__).parent / "chat_templates"
+    return {file.stem: file.read_text() for file in sorted(folder.glob("*.jinja")) if "_training" not in file.stem}
+
+
+def toy_tokenizer(template: str) -> Any:
+    """A tokenizer of single bytes with a template, its special tokens, and an end token of its own."""
+    tokenizer = byte_level("<eos>", "<pad>", bos_token="<bos>")
+    tokenizer.add_tokens(sorted(set(SPECIAL.findall(template))), special_tokens=True)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def family(name: str, template: str) -> Family:
+    """Examines one template."""
+    tokenizer = toy_tokenizer(template)
+    if fault := unparsed(tokenizer) or fault_of(tokenizer, [TOOL]):
+        return Family(name, f"It {fault}")
+    formats = chat_format(tokenizer)
+    return Family(
+        name,
+        "",
+        "mapping or text" if len(formats.arguments) == 2 else next(iter(formats.arguments)),
+        "TRL's" if trl_masks(tokenizer) else "by rendering",
+        " ".join(code(tokenizer.decode([end])) for end in formats.ends if tokenizer.decode([end]) != "<eos>"),
+        "yes" if _switches(tokenizer) else "no",
+        "yes" if all(_reads_back(tokenizer, text) for text in HARD) else "no",
+    )
+
+
+def _switches(tokenizer: Any) -> bool:
+    """Whether the template's arguments change the generation prompt."""
+    asked: Any = [{"role": "user", "content": "user"}]
+    off, on = (
+        tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, enable_thinking=switch)
+        for switch in (TEMPLATE_ARGUMENTS["enable_thinking"], True)
+    )
+    return off != on
+
+
+def _reads_back(tokenizer: Any, text: str) -> bool:
+    called = {"name": "answer", "arguments": {"answer": text, "count": 7}}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    asked = [{"role": "user", "content": "user"}]
+    row = training_row([*asked, said], [TOOL])
+    row["messages"] = row["messages"][:2]
+    prefix = prompt_ids(tokenizer, asked, [TOOL])
+    heard = parse(tokenizer, row_ids(tokenizer, row)[len(prefix) :], prefix, [TOOL])
+    return [call["function"] for call in heard.get("tool_calls") or []] == [called]
+
+
+def page() -> str:
+    """The whole page."""
+    import trl
+
+    found = [family(name, template) for name, template in templates().items()]
+    usable = [
+        {
+            "template": code(each.name),
+            "a call's arguments": each.arguments,
+            "loss mask": each.mask,
+            "a turn ends at": each.ends,
+            "thinking switch": each.thinking,
+            "any text": each.any_text,
+        }
+        for each in found
+        if not each.fault
+    ]
+    refused = [{"template": code(each.name), "why": each.fault} for each in found if each.fault]
+    opening = OPENING.format(trl=trl.__version__)
+    return f"{opening}\n## Usable\n\n{markdown_table(usable)}\n\n## Refused\n\n{markdown_table(refused)}\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

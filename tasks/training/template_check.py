@@ -1,0 +1,100 @@
+"""Checks what a chat template makes of whole episodes, before anything is bought or trained.
+
+In: a prepared tokenizer, the tools of an environment. Out: the first fault, or none.
+An episode of two calls, replies and a closing turn is rendered as SFT, GRPO and evaluation do. Law 1 holds for a
+template when all three have the same token ids, and its parser reads every call back as it was.
+"""
+
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.models.chat_template import CHOOSE
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.training import trl_internals
+
+REPLY = "reply-7f3a"
+EXAMPLES: dict[str, Any] = {
+    "string": "-57",  # a parser that guesses types makes a number of it
+    "integer": 7,
+    "number": 1.5,
+    "boolean": False,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+def check_template(model: str, tokenizer: Any, environment: ToolEnvironment) -> None:
+    """Raises Stop when a student with this chat template would learn another format than it is evaluated in."""
+    tools = tool_schemas(environment)
+    if fault := fault_of(tokenizer, tools):
+        raise Stop(f"The chat template of {model} {fault}", CHOOSE)
+
+
+def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
+    """What is wrong, as the end of a sentence about the template; empty when nothing is."""
+    for tool in tools:
+        try:
+            if fault := _fault(tokenizer, tool["function"], tools):
+                return fault
+        except Exception as error:  # a template may raise anything
+            return f"fails on an episode with calls: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
+    called = {"name": function["name"], "arguments": given}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    reply = {"role": "tool", "name": function["name"], "content": REPLY}
+    messages = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}, said, reply, said, reply]
+    ids = row_ids(tokenizer, training_row(messages, tools))
+    if tokenizer.decode(ids).count(REPLY) != 2:
+        return "omits the tools' replies."
+    for place in (2, 4, 6):
+        prefix, turn = _turn(tokenizer, [*messages, CLOSING], tools, place)
+        if ids[: len(prefix) + len(turn)] != prefix + turn:
+            return "renders earlier turns differently once others follow, so SFT and GRPO would have other token ids."
+        if place == 6:
+            return ""
+        heard = parse(tokenizer, turn, prefix, tools).get("tool_calls") or []
+        if [call["function"] for call in heard] != [called]:
+            return f"renders the call {_call(called)} so that TRL's parser reads {_calls(heard)}."
+        if (again := _concatenated(tokenizer, prefix, turn, [reply])) != ids[: len(again)]:
+            return "renders a tool's reply otherwise than TRL's GRPO inserts it, so SFT would have other token ids."
+    return ""
+
+
+def _turn(
+    tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], place: int
+) -> tuple[list[int], list[int]]:
+    """The prompt of an assistant's turn, and what the template renders of the turn."""
+    prefix = prompt_ids(tokenizer, messages[:place], tools)
+    upto = training_row(messages[: place + 1], tools)
+    upto["messages"] = upto["messages"][:-1]  # without the closing turn
+    return prefix, row_ids(tokenizer, upto)[len(prefix) :]
+
+
+def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:
+    """The ids of GRPO after a turn: the model stops at its end token, TRL inserts the replies."""
+    end = chat_format(tokenizer).call_end
+    said = turn[: turn.index(end) + 1] if end in turn else turn
+    return prefix + said + trl_internals.reply_ids(tokenizer, replies)
+
+
+def _example(schema: dict[str, Any]) -> Any:
+    """A value that fits a schema."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    types = schema.get("type", "string")
+    return EXAMPLES[types if isinstance(types, str) else types[0]]
+
+
+def _calls(heard: list[dict[str, Any]]) -> str:
+    return ", ".join(_call(call["function"]) for call in heard) or "no call"
+
+
+def _call(function: dict[str, Any]) -> str:
+    return f"{function['name']}({function['arguments']!r})"[:120]
