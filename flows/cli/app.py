@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | improve | evaluate | dashboard | publish | champion RECIPE`, `env`, `status`."""
+"""The command line: `apprentice run | rescore | improve | evaluate | dashboard | publish RECIPE`, `env`, `status` …"""
 
 import json
 import os
@@ -80,20 +80,39 @@ def run(
             started = start_on(on, recipe, set_ or [])
             print(f"Scheduled on {on}: {started.name}\n{url_for(started) or started.id}")
             return
-        chosen = prepared(recipe, set_)
-        from apprentice.flows.runtime.run_folder import check_runs
+        _run_and_show(recipe, set_, runs)
 
-        check_runs(runs)
-        begin_flows()
-        from apprentice.flows.retrain import retrain
 
-        ready_for_flows()
-        folder = retrain(chosen, runs)
-        from apprentice.flows.pages.report_page import BRIEF_ENDS
-        from apprentice.tasks.reporting.announce import say
+@app.command()
+def rescore(
+    recipe: RECIPE,
+    set_: SET = None,
+    runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
+) -> None:
+    """Run a recipe on its newest rollouts, scored again by its environment; no teacher is asked.
 
-        say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
-        print(folder)
+    For rewards that changed: the recorded actions are played again, and the filter and all after it go on from there.
+    `apprentice run` does so by itself where only the second number of the environment's version was raised.
+    """
+    with exit_with_message():
+        _run_and_show(recipe, set_, runs, rescore=True)
+
+
+def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, rescore: bool = False) -> None:
+    chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.run_folder import check_runs
+
+    check_runs(runs)
+    begin_flows()
+    from apprentice.flows.retrain import retrain
+
+    ready_for_flows()
+    folder = retrain(chosen, runs, rescore=rescore)
+    from apprentice.flows.pages.report_page import BRIEF_ENDS
+    from apprentice.tasks.reporting.announce import say
+
+    say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+    print(folder)
 
 
 @app.command()
