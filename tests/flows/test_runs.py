@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from apprentice.flows.cli.app import app
 from apprentice.flows.compare_runs import compare_runs
 from apprentice.flows.runs import finished, run_named
 from apprentice.tasks.analysis.comparison import with_intervals
@@ -137,3 +139,16 @@ def test_a_run_is_not_compared_with_itself(runs: Runs):
     runs.add("one", {"sft": [1.0, 0.0]})
     with pytest.raises(Stop, match="different runs"):
         runs.compare("one", "last")
+
+
+def test_the_commands_print_json_for_machines_and_refuse_with_a_remedy(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    runs.add("two", {"sft": [1.0, 1.0]})
+    given = ["--runs", str(runs.folder), "--json"]
+    listed = CliRunner().invoke(app, ["runs", *given])
+    assert [row["run"] for row in json.loads(listed.stdout)] == ["two", "one"]
+    compared = CliRunner().invoke(app, ["compare", "one", "last", *given])
+    assert Path(json.loads(compared.stdout)["page"]).exists()
+    refused = CliRunner().invoke(app, ["compare", "one", "nowhere", *given])
+    assert refused.exit_code == 1
+    assert "nowhere is no folder of a finished run" in refused.stdout
