@@ -179,5 +179,5 @@ def _cost(run: FinishedRun) -> dict[str, str]:
         "USD": "–" if price is None else f"{price:.4f}",
         "GRPO's rollouts": f"{effort['rollouts']:,}",
         "GRPO's tokens": f"{effort['tokens']:,}",
-        "peak memory, MB": f"{run.report['peak_memory_mb']:,}",
+        "peak memory, MB": f"{run.report.get('peak_memory_mb', 0):,}",
     }

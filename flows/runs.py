@@ -18,6 +18,8 @@ from apprentice.tasks.reporting.errors import Stop
 
 LAST = "last"
 """Names the newest run."""
+READ = {"recipe", "seed", "models", "lineage", "gate", "is_champion", "contamination", "collect", "stages", "effort"}
+"""What is read of a report; one of older code that lacks some of it is no run that can be listed."""
 
 
 class FinishedRun(NamedTuple):
@@ -94,5 +96,5 @@ def _read(folder: Path) -> FinishedRun | None:
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
     except (OSError, ValueError, yaml.YAMLError):
         return None
-    known = isinstance(report, dict) and isinstance(recipe, dict) and {"models", "lineage", "gate"} <= report.keys()
+    known = isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ
     return FinishedRun(folder.absolute(), report, recipe) if known and "store" in recipe else None
