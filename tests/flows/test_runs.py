@@ -53,7 +53,7 @@ class Runs:
         report = {"recipe": "toy", "seed": 1, "models": models, "lineage": rows, "gate": {"promoted": True}}
         report |= {"contamination": {"clean": clean}, "collect": {"episodes": 60, "kept": 50, "cost_usd": 0.25}}
         report |= {"stages": [{"seconds": 2.0, "state": "ran"}, {"seconds": 1.0, "state": "cached"}]}
-        report |= {"effort": {"rollouts": 96, "tokens": 1000}, "peak_memory_mb": 512}
+        report |= {"effort": {"rollouts": 96, "tokens": 1000}, "peak_memory_mb": 512, "is_champion": False}
         (folder / "report.json").write_text(json.dumps(report))
         written = {"name": "toy", "environment": TASK | {"code": name}}
         written |= {"store": {"path": str(self.store.root), "hub": None}}
