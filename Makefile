@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all mutants lint bench bench-collect bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all mutants lint bench bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -31,6 +31,9 @@ bench: .venv/dev  ## the laptop recipe anew for seeds 4, 5 and 6; prints the REA
 
 bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect
+
+bench-rescore: .venv/dev  ## how fast 10,000 recorded episodes are scored again, and what a teacher is asked for it: nothing
+	$(BIN)/python -m tests.bench.rescore
 
 bench-eval: .venv/dev  ## our evaluation against the tutorial's loop: one model, the same questions, the same texts
 	$(BIN)/python -m tests.bench.evaluate

@@ -51,7 +51,7 @@ class ToolEnvironment(ABC):
     """
 
     Settings: ClassVar[type[BaseModel]]
-    version: ClassVar[str]  # for people: raise it when the same seed gives another question or reward
+    version: ClassVar[str]  # raise it when the same seed gives another question; 1 to 1.1 when only another reward
     extra: ClassVar[tuple[str, str]] = ("", "")  # optional dependency of its server: apprentice[EXTRA], module it adds
     label = ""
     phrases: ClassVar[tuple[str, ...]] = ()  # parts of its replies that become single tokens of a student built here

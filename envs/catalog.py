@@ -6,6 +6,7 @@ In: a name and settings from a recipe. Out: `EnvironmentSpec` (the frozen identi
 import difflib
 import importlib
 import importlib.util
+import re
 from typing import TYPE_CHECKING, Any, get_args
 
 from fastapi import FastAPI
@@ -141,6 +142,16 @@ class EnvironmentSpec(BaseModel):
             for label, part in sorted(parts.items())
         }
 
+    def differs_in_rewards_only(self, earlier: dict[str, Any]) -> bool:
+        """Return whether `earlier`, a spec as JSON, is this task under another version of its rewards alone: 1 and 1.1,
+        but not 1 and 2. Code that changed under the same version says nothing, since it may ask otherwise."""
+        then = str(earlier.get("version"))
+        return self.is_task_of(earlier) and then != self.version and _asks(then) == _asks(self.version)
+
+    def is_task_of(self, earlier: dict[str, Any]) -> bool:
+        """Return whether `earlier`, a spec as JSON, has the same name and settings, whatever code it was played by."""
+        return (earlier.get("name"), earlier.get("settings")) == (self.name, self.settings)
+
     def played_by(self, part: ToolEnvironment) -> str:
         """Return name and version of the environment that played an episode, after its label in a mixture."""
         if not part.label:
@@ -152,6 +163,11 @@ class EnvironmentSpec(BaseModel):
         """Return an instance that plays over `session`; without one only its prompt and tools are available."""
         cls = environment_class(self.name)
         return cls(cls.Settings.model_validate(self.settings), session)
+
+
+def _asks(version: str) -> str:
+    """Return the version without what numbers its rewards: 1 of 1.1; of a mixture, of each part."""
+    return re.sub(r"(?<=\d)\.\d+\b", "", version)
 
 
 def policy_of(environment: str) -> Any:

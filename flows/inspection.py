@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.flows.compare import compared
+from apprentice.flows.compare_models import compared
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers

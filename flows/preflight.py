@@ -15,6 +15,7 @@ from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.beginning import begun_from
 from apprentice.flows.preflight_teacher import check_teacher
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.rescoring import to_rescore
 from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
@@ -58,11 +59,13 @@ class Preflight:
 
     Args:
         trains_here: Whether SFT and GRPO run on this machine.
+        rescore: Whether rollouts that exist are scored again, whatever changed.
     """
 
-    def __init__(self, recipe: Recipe, trains_here: bool):
+    def __init__(self, recipe: Recipe, trains_here: bool, rescore: bool = False):
         self._recipe = recipe
         self._trains_here = trains_here
+        self._rescore = rescore
 
     def __call__(self, run: RunContext, stage: str) -> None:
         """Raise Stop if a check fails. `stage` is the first one that is not cached; `log` has those before it."""
@@ -94,12 +97,12 @@ class Preflight:
             check_teacher(run, recipe, buys, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
-        """Return the teacher that the run will ask; None if it has none, or its rollouts exist."""
+        """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
         recipe = self._recipe
         if not recipe.buys or recipe.teacher is None or "collect" in done:
             return None
-        window = recipe.seed_windows().collect
-        found = collect.find(run, recipe.collect.by_teacher(), recipe.teacher, recipe.environment, window)
+        given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, recipe.seed_windows().collect
+        found = collect.find(run, *given) or to_rescore(run, collect, given, self._rescore)
         return recipe.teacher if found is None else None
 
     def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:

@@ -50,6 +50,7 @@ def retrain(
     gpu: str = "",
     environment_revision: str = "",
     overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
+    rescore: bool = False,
 ) -> Path:
     """Train a student as the recipe describes and report what it learned; return the run's folder.
 
@@ -61,8 +62,10 @@ def retrain(
             the last one that `watch` saw of a watched Space.
         overrides: Fields of the recipe to change for this run, each as path=value, such as seed=1 or
             grpo.max_steps=50.
+        rescore: Score the newest rollouts of the recipe's teacher again under the environment's present rewards,
+            whatever changed in it, and go on from them.
     """
-    trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu)
+    trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu, rescore)
     if trained.cached:
         message = "Every stage was a cache hit."
         return Completed(name="Cached", message=message, data=trained.folder)  # type: ignore[return-value]
@@ -83,7 +86,7 @@ def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: s
     return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
 
 
-def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
+def train(recipe: Recipe, runs: Path, gpu: str, rescore: bool = False) -> Trained:
     """Run the whole pipeline once, within a flow."""
     link_up(recipe)
     if "trackio" in recipe.report_to:
@@ -95,14 +98,14 @@ def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
         store.send_waiting()  # artifacts of an earlier run that could not reach the Hub
         pool = Pool(recipe, gpu) if gpu else None
         run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
-        run.preflight = Preflight(recipe, trains_here=not gpu)
+        run.preflight = Preflight(recipe, trains_here=not gpu, rescore=rescore)
         task, seed = recipe.environment, recipe.seed
 
         question_set = asked(run, recipe)
         rungs = ladder(run, recipe, question_set)
         base = beginning(run, recipe, question_set)
         models: dict[str, Checkpoint] = {"base": base}
-        taught = teach(run, recipe, question_set, base)
+        taught = teach(run, recipe, question_set, base, rescore)
         if taught is not None:
             models |= {"sft": taught.model, **taught.controls}
         probed = probe(run, recipe, rungs, models.get("sft", base))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from apprentice.flows.examination import control
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.rescoring import made_or_rescored
 from apprentice.tasks.artifacts.types import (
     Artifact,
     Checkpoint,
@@ -44,22 +45,24 @@ class Taught(NamedTuple):
         return [*bought, self.kept, self.length_stats, self.model, *self.controls.values()]
 
 
-def teach(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint) -> Taught | None:
-    """Collect or take rollouts, keep the right ones, and train on them."""
+def teach(
+    run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint, rescore: bool = False
+) -> Taught | None:
+    """Collect, take or rescore rollouts, keep the right ones, and train on them."""
     if recipe.sft is None:
         return None
-    rollouts, kept = _lessons(run, recipe, questions, base)
+    rollouts, kept = _lessons(run, recipe, questions, base, rescore)
     length_stats = lengths(run, recipe.lengths, kept, base)
     model = sft(run, recipe.sft, base, kept, length_stats, recipe.seed)
     return Taught(rollouts, kept, length_stats, model, control(run, recipe, base, kept, length_stats))
 
 
 def _lessons(
-    run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint
+    run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint, rescore: bool
 ) -> tuple[Rollouts | None, KeptRollouts]:
     """Return the teacher's rollouts, and all rows to learn from: the teacher's, the student's own, earlier rounds'."""
     tries = _tries(run, recipe, questions, base) if recipe.collect.students else None
-    rollouts = _rollouts(run, recipe, questions, tries)
+    rollouts = _rollouts(run, recipe, questions, tries, rescore)
     taught = filter_rollouts(run, rollouts, questions) if rollouts else None
     before = recipe.round.kept if recipe.round else []
     if taught is not None and tries is None and not before:
@@ -86,10 +89,12 @@ def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoi
     return stage(run, spec, base, recipe.environment, asked, recipe.seed)
 
 
-def _rollouts(run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None) -> Rollouts | None:
+def _rollouts(
+    run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None, rescore: bool
+) -> Rollouts | None:
     """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask."""
     if recipe.collect.dataset is not None:
-        return take_rollouts(run, recipe.collect.dataset, recipe.environment)
+        return made_or_rescored(run, take_rollouts, (recipe.collect.dataset, recipe.environment), rescore)
     if recipe.teacher is None:
         return None
     window: Window | Seeds = recipe.seed_windows().collect
@@ -100,4 +105,5 @@ def _rollouts(run: RunContext, recipe: Recipe, questions: Questions, tries: Eval
         if not ahead:
             return None
         window = Seeds(chosen=tuple(ahead))
-    return collect(run, recipe.collect.by_teacher(), recipe.teacher, recipe.environment, window)
+    given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, window
+    return made_or_rescored(run, collect, given, rescore)

@@ -1,8 +1,8 @@
 """An echo server with a fault, for whoever looks at servers.
 
 The kinds: `forgetful` asks anything under any seed, `stubborn` the same under all, `counting` the next one at each
-reset, `sudoku` is a Sudoku that draws its puzzles, `generous` rewards with 7, `page` is no OpenEnv server, `asleep`
-answers 503, `deaf` has a health and no sessions.
+reset, `sudoku` is a Sudoku that draws its puzzles, `generous` rewards with 7, `strict` rewards whole texts only,
+`sound` has no fault, `page` is no OpenEnv server, `asleep` answers 503, `deaf` has a health and no sessions.
 """
 
 import random
@@ -46,6 +46,12 @@ class Generous(EchoEnvironment):
         return super().step(action).model_copy(update={"reward": 7.0})
 
 
+class Strict(EchoEnvironment):
+    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
+        whole = super().step(action)
+        return whole.model_copy(update={"reward": float(whole.reward == 1.0)})
+
+
 def sudoku() -> FastAPI:
     """A Sudoku that ignores seeds."""
     from apprentice.envs.sudoku.server.game import SudokuAction, SudokuEnvironment, SudokuObservation
@@ -72,6 +78,7 @@ def plain(kind: str) -> FastAPI:
 
 def app_of(kind: str) -> FastAPI:
     games = {"forgetful": Forgetful, "stubborn": Stubborn, "counting": Counting, "generous": Generous}
+    games |= {"strict": Strict, "sound": EchoEnvironment}
     if kind == "sudoku":
         return sudoku()
     if kind in games:
@@ -86,6 +93,8 @@ def odd_server(kind: str) -> Iterator[str]:
     server = uvicorn.Server(server_settings(app_of(kind)))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

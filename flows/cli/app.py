@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | improve | evaluate | dashboard | publish | champion RECIPE`, `env`, `status`."""
+"""The command line: `apprentice run | rescore | improve | evaluate | dashboard | publish RECIPE`, `env`, `status` …"""
 
 import json
 import os
@@ -80,20 +80,39 @@ def run(
             started = start_on(on, recipe, set_ or [])
             print(f"Scheduled on {on}: {started.name}\n{url_for(started) or started.id}")
             return
-        chosen = prepared(recipe, set_)
-        from apprentice.flows.runtime.run_folder import check_runs
+        _run_and_show(recipe, set_, runs)
 
-        check_runs(runs)
-        begin_flows()
-        from apprentice.flows.retrain import retrain
 
-        ready_for_flows()
-        folder = retrain(chosen, runs)
-        from apprentice.flows.pages.report_page import BRIEF_ENDS
-        from apprentice.tasks.reporting.announce import say
+@app.command()
+def rescore(
+    recipe: RECIPE,
+    set_: SET = None,
+    runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
+) -> None:
+    """Run a recipe on its newest rollouts, scored again by its environment; no teacher is asked.
 
-        say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
-        print(folder)
+    For rewards that changed: the recorded actions are played again, and the filter and all after it go on from there.
+    `apprentice run` does so by itself where only the second number of the environment's version was raised.
+    """
+    with exit_with_message():
+        _run_and_show(recipe, set_, runs, rescore=True)
+
+
+def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, rescore: bool = False) -> None:
+    chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.run_folder import check_runs
+
+    check_runs(runs)
+    begin_flows()
+    from apprentice.flows.retrain import retrain
+
+    ready_for_flows()
+    folder = retrain(chosen, runs, rescore=rescore)
+    from apprentice.flows.pages.report_page import BRIEF_ENDS
+    from apprentice.tasks.reporting.announce import say
+
+    say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+    print(folder)
 
 
 @app.command()
@@ -159,7 +178,7 @@ def evaluate(
     """Evaluate models on a recipe's environment, and compare them."""
     with exit_with_message():
         chosen = prepared(recipe, set_)
-        from apprentice.flows.compare import check_addresses
+        from apprentice.flows.compare_models import check_addresses
         from apprentice.tasks.reporting.errors import Stop
         from apprentice.tasks.settings.stages import Window
 
@@ -179,13 +198,62 @@ def evaluate(
 
             report = inspect_models(chosen, model, spec, window, served_student, base_url)
         else:
-            from apprentice.flows.compare import compare_models
+            from apprentice.flows.compare_models import compare_models
 
             spec = spec.model_copy(update={"protocol": protocol.value})
             report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None
             print(json.dumps({"model": model[0], **only} if only else report))
+
+
+RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
+STORE_OF_RUNS = Annotated[
+    Path | None, typer.Option(help="The folder of artifacts. Default: that of each run's recipe.")
+]
+
+
+@app.command()
+def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = False) -> None:
+    """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
+    with exit_with_message():
+        quiet()
+        from apprentice.flows.runs import finished
+        from apprentice.tasks.reporting.announce import table
+
+        rows = [run.row(store) for run in finished(runs)]
+        if json_:
+            print(json.dumps(rows, ensure_ascii=False))
+        elif rows:
+            table("runs", f"Runs in {runs}", rows)
+        else:
+            print(f"There is no finished run in {runs}.")
+
+
+@app.command()
+def compare(
+    run: Annotated[
+        list[str], typer.Argument(help="A run's folder or its name in `apprentice runs`; last: the newest.")
+    ],
+    runs: RUNS = Path("runs"),
+    store: STORE_OF_RUNS = None,
+    json_: JSON = False,
+) -> None:
+    """Lay finished runs side by side: settings that differ, accuracy on the same questions, curves, cost.
+
+    Trains and plays nothing. For models that were not asked the same questions use `apprentice evaluate`.
+    """
+    with exit_with_message():
+        quiet()
+        from apprentice.flows.compare_runs import compare_runs, shown_in_terminal
+        from apprentice.flows.runs import run_named
+
+        found = compare_runs([run_named(each, runs) for each in run], runs, store)
+        if json_:
+            print(json.dumps(found, ensure_ascii=False))
+            return
+        shown_in_terminal(found)
+        print(found["page"])
 
 
 @app.command()

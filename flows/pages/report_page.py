@@ -50,7 +50,7 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
         stage_rows=_stage_rows(stages, priced=(report["collect"] or {}).get("cost_usd") is not None),
         usage_corrected=sum(stage["counts"].get("usage_corrected", 0) for stage in stages),
         samples=samples,
-        pictures={title: _data_uri(path) for title, path in pictures.items()},
+        pictures={title: data_uri(path) for title, path in pictures.items()},
     )
 
 
@@ -64,7 +64,7 @@ def as_html_page(markdown: str, title: str) -> str:
     return TEMPLATES.get_template("report.html.j2").render(title=title, body=body)
 
 
-def _data_uri(picture: Path) -> str:
+def data_uri(picture: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 

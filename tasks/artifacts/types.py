@@ -67,6 +67,16 @@ class Rollouts(Artifact):
     cost_usd: Usd
 
 
+class RescoredRollouts(Rollouts):
+    """Rollouts that exist, with the rewards of another version of their environment."""
+
+    suffix = "rescored-rollouts"
+    changed: Count
+    """Episodes with another reward than before."""
+    left_out: Count
+    """Episodes in which the environment answers otherwise than was recorded."""
+
+
 class RolloutShard(Rollouts):
     """The episodes of a part of the collect window."""
 

@@ -54,8 +54,8 @@ class DatasetFacts(Facts):
 
 def played_by(made: Node) -> dict[str, Any] | None:
     """The settings by which a teacher played these episodes; None for what is no rollouts, or whose are gone."""
-    rollouts = made.nearest(Rollouts)
-    return rollouts.settings if rollouts and "teacher" in rollouts.settings else None
+    above = (each for each in [made, *made.ancestors()] if each.is_a(Rollouts))
+    return next((each.settings for each in above if "teacher" in each.settings), None)
 
 
 def _spent(made: Node) -> dict[str, Any] | None:

@@ -30,6 +30,24 @@ def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
     return _save(figure, to)
 
 
+def curves_of_runs(logs: dict[str, dict[str, Any]], shown: dict[str, dict[str, str]], to: Path) -> Path:
+    """Plots one panel for each metric of each training in `shown`, with a line for each run that has it.
+
+    Args:
+        logs: A trainer's log history by run and by training, such as sft.
+        shown: Metric to label, by training.
+    """
+    panels = [(training, metric, text) for training, of in shown.items() for metric, text in of.items()]
+    figure, axes = _figure(len(panels))
+    for axis, (training, metric, text) in zip(axes, panels, strict=True):
+        lines = {run: points for run, of in logs.items() if (points := _points(of.get(training, []), metric))}
+        for run, points in lines.items():
+            axis.plot(*zip(*points, strict=True), label=run)
+        axis.legend() if lines else axis.text(0.5, 0.5, "not logged", ha="center")
+        axis.set(xlabel="step", title=text)
+    return _save(figure, to)
+
+
 def rounds_curve(points: list[dict[str, Any]], to: Path) -> Path:
     """Plots the champion's accuracy after each round: on the round's own window with its interval (`accuracy`, `ci`),
     and on the window that no gate reads (`long_run`, where it is not None)."""

@@ -1,0 +1,100 @@
+"""The finished runs of a folder: what each one was, when it ran, how it ended.
+
+In: the folder of all runs. Out: `FinishedRun`, read from the files that a run leaves, and rows for tables.
+"""
+
+import json
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from apprentice.tasks.analysis.comparison import label, percent
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.reporting.errors import Stop
+
+LAST = "last"
+"""Names the newest run."""
+READ = {"recipe", "seed", "models", "lineage", "gate", "is_champion", "contamination", "collect", "stages", "effort"}
+"""What is read of a report; one of older code that lacks some of it is no run that can be listed."""
+
+
+class FinishedRun(NamedTuple):
+    """A run that ended with a report."""
+
+    folder: Path
+    report: dict[str, Any]
+    recipe: dict[str, Any]
+    """As the run's folder has it: the code may have changed since."""
+
+    @property
+    def ended(self) -> float:
+        """Seconds since 1970."""
+        return (self.folder / "report.json").stat().st_mtime
+
+    @property
+    def trained(self) -> str:
+        """The name of the model that the run ended with, such as grpo."""
+        return [*self.report["models"]][-1]
+
+    def store(self, root: Path | None = None) -> LocalStore:
+        """Return the store of its artifacts: a folder, which of a store on the Hub is the cache."""
+        spec = self.recipe["store"]
+        namespace = (spec.get("hub") or {}).get("namespace") or "local"
+        return LocalStore(root or Path(spec["path"]), self.recipe["name"], namespace)
+
+    def is_champion(self, root: Path | None = None) -> bool:
+        """Whether its model is the champion now; for a store on the Hub, whether it was when the run ended."""
+        if self.recipe["store"].get("hub"):
+            return self.report["is_champion"]
+        with suppress(Stop):  # the champion's files are gone
+            now = Champions(self.store(root)).current()
+            return now is not None and now.revision in {
+                row["revision"] for row in self.report["lineage"] if row["stage"] == "release"
+            }
+        return False
+
+    def row(self, root: Path | None = None) -> dict[str, str]:
+        """The run as a row of a table."""
+        model = self.report["models"][self.trained]
+        return {
+            "run": self.folder.name,
+            "recipe": self.report["recipe"],
+            "seed": str(self.report["seed"]),
+            "when": f"{datetime.fromtimestamp(self.ended):%Y-%m-%d %H:%M}",
+            "model": label(self.trained),
+            "accuracy": percent(model["accuracy"], model["ci"]["accuracy"]),
+            "outcome": "promoted" if self.report["gate"]["promoted"] else "not promoted",
+            "champion": "yes" if self.is_champion(root) else "no",
+            "page": str(self.folder / "report.html"),
+        }
+
+
+def finished(runs: Path) -> list[FinishedRun]:
+    """Return the runs of a folder, the newest first."""
+    found = [run for each in runs.glob("*/report.json") if (run := _read(each.parent)) is not None]
+    return sorted(found, key=lambda run: run.ended, reverse=True)
+
+
+def run_named(name: str, runs: Path) -> FinishedRun:
+    """Return the run of a folder, of a name within `runs`, or the `last` one. Raises Stop."""
+    newest = finished(runs)[:1] if name == LAST else []
+    found = newest[0] if newest else _read(Path(name)) or _read(runs / name)
+    if found is None:
+        what = f"There is no finished run in {runs}." if name == LAST else f"{name} is no folder of a finished run."
+        raise Stop(what, "`apprentice runs` lists them; --runs names another folder.")
+    return found
+
+
+def _read(folder: Path) -> FinishedRun | None:
+    """Return the run of a folder; None if it holds none, or one of older code."""
+    try:
+        report = json.loads((folder / "report.json").read_text())
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    known = isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ
+    return FinishedRun(folder.absolute(), report, recipe) if known and "store" in recipe else None

@@ -1,0 +1,147 @@
+"""Scores rollouts that exist anew: plays the recorded actions of each episode under the environment's present rewards.
+
+In: `Rollouts`, the environment as it is now. Out: `RescoredRollouts`: rollouts.jsonl in the same order, left_out.json.
+A question is its seed, so the replay is exact, and a changed reward costs no request to a teacher. Where the
+environment asks or answers otherwise than was recorded, the teacher might have acted otherwise: that episode is named
+and left out.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tools_text
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
+from apprentice.tasks.collect import COUNTED
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.log import note
+
+MOST_LEFT_OUT = 0.5
+"""Share of the episodes that may differ; above it more than the rewards has changed."""
+Replayed = tuple[Record, str]
+"""The episode under the present rewards, and how it differs from its record; empty if it does not."""
+
+
+@stage(produces=RescoredRollouts, version=1, title="Rollouts of the teacher, rescored")
+def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentSpec) -> dict[str, Any]:
+    """Plays every episode again. Raises Stop when too many differ from their record, or the environment is lost."""
+    server = context.run.servers.environment(environment.name)
+    totals: Counter[str] = Counter(dict.fromkeys(("episodes", "failed", "changed", *COUNTED), 0))
+    right: Counter[str] = Counter()
+    left_out: list[dict[str, Any]] = []
+    try:
+        with (
+            EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool,
+            announce.progress("episodes", rollouts.episodes) as advance,
+            (context.out / "rollouts.jsonl").open("wb") as out,
+        ):
+            for before, (after, differs) in _in_order(pool, context.fetch(rollouts) / "rollouts.jsonl", environment):
+                advance(1)
+                count("episodes")
+                if differs:
+                    left_out.append({"seed": before.seed, "cause": differs})
+                    note("left out", WARNING, episode=before.seed, cause=differs)
+                    continue
+                out.write(after.line())
+                totals.update({name: getattr(after, name) for name in COUNTED})
+                totals.update(episodes=1, failed=bool(after.failed_at), changed=after.reward != before.reward)
+                right.update(before=before.reward == 1.0, now=after.reward == 1.0)
+    except SessionLost as gone:
+        raise Stop(f"The environment is out of reach: {gone}.", "Check that it runs, then run again.") from gone
+    except Refused as refused:
+        raise Stop(
+            f"The environment refused a question that it asked before: {refused}.",
+            "Check that its server is the one that the recipe names (server.url), then run again.",
+        ) from refused
+    _check(left_out, rollouts.episodes)
+    (context.out / "left_out.json").write_text(json.dumps(left_out, indent=2) + "\n")
+    _announce(totals, right, left_out)
+    return dict(totals) | {"left_out": len(left_out)}
+
+
+def _in_order(pool: EnvironmentPool, path: Path, environment: EnvironmentSpec) -> Iterator[tuple[Record, Replayed]]:
+    """Yields each record with its replay, in the file's order; keeps only those that overtook an earlier one."""
+
+    def play(instance: ToolEnvironment, item: tuple[int, Record]) -> Replayed:
+        return replay(instance, item[1], environment)
+
+    ahead: dict[int, tuple[Record, Replayed]] = {}
+    following = 0
+    with path.open("rb") as lines:
+        for (number, record), played in pool.map(play, enumerate(map(Record.model_validate_json, lines))):
+            ahead[number] = record, played
+            while following in ahead:
+                yield ahead.pop(following)
+                following += 1
+
+
+def replay(instance: ToolEnvironment, record: Record, environment: EnvironmentSpec) -> Replayed:
+    """Plays the recorded actions; an episode that failed has no reward, and stays as it is. Raises SessionLost."""
+    part = instance._part(record.seed)
+    now = {"environment": environment.played_by(part)}
+    if record.failed_at:
+        return record.model_copy(update=now), ""
+    if record.tools != tools_text(part):
+        return record, "the tools have another schema"
+    episode = Episode(instance, record.seed)
+    while not episode.done and (action := _next_action(episode.messages, record.messages)):
+        episode.step(action)
+    differs = episode.broken or _difference(episode, record.messages)
+    return record.model_copy(update=now | {"reward": episode.reward, "correct": part.correct or ""}), differs
+
+
+def _next_action(now: list[Message], then: list[Message]) -> Message | None:
+    """The recorded message that follows; None once the replay differs, or has reached the record's end."""
+    follows = then[len(now)] if then[: len(now)] == now and len(then) > len(now) else None
+    return follows if follows and follows["role"] == "assistant" else None
+
+
+def _difference(episode: Episode, then: list[Message]) -> str:
+    now = episode.messages
+    if now == then:
+        return "" if episode.done else "the episode goes on where it ended"
+    at = next((at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]), len(now))
+    if at == len(now):
+        return f"the episode ends after {episode.turns} turns"
+    return ("another system prompt", "another question")[at] if at < 2 else f"another answer in turn {episode.turns}"
+
+
+def _check(left_out: list[dict[str, Any]], episodes: int) -> None:
+    if len(left_out) > MOST_LEFT_OUT * episodes:
+        first = left_out[0]
+        raise Stop(
+            f"{len(left_out)} of {episodes} recorded episodes do not fit this environment; seed {first['seed']}: "
+            f"{first['cause']}. More than its rewards has changed.",
+            "Raise the first number of the environment's version, and `apprentice run` collects anew.",
+        )
+
+
+def _announce(totals: Counter[str], right: Counter[str], left_out: list[dict[str, Any]]) -> None:
+    rows = [
+        {"rollouts": "reward 1.0 before", "count": right["before"]},
+        {"rollouts": "reward 1.0 now", "count": right["now"]},
+        {"rollouts": "another reward", "count": totals["changed"]},
+    ]
+    causes = Counter(each["cause"] for each in left_out)
+    rows += [{"rollouts": f"left out: {cause}", "count": number} for cause, number in causes.most_common()]
+    announce.table("rescored", f"Rescored {totals['episodes']} episodes without a teacher", rows)
+    if left_out:
+        seeds = ", ".join(str(each["seed"]) for each in left_out[:NAMED])
+        more = " and more, all in left_out.json" if len(left_out) > NAMED else ""
+        announce.warn(f"Left out, since the environment answers otherwise than was recorded: seeds {seeds}{more}.")
+
+
+NAMED = 20
+"""Seeds that a warning names."""

@@ -1,0 +1,154 @@
+"""Runs are listed and laid side by side; what was not asked the same questions is refused with its reason."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from apprentice.flows.cli.app import app
+from apprentice.flows.compare_runs import compare_runs
+from apprentice.flows.runs import finished, run_named
+from apprentice.tasks.analysis.comparison import with_intervals
+from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, Release, SftCheckpoint
+from apprentice.tasks.reporting.errors import Stop
+from tests.tasks.examined import episodes, evaluation, published
+
+TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}
+WEIGHTS = {"parameters": 1, "weights": "w", "promoted": True}
+
+
+class Runs:
+    """A folder of runs as they would have left it; nothing is trained."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder / "runs"
+        self.store = LocalStore(folder / "artifacts", "toy")
+
+    def add(
+        self, name: str, rewards: dict[str, list[float]], asked: int = 0, clean: bool = True, **recipe: Any
+    ) -> None:
+        """A run whose models have these rewards on the questions from `asked` on, with these settings."""
+        rows: list[dict[str, Any]] = []
+        inputs, models = {}, {}
+        for model, earned in rewards.items():
+            records = [each for each in episodes([0.0] * asked + earned) if each.place >= asked]
+            kind = {"sft": SftCheckpoint, "grpo": GrpoCheckpoint}[model]
+            log = [{"step": 1, "loss": 1.0, "reward": 0.5}, {"step": 2, "loss": 0.5, "reward": sum(earned)}]
+            trained = published(self.store, kind, f"{name}-{model}", {"log.json": json.dumps(log)}, {"parameters": 1})
+            judged = evaluation(self.store, f"{name}-{model}", records, model)
+            rows += [made("train", trained), made("evaluate", judged, checkpoint=trained.revision)]
+            inputs[f"evaluations.{model}"] = judged.revision
+            models[model] = with_intervals(records)
+        released = published(self.store, Release, name, {"model": name}, WEIGHTS)
+        rows += [{"stage": "verdict", "revision": "v", "repository": "local/v", "inputs": inputs}]
+        rows += [made("release", released)]
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        report = {"recipe": "toy", "seed": 1, "models": models, "lineage": rows, "gate": {"promoted": True}}
+        report |= {"contamination": {"clean": clean}, "collect": {"episodes": 60, "kept": 50, "cost_usd": 0.25}}
+        report |= {"stages": [{"seconds": 2.0, "state": "ran"}, {"seconds": 1.0, "state": "cached"}]}
+        report |= {"effort": {"rollouts": 96, "tokens": 1000}, "peak_memory_mb": 512, "is_champion": False}
+        (folder / "report.json").write_text(json.dumps(report))
+        written = {"name": "toy", "environment": TASK | {"code": name}}
+        written |= {"store": {"path": str(self.store.root), "hub": None}}
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(written | recipe))
+        os.utime(folder / "report.json", (len(list(self.folder.iterdir())),) * 2)
+
+    def compare(self, *names: str) -> dict[str, Any]:
+        return compare_runs([run_named(name, self.folder) for name in names], self.folder)
+
+
+def made(stage: str, artifact: Artifact, **inputs: str) -> dict[str, Any]:
+    return {"stage": stage, "revision": artifact.revision, "repository": artifact.repository, "inputs": inputs}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_the_newest_run_stands_first_and_one_is_the_champion(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    runs.add("two", {"sft": [0.0, 0.0], "grpo": [1.0, 1.0]})
+    Champions(runs.store).promote(runs.store.tagged(Release, "one"), None)  # type: ignore[arg-type]
+    (runs.folder / "unfinished").mkdir()
+    rows = [run.row() for run in finished(runs.folder)]
+    shown = [(row["run"], row["model"], row["champion"]) for row in rows]
+    assert shown == [("two", "grpo", "no"), ("one", "sft", "yes")]
+    assert rows[0]["accuracy"].startswith("100.0%")
+    assert rows[1]["page"] == str(runs.folder / "one" / "report.html")
+    assert run_named("last", runs.folder).folder.name == "two"
+
+
+@pytest.mark.parametrize("name", ["last", "nowhere"])
+def test_a_run_that_is_not_there_is_named(runs: Runs, name: str):
+    with pytest.raises(Stop, match=r"finished run.*\n.*apprentice runs"):
+        run_named(name, runs.folder)
+
+
+def test_runs_are_paired_question_by_question_and_corrected_together(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0, 1.0, 0.0] * 10, "grpo": [1.0, 0.0, 1.0, 0.0] * 10}, sft={"epochs": 2})
+    runs.add("two", {"sft": [1.0, 0.0, 1.0, 0.0] * 10, "grpo": [1.0, 1.0, 1.0, 0.0] * 10}, sft={"epochs": 3})
+    found = runs.compare("one", "two")
+    pairs = {(each["from"], each["to"]): each for each in found["comparisons"]}
+    assert set(pairs) == {("A sft", "B sft"), ("A grpo", "B grpo")}
+    gain = pairs["A grpo", "B grpo"]
+    assert gain["delta"] == pytest.approx(0.25)
+    assert gain["ci"][0] > 0
+    assert gain["p_holm"] == pytest.approx(2 * gain["p_value"])
+    settings = {row["setting"]: (row["A"], row["B"]) for row in found["settings"]}
+    assert settings == {"sft.epochs": ("2", "3"), "environment.code": ('"one"', '"two"')}
+    assert found["cost"]["A"]["USD"] == "0.2500"
+    assert found["cost"]["B"]["stages that ran"] == "1 of 2"
+    page = Path(found["page"]).read_text()
+    assert "data:image/png;base64," in page
+    assert "<h2>Settings that differ</h2>" in page
+
+
+def test_runs_that_ended_with_different_models_are_compared_by_those(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    runs.add("two", {"sft": [1.0, 0.0], "grpo": [1.0, 1.0]})
+    pairs = [(each["from"], each["to"]) for each in runs.compare("one", "two")["comparisons"]]
+    assert pairs == [("A sft", "B sft"), ("A sft", "B grpo")]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"asked": 1}, "were not asked the same questions: 2 and 2, of which 1 are the same"),
+        ({"environment": TASK | {"version": "1.1"}}, r"environment.version is 1 and 1.1"),
+        ({"environment": TASK | {"settings": {}}}, r"environment.settings is \{'words': 3\} and \{\}"),
+        ({"clean": False}, "two was trained on questions that it is asked"),
+    ],
+)
+def test_what_was_not_asked_the_same_is_refused_with_the_reason(runs: Runs, other: dict[str, Any], says: str):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    runs.add("two", {"sft": [1.0, 0.0]}, **other)
+    with pytest.raises(Stop, match=says):
+        runs.compare("one", "two")
+    assert not list(runs.folder.glob("compared-*"))
+
+
+def test_a_run_is_not_compared_with_itself(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    with pytest.raises(Stop, match="different runs"):
+        runs.compare("one", "last")
+
+
+def test_the_commands_print_json_for_machines_and_refuse_with_a_remedy(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    runs.add("two", {"sft": [1.0, 1.0]})
+    given = ["--runs", str(runs.folder), "--json"]
+    listed = CliRunner().invoke(app, ["runs", *given])
+    assert [row["run"] for row in json.loads(listed.stdout)] == ["two", "one"]
+    compared = CliRunner().invoke(app, ["compare", "one", "last", *given])
+    assert Path(json.loads(compared.stdout)["page"]).exists()
+    refused = CliRunner().invoke(app, ["compare", "one", "nowhere", *given])
+    assert refused.exit_code == 1
+    assert "nowhere is no folder of a finished run" in refused.stdout
