@@ -119,8 +119,7 @@ def past_rounds(store: LocalStore) -> list[PastRound]:
 
 def _bought(kept: Node | None) -> dict[str, Any]:
     """What the teacher's episodes of a round counted; empty where no teacher played."""
-    taught = kept.inputs.get("taught", kept) if kept else None
-    rollouts = taught.inputs.get("rollouts") if taught else None
+    rollouts = kept.inputs.get("rollouts") if kept else None
     return rollouts.counts if rollouts else {}
 
 
