@@ -4,6 +4,7 @@ In: a recipe. Out: the run's folder with its report. Every stage is a Prefect ta
 key; an existing artifact is a cache hit.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -83,8 +84,14 @@ def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: s
     return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
 
 
-def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
-    """Run the whole pipeline once, within a flow."""
+def train(
+    recipe: Recipe, runs: Path, gpu: str, before_gate: Callable[[RunContext, Checkpoint], None] | None = None
+) -> Trained:
+    """Run the whole pipeline once, within a flow.
+
+    Args:
+        before_gate: Called with the challenger before the gate decides, which ends a round.
+    """
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
@@ -115,6 +122,8 @@ def train(recipe: Recipe, runs: Path, gpu: str) -> Trained:
         guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe, base), challenger)})
         rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
         results = verdict(run, recipe.gate, evals, guards, task, rollouts, models[challenger], beta)
+        if before_gate is not None:
+            before_gate(run, models[challenger])
         outcome = promotion(run, recipe, question_set, base, models[challenger], evals, guards, results)
 
     write_report(folder, recipe, run, Artifacts(question_set, models, taught, probed, evals, guards, results, outcome))
