@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from prefect import flow
-from prefect.runtime import flow_run
 
 from apprentice.flows.curve import long_run_questions, measure, show_history
 from apprentice.flows.planning import has_stopped, next_round
@@ -24,11 +23,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 
-def _run_name() -> str:
-    return f"{Recipe.model_validate(flow_run.parameters['recipe']).name}-improve"
-
-
-@flow(name="improve", flow_run_name=_run_name, result_serializer="json")
+@flow(name="improve", flow_run_name="{recipe.name}-improve", result_serializer="json")
 def improve(
     recipe: Recipe,
     rounds: int = 1,
