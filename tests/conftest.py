@@ -1,5 +1,6 @@
 """What the tests share: one environment server for the session, and small tasks."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -39,6 +40,12 @@ TASKS = {
         settings={"dataset": "palindrome_generation", "config": {"min_length": 3, "max_length": 5}},
     ),
 }
+
+
+def pytest_collection_finish() -> None:
+    """A full garbage collection, which statsmodels and transformers ask for, then leaves out what was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=list(TASKS))
