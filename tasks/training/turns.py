@@ -4,6 +4,8 @@ In: a GRPOTrainer of TRL 1.16, the rollouts, and the first completions. Out: tok
 tokens. The environment ends an episode: no turn is generated after that, and a completion ends with the model's tokens.
 """
 
+from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from apprentice.envs.base import tool_schemas
@@ -11,6 +13,7 @@ from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import parse
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.trl_internals import Ids
 
 
 class Played(NamedTuple):
@@ -45,7 +48,7 @@ def play_turns(
     written = [list(ids) for ids in completion_ids]
     mask = [[1] * len(ids) for ids in written]
     logprobs = [list(each) for each in logprobs] if logprobs is not None else None
-    turns = {n: parse(tokenizer, ids, prompt_ids[n], tools[n]) for n, ids in enumerate(written)}
+    turns = dict(enumerate(_parsed(tokenizer, written, prompt_ids, tools)))
     messages = [[turns[n]] for n in turns]
     calls = wrong = 0
     for turn in range(1, max_turns + 1):
@@ -76,6 +79,16 @@ def play_turns(
             turns[n] = parse(tokenizer, ids, contexts[index], tools[n])
             messages[n] += [*answered[n], turns[n]]
     return Played(written, mask, logprobs, messages, calls, wrong)
+
+
+def _parsed(tokenizer: Any, completions: Ids, prompts: Ids, tools: list[list[dict[str, Any]]]) -> Iterator[Message]:
+    """The first turns. Equal ones of one prompt, of which a group has many, are parsed once."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Message] = {}
+    for ids, prompt, offered in zip(completions, prompts, tools, strict=True):
+        key = tuple(prompt), tuple(ids)
+        if key not in found:
+            found[key] = parse(tokenizer, ids, prompt, offered)
+        yield deepcopy(found[key])
 
 
 def _fits(trainer: Any, prompt: list[int], completion: list[int]) -> bool:

@@ -143,6 +143,29 @@ def test_a_reply_that_would_not_fit_ends_the_episode_without_it(hinting, server,
     assert all(mask[-1] == 1 for mask in one.tool_mask or [])
 
 
+def test_a_group_is_rendered_once_and_its_equal_completions_are_parsed_once(chain_sum, server, tmp_path, monkeypatch):
+    from trl import GRPOTrainer, chat_template_utils
+    from trl.trainer import grpo_trainer
+
+    parsed, rendered = [], []
+    parse, render = chat_template_utils.parse_response, GRPOTrainer._tokenize_prompts
+
+    def parse_response(tokenizer: Any, ids: list[int], **given: Any) -> Any:
+        parsed.append(ids)
+        return parse(tokenizer, ids, **given)
+
+    def tokenize_prompts(trainer: Any, prompts: list[Any]) -> Any:
+        rendered.append(len(prompts))
+        return render(trainer, prompts)
+
+    monkeypatch.setattr(chat_template_utils, "parse_response", parse_response)
+    monkeypatch.setattr(grpo_trainer, "parse_response", parse_response)
+    monkeypatch.setattr(GRPOTrainer, "_tokenize_prompts", tokenize_prompts)
+    rolled_out("environment_factory", chain_sum, server, tmp_path)
+    assert rendered == [len(set(SEEDS))]
+    assert len(parsed) == len(set(SEEDS))
+
+
 def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
     from apprentice.tasks.reporting.errors import Stop
 
