@@ -61,6 +61,10 @@ def deploy(
         typer.Option(metavar="CRON", help="Schedule, such as '0 3 * * 1'. Default: keep the current schedules."),
     ] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of the schedule, such as Europe/Berlin.")] = "UTC",
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Deploy improve/NAME, which runs this many rounds at a time, and not retrain/NAME."),
+    ] = None,
 ) -> None:
     """Deploy a recipe to a Prefect server as retrain/NAME, or update it. Paused schedules stay paused."""
     with exit_with_message():
@@ -73,9 +77,10 @@ def deploy(
 
         check_server()
         chosen = load_recipe(recipe, set_ or [])
-        made = deploy_it(chosen, pool, gpu, schedule, timezone)
-        print(f"deployment retrain/{chosen.name}\n{url_for('deployment', made) or made}")
-        print(f"Run it: apprentice run --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
+        made = deploy_it(chosen, pool, gpu, schedule, timezone, rounds)
+        flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
+        print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
+        print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
 
 
 @env_app.command()

@@ -1,7 +1,8 @@
 """Deploys any recipe: `apprentice deploy RECIPE`. prefect.yaml deploys the recipes of this folder.
 
 In: a recipe, a pool, optionally a cron schedule. Out: the deployment retrain/NAME, with the same tags, limit and
-triggers as the recipes in prefect.yaml. Paused schedules and triggers stay paused.
+triggers as the recipes in prefect.yaml, or improve/NAME, which only a schedule or a person starts. Paused schedules and
+triggers stay paused.
 """
 
 from pathlib import Path
@@ -18,6 +19,7 @@ from prefect.flows import EntrypointType
 from pydantic import ValidationError
 
 from apprentice.deployments.steps import as_deployed, paused_triggers
+from apprentice.flows.improve import improve
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
 from apprentice.tasks.reporting.errors import Stop
@@ -26,8 +28,12 @@ SLUG = "schedule"
 """Identifies the schedule, so that a redeployment changes its time but not whether it is active."""
 
 
-def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: str) -> UUID:
-    """Create or update the deployment; without `schedule` its schedules do not change. Raises Stop."""
+def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: str, rounds: int | None = None) -> UUID:
+    """Create or update the deployment; without `schedule` its schedules do not change. Raises Stop.
+
+    Args:
+        rounds: How many rounds improve/NAME runs at a time; if None, it is retrain/NAME.
+    """
     timetable = [] if schedule is None else [{"schedule": _cron(schedule, timezone), "slug": SLUG}]
     with get_client(sync_client=True) as client:
         try:
@@ -37,13 +43,14 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
                 f"There is no work pool {pool} on Prefect's server.",
                 "Create the pools (apprentice setup), or choose another with --pool.",
             ) from None
-    deployment: Any = retrain.to_deployment(
+    flow: Any = retrain if rounds is None else improve
+    deployment: Any = flow.to_deployment(
         name=recipe.name,
-        parameters=as_deployed(recipe) | {"gpu": gpu},
+        parameters=as_deployed(recipe) | {"gpu": gpu} | ({} if rounds is None else {"rounds": rounds}),
         tags=["apprentice", "retrain", recipe.name],
         work_pool_name=pool,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy="ENQUEUE"),  # type: ignore[arg-type]
-        triggers=_triggers(f"retrain/{recipe.name}"),
+        triggers=_triggers(f"retrain/{recipe.name}") if rounds is None else [],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     return deployment.apply(schedules=timetable)

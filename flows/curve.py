@@ -13,9 +13,8 @@ from apprentice.flows.recipe.rounds import long_run_window
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.history import PastRound
 from apprentice.tasks.analysis.statistics import wilson
-from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Evaluation, Questions
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.questions import same_text
@@ -35,12 +34,15 @@ def long_run_questions(run: RunContext, recipe: Recipe) -> Questions | None:
     return stage(run, recipe.environment, long_run_window(recipe), recipe.improve.long_run)
 
 
-def measure(run: RunContext, recipe: Recipe, questions: Questions | None) -> None:
-    """Evaluate the champion on the long-run window; that of an earlier round is a cache hit."""
-    champion = Champions(run.store).current()
-    if champion is not None and questions is not None:
-        stage = evaluate.titled("Champion on the long-run window in {environment}")
-        stage(run, _spec(recipe), champion, recipe.environment, questions, recipe.seed)
+def measure(
+    recipe: Recipe, questions: Questions | None, past: list[PastRound], run: RunContext, challenger: Checkpoint
+) -> None:
+    """Evaluate the champions so far and the challenger on the long-run window; earlier ones are cache hits."""
+    if questions is None:
+        return
+    stage = evaluate.titled("{checkpoint.stage} on the long-run window in {environment}")
+    for model in [*(each.trained for each in past if each.release.promoted), challenger]:
+        stage(run, _spec(recipe), model, recipe.environment, questions, recipe.seed)
 
 
 def history_rows(store: LocalStore, recipe: Recipe, past: list[PastRound]) -> list[dict[str, str]]:
@@ -82,7 +84,7 @@ def _long_run(
     questions = store.find(Questions, exam.key(examined, {}))
     if questions is None:
         return None
-    given = _spec(recipe), each.release, recipe.environment, questions, recipe.seed
+    given = _spec(recipe), each.trained, recipe.environment, questions, recipe.seed
     found = store.find(Evaluation, evaluate.key(given, {}))
     if found is None:
         return None

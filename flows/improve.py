@@ -4,16 +4,15 @@ In: a recipe. Out: the folders of the rounds' reports. A round is the run of flo
 flows/planning.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
 """
 
+from functools import partial
 from pathlib import Path
 
 from prefect import flow
-from prefect.runtime import flow_run
 
 from apprentice.flows.curve import long_run_questions, measure, show_history
 from apprentice.flows.planning import has_stopped, next_round
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import pinned_for_run, train
-from apprentice.flows.runtime.dispatch import Pool
 from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
@@ -24,11 +23,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 
-def _run_name() -> str:
-    return f"{Recipe.model_validate(flow_run.parameters['recipe']).name}-improve"
-
-
-@flow(name="improve", flow_run_name=_run_name, result_serializer="json")
+@flow(name="improve", flow_run_name="{recipe.name}-improve", result_serializer="json")
 def improve(
     recipe: Recipe,
     rounds: int = 1,
@@ -54,15 +49,14 @@ def improve(
         for _ in range(rounds):
             if not store.in_reach:
                 raise Stop("The Hub, where the history is, does not answer.", "Run again when it is back.")
+            past = past_rounds(store)
             with RunServers(recipe) as servers:
-                pool = Pool(recipe, gpu) if gpu else None
-                run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
+                run = RunContext(store, servers, current_location(), **recipe.for_work())
                 long_run = long_run_questions(run, recipe)
-                step = next_round(store, recipe, past_rounds(store), long_run)
-                announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
-                trained = train(step, runs, gpu)
-                folders.append(trained.folder)
-                measure(run, recipe, long_run)
+            step = next_round(store, recipe, past, long_run)
+            announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
+            trained = train(step, runs, gpu, partial(measure, recipe, long_run, past))
+            folders.append(trained.folder)
             past = past_rounds(store)
             show_history(store, recipe, past, trained.folder)
             if has_stopped(past):

@@ -15,6 +15,7 @@ from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Shares
 
 LEAST_SHARE = 0.2
@@ -28,15 +29,20 @@ REJECTIONS = 3
 def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_run: Questions | None) -> Recipe:
     """Return the recipe of the round after those that were run. Raises Stop where the history is not whole, or no seeds
     are left."""
+    champion = Champions(store).current()
+    if champion is not None and champion.revision not in [each.release.revision for each in past]:
+        raise Stop(
+            f"{recipe.name} has a champion, but the store has no history of it: its tag champion-… is gone.",
+            "Restore the tags of its models' repository, or begin anew under another recipe name.",
+        )
     if not past:
         return round_of(recipe, None)
-    champion = Champions(store).current()
     rung = _next_rung(recipe, past[-1])
     same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
     plan = RoundSpec(
         number=past[-1].number + 1,
         champion=champion.revision if champion else None,
-        asked=[each.questions.revision for each in past] + ([long_run.revision] if long_run else []),
+        asked=list(dict.fromkeys(each.questions.revision for each in past)) + ([long_run.revision] if long_run else []),
         kept=list(dict.fromkeys(each.kept.revision for each in past if each.kept)) if recipe.improve.replay else [],
         shares=_shares(past[-1]) if recipe.improve.adapt and same_task else None,
     )
@@ -45,7 +51,7 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
 
 def has_stopped(past: list[PastRound]) -> bool:
     """Return whether the last rounds were all rejected, and say what could be changed."""
-    last = past[-REJECTIONS:]
+    last = [each for each in past if each.number][-REJECTIONS:]
     if len(last) < REJECTIONS or any(each.release.promoted for each in last):
         return False
     announce.warn(

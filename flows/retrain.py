@@ -4,6 +4,7 @@ In: a recipe. Out: the run's folder with its report. Every stage is a Prefect ta
 key; an existing artifact is a cache hit.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +66,7 @@ def retrain(
         rescore: Score the newest rollouts of the recipe's teacher again under the environment's present rewards,
             whatever changed in it, and go on from them.
     """
-    trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu, rescore)
+    trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu, rescore=rescore)
     if trained.cached:
         message = "Every stage was a cache hit."
         return Completed(name="Cached", message=message, data=trained.folder)  # type: ignore[return-value]
@@ -86,8 +87,19 @@ def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: s
     return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
 
 
-def train(recipe: Recipe, runs: Path, gpu: str, rescore: bool = False) -> Trained:
-    """Run the whole pipeline once, within a flow."""
+def train(
+    recipe: Recipe,
+    runs: Path,
+    gpu: str,
+    before_gate: Callable[[RunContext, Checkpoint], None] | None = None,
+    rescore: bool = False,
+) -> Trained:
+    """Run the whole pipeline once, within a flow.
+
+    Args:
+        before_gate: Called with the challenger before the gate decides, which ends a round.
+        rescore: Replay recorded episodes under the environment's rule of now in place of a collection.
+    """
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
@@ -118,6 +130,8 @@ def train(recipe: Recipe, runs: Path, gpu: str, rescore: bool = False) -> Traine
         guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe, base), challenger)})
         rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
         results = verdict(run, recipe.gate, evals, guards, task, rollouts, models[challenger], beta)
+        if before_gate is not None:
+            before_gate(run, models[challenger])
         outcome = promotion(run, recipe, question_set, base, models[challenger], evals, guards, results)
 
     write_report(folder, recipe, run, Artifacts(question_set, models, taught, probed, evals, guards, results, outcome))

@@ -63,15 +63,14 @@ def _lessons(
     """Return the teacher's rollouts, and all rows to learn from: the teacher's, the student's own, earlier rounds'."""
     tries = _tries(run, recipe, questions, base) if recipe.collect.students else None
     rollouts = _rollouts(run, recipe, questions, tries, rescore)
-    taught = filter_rollouts(run, rollouts, questions) if rollouts else None
     before = recipe.round.kept if recipe.round else []
-    if taught is not None and tries is None and not before:
-        return rollouts, taught
+    if rollouts is not None and tries is None and not before:
+        return rollouts, filter_rollouts(run, rollouts, questions)
     earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
     spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
-    teacher = recipe.teacher.called if recipe.teacher and taught else ""
-    mixed = mix_rollouts(run, spec, recipe.environment, questions, taught, tries, earlier, teacher, recipe.seed)
-    return rollouts, mixed
+    teacher = recipe.teacher.called if recipe.teacher and rollouts else ""
+    given = rollouts, tries, earlier, teacher, recipe.seed
+    return rollouts, mix_rollouts(run, spec, recipe.environment, questions, *given)
 
 
 def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint) -> Evaluation:

@@ -21,6 +21,9 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import SeedWindows, Shares
 
+SOON = 20
+"""Rounds; a space that lasts for no more of them is warned of."""
+
 
 @stage(produces=Questions, version=1, title="Questions of the round")
 def fresh_questions(
@@ -64,7 +67,8 @@ def fresh_questions(
             "Widen the task (environment.settings), add a rung (improve.ladder), or make the windows smaller, under "
             "another recipe name.",
         )
-    say_how_long(rounds)
+    if rounds <= SOON:
+        announce.warn(f"The space of questions lasts about {rounds} rounds of this size, by the repeats in this one.")
     write_questions(context.out, rows)
     used_by = Counter(row["purpose"] for row in rows if row["used"])
     dropped = windows.grpo.size - used_by["grpo"]
@@ -81,15 +85,6 @@ def lasts(asked: list[str]) -> int:
     once, twice = times[1], times[2]
     distinct = sum(times.values()) + (once * once / (2 * twice) if twice else once * (once - 1) / 2)
     return 1 + int(math.log(1 / LEAST_FRESH) * distinct / len(asked))
-
-
-def say_how_long(rounds: int) -> None:
-    """Warns where the space lasts for fewer rounds than somebody may plan with."""
-    if rounds <= SOON:
-        announce.warn(f"The space of questions lasts about {rounds} rounds of this size, by the repeats in this one.")
-
-
-SOON = 20
 
 
 def _is_drawn(shares: Shares, traits: dict[str, int | str], seed: int) -> bool:

@@ -1,7 +1,7 @@
-"""Puts together what SFT learns from: the teacher's kept rollouts, the student's own right tries, earlier rounds' rows.
+"""Puts together what SFT learns from: right rollouts of the teacher, right tries of the student, earlier rounds' rows.
 
-In: `KeptRollouts` of the teacher, an `Evaluation` in which the student played each question several times, earlier
-`KeptRollouts`. Out: `KeptRollouts`; every row tells who played it.
+In: `Rollouts` of the teacher, an `Evaluation` in which the student played each question several times, earlier
+`KeptRollouts`. Out: `KeptRollouts`; every row tells who played it. What is dropped of the new ones, as in `filter`.
 Keeping the model's own right answers is rejection sampling: RAFT (Dong et al., 2023), expert iteration, best-of-k.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.slices import spoken
-from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions
+from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.questions import read_questions, same_text, write_questions
@@ -48,13 +48,13 @@ def mix_rollouts(
     spec: MixSpec,
     environment: EnvironmentSpec,
     questions: Questions,
-    taught: KeptRollouts | None,
+    rollouts: Rollouts | None,
     tries: Evaluation | None,
     earlier: dict[str, KeptRollouts],
     teacher: str,
     seed: int,
 ) -> dict[str, Any]:
-    """Mixes the rows. Raises Stop when none is right.
+    """Mixes the rows. Raises Stop when no new one is right, whoever played it.
 
     Args:
         earlier: Kept rollouts of earlier rounds, the first one first.
@@ -64,9 +64,11 @@ def mix_rollouts(
     examined = {same_text(row["question"]) for row in asked if row["used"]}
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
-    if taught is not None:
-        rows += [{"player": teacher} | row for row in read_rows(context.fetch(taught) / "kept.jsonl")]
-        dropped.update(taught.dropped)
+    for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:
+        if (cause := why_dropped(row, examined)) is None:
+            rows.append({"player": teacher} | row)
+        else:
+            dropped[cause] += 1
     if tries is not None:
         own, player = read_episodes(context.fetch(tries)), f"the student ({tries.model})"
         rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, examined, dropped)]

@@ -48,6 +48,12 @@ app.add_typer(champion_app, name="champion")
 app.add_typer(env_app, name="env")
 
 
+ON = Annotated[
+    str | None,
+    typer.Option(metavar="POOL", help="Run on this work pool, as deployed by `apprentice deploy`; print the link."),
+]
+
+
 class Protocol(StrEnum):
     """How models are evaluated."""
 
@@ -61,10 +67,7 @@ def run(
     recipe: RECIPE,
     set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
-    on: Annotated[
-        str | None,
-        typer.Option(metavar="POOL", help="Run on this work pool, as deployed by `apprentice deploy`; print the link."),
-    ] = None,
+    on: ON = None,
 ) -> None:
     """Run a recipe from its first unfinished stage, and show the report.
 
@@ -72,13 +75,7 @@ def run(
     """
     with exit_with_message():
         if on is not None:
-            quiet()
-            from prefect.utilities.urls import url_for
-
-            from apprentice.flows.runtime.remote import start_on
-
-            started = start_on(on, recipe, set_ or [])
-            print(f"Scheduled on {on}: {started.name}\n{url_for(started) or started.id}")
+            _schedule(on, recipe, set_)
             return
         _run_and_show(recipe, set_, runs)
 
@@ -121,12 +118,16 @@ def improve(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to run, the first training included.")] = 1,
     set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Folder for the rounds' folders with their reports.")] = Path("runs"),
+    on: ON = None,
 ) -> None:
     """Run rounds that each begin from the champion, ask new questions, and must pass the gate.
 
     An interrupted round is resumed by the next command; a round that was rejected leaves the champion as it is.
     """
     with exit_with_message():
+        if on is not None:
+            _schedule(on, recipe, set_, rounds)
+            return
         chosen = prepared(recipe, set_)
         from apprentice.flows.runtime.run_folder import check_runs
 
@@ -137,6 +138,17 @@ def improve(
         ready_for_flows()
         for folder in improve_rounds(chosen, rounds, runs):
             print(folder)
+
+
+def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int | None = None) -> None:
+    """Schedule a run, or that many rounds, on a work pool, and print its link."""
+    quiet()
+    from prefect.utilities.urls import url_for
+
+    from apprentice.flows.runtime.remote import start_on
+
+    started = start_on(pool, recipe, overrides or [], rounds)
+    print(f"Scheduled on {pool}: {started.name}\n{url_for(started) or started.id}")
 
 
 @app.command()

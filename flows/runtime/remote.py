@@ -1,4 +1,4 @@
-"""Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RECIPE`.
+"""Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RECIPE`, or `apprentice improve`.
 
 In: a recipe's file and overrides. Out: a scheduled flow run of the deployment with the recipe's name. Only overrides
 are sent, so a file that differs from the deployed recipe is rejected.
@@ -22,20 +22,22 @@ from apprentice.tasks.reporting.shared_server import shared
 MISSING = object()
 
 
-def start_on(pool: str, path: Path, overrides: Sequence[str]) -> FlowRun:
-    """Schedule the run and return immediately. Raises Stop."""
+def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None = None) -> FlowRun:
+    """Schedule a run, or that many rounds, and return immediately. Raises Stop."""
     check_server()
     wanted = load_recipe(path, list(overrides))
-    deployment = _deployment_of(wanted, pool, path)
+    kind = "retrain" if rounds is None else "improve"
+    deploy = f"apprentice deploy {path} --pool {pool}" + ("" if rounds is None else " --rounds 1")
+    deployment = _deployment_of(f"{kind}/{wanted.name}", pool, deploy)
     deployed = with_overrides(Recipe.model_validate(deployment.parameters["recipe"]), overrides)
     ours, theirs = (each.as_parameters() | {"store": None} for each in (wanted, deployed))
     if changed := next(_differences(ours, theirs), None):
         raise Stop(
-            f"{path} differs from the deployment retrain/{wanted.name}: {changed}.",
-            f"Deploy it again (apprentice deploy {path} --pool {pool}), with or without this run's --set options.",
+            f"{path} differs from the deployment {kind}/{wanted.name}: {changed}.",
+            f"Deploy it again ({deploy}), with or without this run's --set options.",
         )
-    named = f"{wanted.name}-seed{wanted.seed}"
-    changed_here = {"overrides": list(overrides)}
+    named = f"{wanted.name}-seed{wanted.seed}" if rounds is None else f"{wanted.name}-improve"
+    changed_here = {"overrides": list(overrides)} | ({} if rounds is None else {"rounds": rounds})
     run = run_deployment(deployment.id, parameters=changed_here, flow_run_name=named, timeout=0)
     assert isinstance(run, FlowRun)
     return run
@@ -50,19 +52,16 @@ def check_server() -> None:
         )
 
 
-def _deployment_of(recipe: Recipe, pool: str, path: Path) -> DeploymentResponse:
+def _deployment_of(name: str, pool: str, deploy: str) -> DeploymentResponse:
     with get_client(sync_client=True) as client:
         try:
-            found = client.read_deployment_by_name(f"retrain/{recipe.name}")
+            found = client.read_deployment_by_name(name)
         except ObjectNotFound:
-            raise Stop(
-                f"There is no deployment retrain/{recipe.name} on Prefect's server.",
-                f"Create it: apprentice deploy {path} --pool {pool}",
-            ) from None
+            raise Stop(f"There is no deployment {name} on Prefect's server.", f"Create it: {deploy}") from None
     if found.work_pool_name != pool:
         raise Stop(
-            f"retrain/{recipe.name} is deployed on the pool {found.work_pool_name}, not on {pool}.",
-            f"Use --on {found.work_pool_name}, or deploy it there: apprentice deploy {path} --pool {pool}",
+            f"{name} is deployed on the pool {found.work_pool_name}, not on {pool}.",
+            f"Use --on {found.work_pool_name}, or deploy it there: {deploy}",
         )
     return found
 

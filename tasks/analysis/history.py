@@ -11,11 +11,11 @@ from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.judgements import read_decision
 from apprentice.tasks.analysis.spending import level_of
 from apprentice.tasks.analysis.statistics import wilson
-from apprentice.tasks.artifacts.champion import CHANGE, TAG
+from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.node import Node, node_of
-from apprentice.tasks.artifacts.provenance import parent
-from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Release
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, KeptRollouts, Questions, Release
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.reporting.errors import Stop
 
@@ -26,7 +26,7 @@ class PastRound(NamedTuple):
     """A round whose gate has decided."""
 
     number: int
-    """The first training is round 0; so is every plain run of the recipe."""
+    """0 for the first training and for every plain run of the recipe."""
     release: Release
     node: Node
 
@@ -36,8 +36,11 @@ class PastRound(NamedTuple):
         return self.node.record.provenance.recipe if self.node.record else {}
 
     @property
-    def made_at(self) -> str:
-        return self.node.record.provenance.made_at if self.node.record else ""
+    def trained(self) -> Checkpoint:
+        """The model that was released. Raises Stop if it is gone."""
+        found = self._input("trained").artifact
+        assert isinstance(found, Checkpoint)
+        return found
 
     @property
     def judged(self) -> Evaluation:
@@ -105,22 +108,24 @@ class PastRound(NamedTuple):
 
 def past_rounds(store: LocalStore) -> list[PastRound]:
     """The rounds whose model was released, promoted or not, in their order."""
-    tags = {tag: each for tag, each in store.tags(Release, f"{TAG}-").items() if CHANGE.fullmatch(tag)}
-    revisions = {**tags, **store.tags(Release, REJECTED)}.values()
+    champions = Champions(store)
+    current, changes = champions.current(), [each.revision for each in champions.history()]
+    if changes and changes[-1] != (current and current.revision):  # a process ended before it moved the tag
+        changes.pop()
     known: dict[str, Node] = {}
     rounds = []
-    for revision in dict.fromkeys(revisions):
+    for revision in dict.fromkeys([*changes, *store.tags(Release, REJECTED).values()]):
         release = store.at(Release, revision)
         node = node_of(store, parent(release), known)
-        number = ((node.record.provenance.recipe.get("round") or {}) if node.record else {}).get("number", 0)
-        rounds.append(PastRound(number, release, node))
-    return sorted(rounds, key=lambda each: (each.number, each.made_at))
+        provenance = node.record.provenance if node.record else Provenance()
+        number = (provenance.recipe.get("round") or {}).get("number", 0)
+        rounds.append((number, provenance.made_at, PastRound(number, release, node)))
+    return [each for *_, each in sorted(rounds, key=lambda row: row[:2])]
 
 
 def _bought(kept: Node | None) -> dict[str, Any]:
     """What the teacher's episodes of a round counted; empty where no teacher played."""
-    taught = kept.inputs.get("taught", kept) if kept else None
-    rollouts = taught.inputs.get("rollouts") if taught else None
+    rollouts = kept.inputs.get("rollouts") if kept else None
     return rollouts.counts if rollouts else {}
 
 

@@ -1,9 +1,9 @@
-"""Four rounds against one longer training, the student as its own teacher, and what many tries add to a weak teacher.
+"""Some rounds against one longer training, the student as its own teacher, and what many tries add to a weak teacher.
 
 In: nothing; stores of its own in a temporary folder. Out: one line of JSON with a row per seed and variant.
-`--recipe` and `--seeds` name others; `--set` changes fields of both sides; `--toy` looks at everything in minutes.
-The single run is given the tokens of the four rounds in one piece: its windows and trainings are four times as long.
-Both champions are then compared on a window on which neither was judged.
+`--recipe` and `--seeds` name others, `--only` some variants; `--set` changes fields of both sides; `--toy` runs two
+rounds of the toy recipe with one seed. The single run is given the tokens of all rounds in one piece: its windows and
+trainings are so many times as long. Both champions are then compared on a window on which neither was judged.
 """
 
 import argparse
@@ -18,10 +18,18 @@ from typing import Any
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.episodes.json_lines import read_rows
 from tests.bench.laptop import APPRENTICE, ROOT
 
-ROUNDS = 4
 TOY = ["sft.epochs=10", "sft.learning_rate=1.0e-2", "gate.metric=mean_score"]
+VARIANTS = {
+    "teacher": [],
+    "no teacher after round 0": ["collect.students=8", "teacher="],
+    "weak teacher": ["teacher.scripted_error_rate=0.7", "collect.students=0"],
+    "weak teacher, 8 tries": ["teacher.scripted_error_rate=0.7", "collect.students=8"],
+}
+POISONS = ("diverging training", "wrong rollouts")
+KEPT = ("mix_rollouts", "filter_rollouts")
 NEW_SEED = 250_000_000
 """First seed of the comparison: in the block of evaluations, beyond the windows of all rounds."""
 
@@ -39,10 +47,24 @@ def sets(overrides: list[str]) -> list[str]:
     return [part for each in overrides for part in ("--set", each)]
 
 
-def rounds_of(folder: Path, recipe: Path, overrides: list[str]) -> list[dict[str, Any]]:
-    """Four rounds, each by a command of its own, as a schedule runs them."""
+def rows_of(folder: Path, report: dict[str, Any], stages: tuple[str, ...], name: str) -> list[dict[str, Any]]:
+    """The rows of a dataset that one of the stages made for a run."""
+    made = next(row for row in report["lineage"] if row["stage"] in stages)
+    return read_rows(folder / "artifacts/datasets" / made["repository"] / "snapshots" / made["revision"] / name)
+
+
+def kept_share(folder: Path, report: dict[str, Any]) -> float:
+    """The share of the questions of the collect window of which a new rollout was kept."""
+    kept = rows_of(folder, report, KEPT, "kept.jsonl")
+    asked = rows_of(folder, report, ("questions", "fresh_questions"), "questions.jsonl")
+    new = {row["seed"] for row in kept if row.get("player") != "an earlier round"}
+    return round(len(new) / sum(row["purpose"] == "collect" and row["used"] for row in asked), 3)
+
+
+def rounds_of(folder: Path, recipe: Path, overrides: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Some rounds, each by a command of its own, as a schedule runs them."""
     found = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         began = time.perf_counter()
         said = command(folder, "improve", str(recipe), *sets(overrides))
         at = Path(said.strip().splitlines()[-1])
@@ -55,6 +77,7 @@ def rounds_of(folder: Path, recipe: Path, overrides: list[str]) -> list[dict[str
                 "ci": point["ci"],
                 "long_run": point["long_run"],
                 "promoted": report["is_champion"],
+                "kept_share": kept_share(folder, report),
                 "train_tokens": sum(report["effort"]["trained_on"].values()),
                 "seconds": round(time.perf_counter() - began, 1),
             }
@@ -62,21 +85,20 @@ def rounds_of(folder: Path, recipe: Path, overrides: list[str]) -> list[dict[str
     return found
 
 
-def single_of(folder: Path, recipe: Path, overrides: list[str]) -> dict[str, Any]:
+def single_of(folder: Path, recipe: Path, overrides: list[str], rounds: int) -> dict[str, Any]:
     """One run with windows and trainings as long as those of all rounds together."""
     given = load_recipe(recipe, overrides)
     assert given.sft
     assert given.grpo
     longer = [
-        f"windows.collect.size={ROUNDS * given.windows.collect.size}",
-        f"windows.grpo.size={ROUNDS * given.windows.grpo.size}",
-        f"grpo.max_steps={ROUNDS * given.grpo.max_steps}",
+        f"windows.collect.size={rounds * given.windows.collect.size}",
+        f"windows.grpo.size={rounds * given.windows.grpo.size}",
+        f"grpo.max_steps={rounds * given.grpo.max_steps}",
         "name=single",
     ]
     began = time.perf_counter()
     said = command(folder, "run", str(recipe), *sets([*overrides, *longer]))
     report = json.loads((Path(said.strip().splitlines()[-1]) / "report.json").read_text())
-    key = next(row for row in report["lineage"] if row["stage"] in ("grpo", "sft") and "model" not in row)["key"]
     model = report["models"]["grpo"]
     return {
         "accuracy": model["accuracy"],
@@ -84,7 +106,6 @@ def single_of(folder: Path, recipe: Path, overrides: list[str]) -> dict[str, Any
         "promoted": report["is_champion"],
         "train_tokens": sum(report["effort"]["trained_on"].values()),
         "seconds": round(time.perf_counter() - began, 1),
-        "key": key,
     }
 
 
@@ -114,22 +135,39 @@ def compared(folder: Path, recipe: Path, overrides: list[str]) -> dict[str, Any]
     return {"delta": found["comparisons"][0]["delta"], "ci": found["comparisons"][0]["ci"]}
 
 
-def poisoned(seed: int) -> bool:
-    """Whether a round whose training diverges was promoted; one that ends with NaN is not even released."""
+def mislabelled(folder: Path, report: dict[str, Any]) -> Path:
+    """Kept rollouts in which the answer is the word itself, still with reward 1.0, as a broken filter lets them in."""
+    rows = rows_of(folder, report, KEPT, "kept.jsonl")
+    for row in rows:
+        call = row["messages"][2]["tool_calls"][0]["function"]
+        call["arguments"] = json.dumps({"answer": json.loads(call["arguments"])["answer"][::-1]})
+    (folder / "wrong").mkdir()
+    (folder / "wrong" / "kept.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "wrong"
+
+
+def poisoned(seed: int, kind: str) -> str:
+    """What became of a round with poison in it; a model with NaN among its weights is not even released."""
     toy = ROOT / "deployments/recipes/toy.yaml"
+    own = [f"seed={seed}", *TOY]
     with tempfile.TemporaryDirectory() as home:
-        command(Path(home), "improve", str(toy), *sets([f"seed={seed}", *TOY]))
-        diverges = sets([f"seed={seed}", *TOY, "sft.learning_rate=0.5", "grpo.learning_rate=0.5"])
-        subprocess.run([str(APPRENTICE), "improve", str(toy), *diverges], cwd=home, capture_output=True)
-        return any(
-            each.number and each.release.promoted for each in past_rounds(LocalStore(Path(home) / "artifacts", "toy"))
-        )
+        folder = Path(home)
+        said = command(folder, "improve", str(toy), *sets(own))
+        report = json.loads((Path(said.strip().splitlines()[-1]) / "report.json").read_text())
+        if kind == "wrong rollouts":
+            own.append(f"collect.dataset={mislabelled(folder, report)}")
+        else:
+            own += ["sft.learning_rate=0.5", "grpo.learning_rate=0.5"]
+        subprocess.run([str(APPRENTICE), "improve", str(toy), *sets(own)], cwd=home, capture_output=True)
+        found = [each for each in past_rounds(LocalStore(folder / "artifacts", "toy")) if each.number]
+        return "promoted" if any(each.release.promoted for each in found) else "rejected" if found else "stopped"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", type=Path, default=ROOT / "deployments/recipes/flywheel.yaml")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--only", nargs="+", choices=[*VARIANTS, *POISONS], default=[*VARIANTS, *POISONS])
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--toy", action="store_true")
     given = parser.parse_args()
@@ -137,27 +175,26 @@ def main() -> None:
     if given.toy:
         recipe, overrides = ROOT / "deployments/recipes/toy.yaml", [*TOY, *given.set]
     rows = []
-    for seed in given.seeds:
-        variants = {
-            "teacher": [],
-            "no teacher after round 0": ["collect.students=8", "teacher="],
-            "weak teacher": ["teacher.scripted_error_rate=0.7", "collect.students=0"],
-            "weak teacher, 8 tries": ["teacher.scripted_error_rate=0.7", "collect.students=8"],
-        }
-        for variant, changed in variants.items():
+    rounds = 2 if given.toy else 4
+    for seed in given.seeds or ([0] if given.toy else [0, 1, 2]):
+        for variant, changed in VARIANTS.items():
+            if variant not in given.only:
+                continue
             with tempfile.TemporaryDirectory() as home:
                 folder, own = Path(home), [f"seed={seed}", *overrides]
                 if variant == "no teacher after round 0":  # something must be right for it to begin from
                     command(folder, "improve", str(recipe), *sets(own))
                 row: dict[str, Any] = {"seed": seed, "variant": variant}
-                row["rounds"] = rounds_of(folder, recipe, [*own, *changed])
+                row["rounds"] = rounds_of(folder, recipe, [*own, *changed], rounds)
                 if variant == "teacher":
-                    row["single"] = single_of(folder, recipe, own)
+                    row["single"] = single_of(folder, recipe, own, rounds)
                     row["compared"] = compared(folder, recipe, own)
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
-    promoted = sum(poisoned(seed) for seed in range(2 if given.toy else 10))
-    print(json.dumps({"rows": rows, "poisoned_promoted": promoted, "rounds": ROUNDS, "recipe": recipe.stem}))
+    ends = {
+        kind: [poisoned(seed, kind) for seed in range(1 if given.toy else 10)] for kind in POISONS if kind in given.only
+    }
+    print(json.dumps({"rows": rows, "poisoned": ends, "rounds": rounds, "recipe": recipe.stem}))
 
 
 if __name__ == "__main__":

@@ -94,6 +94,25 @@ def test_a_field_is_changed_for_one_run_and_nothing_else_is_sent(mine: Path):
     assert run.state.is_scheduled()
 
 
+def test_rounds_are_a_deployment_of_their_own_that_a_schedule_or_a_person_starts(mine: Path):
+    recipe = load_recipe(mine, [])
+    with pytest.raises(Stop, match=r"(?s)no deployment improve/mine-.* apprentice deploy .* --rounds 1"):
+        start_on("cpu", mine, [], rounds=2)
+    deploy(recipe, "cpu", "a100", "0 3 * * 1", "Europe/Berlin", rounds=1)
+    with get_client(sync_client=True) as client:
+        there = client.read_deployment_by_name(f"improve/{recipe.name}")
+    assert there.entrypoint == "apprentice.flows.improve.improve"
+    assert (there.parameters["rounds"], there.parameters["gpu"]) == (1, "a100")
+    assert there.concurrency_options is not None
+    assert there.concurrency_options.collision_strategy == "ENQUEUE"
+    assert [each.schedule.cron for each in there.schedules] == ["0 3 * * 1"]  # type: ignore[union-attr]
+    assert not triggers_of(there), "an unchanged dataset would begin another round"
+    run = start_on("cpu", mine, ["improve.replay=0.5"], rounds=2)
+    assert (run.deployment_id, run.name) == (there.id, f"{recipe.name}-improve")
+    assert (run.parameters["rounds"], run.parameters["overrides"]) == (2, ["improve.replay=0.5"])
+    assert run.parameters["gpu"] == "a100"
+
+
 @pytest.mark.parametrize(
     ("change", "pool", "overrides", "words"),
     [

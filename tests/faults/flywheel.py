@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -42,11 +43,14 @@ def finished(home: Path, *overrides: str) -> None:
 
 
 def killed_in(home: Path, done: set[str]) -> str | None:
-    """Start the round and kill it in the first stage that was not killed yet; return its name, or None at the end."""
+    """Start the round and kill it in the first stage that was not killed yet, each evaluation being one of its own.
+
+    Returns: the stage's name and key, or None at the end.
+    """
     process = started(home)
     staging = home / "artifacts" / ".staging"
     while process.poll() is None:
-        running = {each.name.partition("-")[0] for each in staging.glob("*")} - done if staging.exists() else set()
+        running = {each.name for each in staging.glob("*")} - done
         if running:
             tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             for each in tree:
@@ -81,7 +85,8 @@ def main() -> None:
             print(f"killed in {stage}", file=sys.stderr, flush=True)
         same = refs(calm) == refs(rough)
         differ = sorted(set(refs(calm).items()) ^ set(refs(rough).items()))
-        print(json.dumps({"killed_in": sorted(kills), "same": same, "differ": differ[:10]}))
+        stages = Counter(each.partition("-")[0] for each in kills)
+        print(json.dumps({"killed_in": stages, "same": same, "differ": differ[:10]}))
         sys.exit(0 if same and kills else 1)
 
 

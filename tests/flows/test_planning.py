@@ -117,6 +117,35 @@ def test_a_rejected_round_counts_and_leaves_the_champion(history: History, toy: 
     assert planned(history, toy) == planned(history, toy)
 
 
+def test_a_champion_without_its_history_is_refused(history: History, toy: Recipe):
+    history.add(toy, promoted=True)
+    (noted,) = history.store.tags(Release, "champion-0001")
+    history.store.untag(Release, noted)
+    with pytest.raises(Stop, match="toy has a champion, but the store has no history of it"):
+        planned(history, toy)
+
+
+def test_a_round_whose_process_ended_before_the_tag_moved_is_the_same_round_again(history: History, toy: Recipe):
+    first = history.add(toy, promoted=True)
+    step = planned(history, toy)
+    second = history.add(step, promoted=True)
+    history.store.tag(first, "champion")
+    assert planned(history, toy) == step
+    Champions(history.store).promote(second, first)
+    assert [each.release.revision for each in past_rounds(history.store)] == [first.revision, second.revision]
+
+
+def test_a_plain_run_counts_as_a_round_0_whenever_it_was_made(history: History, toy: Recipe):
+    history.add(toy, promoted=True)
+    history.add(planned(history, toy), promoted=True)
+    other = toy.model_copy(update={"seed": 1})
+    champion = history.add(other, promoted=True, accuracy=0.6)
+    assert [each.number for each in past_rounds(history.store)] == [0, 0, 1]
+    step = planned(history, toy).round
+    assert step is not None
+    assert (step.number, step.champion) == (2, champion.revision)
+
+
 def test_two_readers_of_one_store_begin_the_same_round(history: History, toy: Recipe):
     history.add(toy, promoted=True)
     elsewhere = History(LocalStore(history.store.root, "toy"))

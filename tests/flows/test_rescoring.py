@@ -107,7 +107,12 @@ def test_without_a_teacher_the_rollouts_are_rescored_and_an_unchanged_rule_leave
     version("1.1")
     with odd_server(kind) as url:  # there is no teacher that could be asked
         run.servers = StandingServers({"echo": EnvironmentServer(url=url, sessions=4)}, None)
-        made = flow(lambda: made_or_rescored(run, collect, given(), always=False), name="rescoring")()
+
+        @flow
+        def rescoring() -> Rollouts:
+            return made_or_rescored(run, collect, given(), always=False)
+
+        made = rescoring()
     assert [stage.name for stage in run.log] == ["rescore"]
     assert (made == found) == same
     rows = [json.loads(line) for line in (run.store.fetch(made) / "rollouts.jsonl").read_text().splitlines()]

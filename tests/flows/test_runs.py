@@ -58,7 +58,8 @@ class Runs:
         written = {"name": "toy", "environment": TASK | {"code": name}}
         written |= {"store": {"path": str(self.store.root), "hub": None}}
         (folder / "recipe.yaml").write_text(yaml.safe_dump(written | recipe))
-        os.utime(folder / "report.json", (len(list(self.folder.iterdir())),) * 2)
+        order = len(list(self.folder.iterdir()))
+        os.utime(folder / "report.json", (order, order))
 
     def compare(self, *names: str) -> dict[str, Any]:
         return compare_runs([run_named(name, self.folder) for name in names], self.folder)

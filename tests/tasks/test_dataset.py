@@ -1,10 +1,12 @@
 """Rollouts that exist are taken only if this environment would have rendered them so."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
@@ -14,6 +16,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import CollectSpec, DatasetSpec
+from tests.hub_server import LocalHub
+from tests.tasks.artifacts.test_hub import hub
+
+assert hub  # a fixture
 
 
 def row(task: EnvironmentSpec, **given: Any) -> dict[str, Any]:
@@ -67,6 +73,24 @@ def test_rows_are_known_by_their_content_wherever_they_lie(tmp_path: Path, chain
 def test_a_dataset_that_is_nowhere_is_named(path: str, said: str):
     with pytest.raises(Stop, match=said):
         pinned_rows(DatasetSpec(path=path))
+
+
+def test_a_dataset_of_the_hub_is_taken_at_its_commit_and_refused_like_a_folder(
+    hub: LocalHub, context: StageContext, tmp_path: Path, chain_sum: EnvironmentSpec
+):
+    folder_of(tmp_path, row(chain_sum), row(chain_sum, seed=2))
+    api = HfApi()
+    api.create_repo("team/rows", repo_type="dataset")
+    upload = partial(api.upload_file, repo_id="team/rows", repo_type="dataset", path_in_repo="kept.jsonl")
+    good = upload(path_or_fileobj=tmp_path / "rows/kept.jsonl").oid
+    folder_of(tmp_path, row(chain_sum), row(chain_sum, environment="wordle 1"))
+    bad = upload(path_or_fileobj=tmp_path / "rows/kept.jsonl").oid
+    spec = pinned_rows(DatasetSpec(path="team/rows", revision=good))
+    assert take_rollouts.body(context, spec, chain_sum)["episodes"] == 2
+    with pytest.raises(Stop, match=r"Row 2 of team/rows .* its environment is 'wordle 1'"):
+        take_rollouts.body(context, pinned_rows(DatasetSpec(path="team/rows", revision=bad)), chain_sum)
+    with pytest.raises(Stop, match="The Hub has no dataset team/none"):
+        pinned_rows(DatasetSpec(path="team/none", revision=good))
 
 
 def test_a_dataset_may_be_named_in_one_text():

@@ -7,7 +7,8 @@ import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts.types import KeptRollouts
+from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
+from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
@@ -25,20 +26,28 @@ def attempt(question: int, sample: int, reward: float, said: str = "7") -> Evalu
     return found.model_copy(update={"messages": messages, "place": 4 * question + sample})
 
 
+def lines(task: EnvironmentSpec, seeds: range, reward: float) -> str:
+    about: dict[str, Any] = {"environment": "reasoning_gym 2", "tools": tools_text(task.make()), "reward": reward}
+    records = [Record(seed=seed, messages=attempt(seed, 0, reward).messages, **about) for seed in seeds]
+    return b"".join(record.line() for record in records).decode()
+
+
 def kept(context: StageContext, task: EnvironmentSpec, key: str, seeds: range) -> KeptRollouts:
-    about: dict[str, Any] = {"environment": "reasoning_gym 2", "tools": tools_text(task.make()), "reward": 1.0}
-    records = [Record(seed=seed, messages=episode(seed, 1.0).messages, **about) for seed in seeds]
-    text = b"".join(record.line() for record in records).decode()
-    counts = {"episodes": len(records), "kept": len(records), "dropped": {}}
-    return published(context.run.store, KeptRollouts, key, {"kept.jsonl": text}, counts)
+    counts = {"episodes": len(seeds), "kept": len(seeds), "dropped": {}}
+    return published(context.run.store, KeptRollouts, key, {"kept.jsonl": lines(task, seeds, 1.0)}, counts)
+
+
+def bought(context: StageContext, task: EnvironmentSpec, seeds: range, reward: float = 1.0) -> Rollouts:
+    counts: dict[str, Any] = dict.fromkeys((*COUNTED, "failed"), 0) | {"episodes": len(seeds), "cost_usd": 0.0}
+    return published(context.run.store, Rollouts, "r" * 20, {"rollouts.jsonl": lines(task, seeds, reward)}, counts)
 
 
 @pytest.fixture
 def mixed(context: StageContext, chain_sum: EnvironmentSpec):
-    def mix(tries: list[EvaluatedEpisode], spec: MixSpec, taught=None, earlier=None, examined=()) -> list[dict]:
+    def mix(tries: list[EvaluatedEpisode], spec: MixSpec, rollouts=None, earlier=None, examined=()) -> list[dict]:
         own = evaluation(context.run.store, "t" * 20, tries, "champion") if tries else None
         asked = questions(context, "q1", [("evaluate", text, True) for text in examined])
-        mix_rollouts.body(context, spec, chain_sum, asked, taught, own, earlier or {}, "gpt at home", 0)
+        mix_rollouts.body(context, spec, chain_sum, asked, rollouts, own, earlier or {}, "gpt at home", 0)
         return read_rows(context.out / "kept.jsonl")
 
     return mix
@@ -57,18 +66,31 @@ def test_of_a_question_the_shortest_right_tries_are_kept_and_none_that_repeats_a
 
 
 def test_each_row_tells_who_played_it(mixed, context: StageContext, chain_sum: EnvironmentSpec):
-    taught = kept(context, chain_sum, "k" * 20, range(10, 13))
-    rows = mixed([attempt(1, 0, 1.0)], MixSpec(), taught)
+    rows = mixed([attempt(1, 0, 1.0)], MixSpec(), bought(context, chain_sum, range(10, 13)))
     assert sorted(row["player"] for row in rows) == ["gpt at home"] * 3 + ["the student (champion)"]
 
 
 def test_earlier_rounds_fill_their_share_without_what_the_evaluation_asks(mixed, context, chain_sum: EnvironmentSpec):
-    taught = kept(context, chain_sum, "k" * 20, range(10, 16))
+    rollouts = bought(context, chain_sum, range(10, 16))
     earlier = {"0": kept(context, chain_sum, "l" * 20, range(20, 40))}
-    rows = mixed([], MixSpec(replay=0.4), taught, earlier, examined=["question 20?", "Question 21?"])
+    rows = mixed(
+        [],
+        MixSpec(replay=0.4),
+        rollouts,
+        earlier,
+        examined=[attempt(20, 0, 1.0).question, attempt(21, 0, 1.0).question.upper()],
+    )
     old = [row["seed"] for row in rows if row["player"] == "an earlier round"]
     assert (len(old), len(rows)) == (4, 10)
     assert set(old) <= set(range(22, 40))
+
+
+def test_a_teacher_that_is_never_right_does_not_stop_a_student_that_is(mixed, context, chain_sum: EnvironmentSpec):
+    wrong = bought(context, chain_sum, range(10, 16), reward=0.0)
+    (row,) = mixed([attempt(1, 0, 1.0), attempt(2, 0, 0.0)], MixSpec(), wrong)
+    assert row["player"] == "the student (champion)"
+    with pytest.raises(Stop, match="7 × wrong answer"):
+        mixed([attempt(2, 0, 0.0)], MixSpec(), wrong)
 
 
 def test_where_nothing_is_right_the_causes_are_told(mixed):

@@ -251,7 +251,7 @@ def test_rows_of_several_players_and_chosen_seeds_are_told(family: Family):
     row = (family.store.fetch(family.kept) / "kept.jsonl").read_text()
     files = {"kept.jsonl": row.rstrip("}\n") + ',"player":"the student (champion)"}\n', "samples.md": "one\n"}
     counts = {"episodes": 1, "kept": 1, "dropped": {}}
-    inputs = {"taught": family.kept, "questions": family.questions}
+    inputs = {"rollouts": family.rollouts, "questions": family.questions}
     mixed = card(family.store, family.make(KeptRollouts, "mix_rollouts", files, counts, {}, inputs)).text
     assert "by several players: 1 by the student (champion)." in mixed
     assert "| `player` | Who played it" in mixed
