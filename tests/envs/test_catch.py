@@ -91,6 +91,7 @@ def test_a_reply_tells_the_new_places_and_no_board(game: Any):
     assert "\n" not in reply
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_question_twice_and_on_two_servers(game: Any):
     with local_server("apprentice.envs.serving.serve", "catch") as url:
         elsewhere = CATCH.make(Session(EnvironmentServer(url=url)))

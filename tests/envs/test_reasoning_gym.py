@@ -30,6 +30,7 @@ def test_an_entry_from_a_reused_dataset_is_the_one_that_a_fresh_dataset_gives(na
         assert datasets.entry(name, {}, seed)[1] == fresh, f"seed {seed}"
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_question_on_two_servers(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as other:
         for task in TASKS.values():

@@ -69,7 +69,7 @@ def trained(made: Made, way: str, skip: bool) -> tuple[StageContext, list[int]]:
     return context, rows
 
 
-@pytest.mark.parametrize("way", ROLLOUT_MODES)
+@pytest.mark.parametrize("way", ["environment_factory", pytest.param("rollout_func", marks=pytest.mark.long)])
 def test_the_same_weights_are_published_for_less(made: Made, way: str):
     import torch
     from safetensors.torch import load_file

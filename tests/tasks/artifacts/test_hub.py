@@ -138,6 +138,7 @@ def test_a_hub_that_is_away_is_waited_for(hub: LocalHub, tmp_path: Path):
     assert store(tmp_path / "two").find(Questions, "k1") == made
 
 
+@pytest.mark.long
 def test_a_busy_hub_is_asked_again_and_one_that_stays_away_ends_the_wait_with_words(hub: LocalHub, tmp_path: Path):
     hub.fail({"match": "resolve", "times": 2, "do": 429})
     assert store(tmp_path / "one").find(Questions, "k1") is None

@@ -77,7 +77,7 @@ def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., S
     return run
 
 
-@pytest.mark.parametrize("way", ROLLOUT_MODES)
+@pytest.mark.parametrize("way", ["environment_factory", pytest.param("rollout_func", marks=pytest.mark.long)])
 def test_the_first_the_last_and_every_so_many_logs_leave_a_group_and_none_is_kept_twice(kept, way: str):
     whole = kept(way, "whole")
     rows = read_completions(whole.out)
