@@ -62,7 +62,12 @@ def main() -> None:
         run = start(cluster, "retrain/toy", {"recipe": recipe, "runs": str(cluster.store / "runs"), "gpu": "a100"})
         client = client_of(cluster)
         toy = client.read_deployment_by_name("retrain/toy")
-        pictures.take("form", f"/deployments/deployment/{toy.id}/run", "One whole run", "TRL's SFTTrainer", "Student")
+        pictures.take(
+            "form",
+            f"/deployments/deployment/{toy.id}/run",
+            "The recipe of the run",
+            "GRPO begins from the student itself",
+        )
         grpo = until("GRPO runs", lambda: running(client, "GRPO"), 300.0)
         until("it makes progress", lambda: progress(client, grpo), 120.0)
         pictures.take("stage", f"/runs/flow-run/{grpo}", "toy-seed0: GRPO", "Running", "left", tab="Artifacts")
