@@ -33,6 +33,7 @@ def test_a_torn_checkpoint_that_is_written_again_is_seen_as_begun(tmp_path: Path
     assert begun == str(checkpoint)
 
 
+@pytest.mark.long
 def test_only_a_run_that_was_at_work_counts_as_killed(tmp_path: Path):
     run = Run(tmp_path / "run")
     ended = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)

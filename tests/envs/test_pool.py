@@ -37,6 +37,7 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+@pytest.mark.long
 def test_the_limit_of_a_server_is_found_kept_to_and_said(chain_sum: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch):
     """With one session over it, by which it is found; the others are opened once and played in again and again."""
     opened: list[EnvironmentServer] = []

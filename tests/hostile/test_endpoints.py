@@ -309,6 +309,7 @@ def test_what_is_no_answer_ends_within_the_patience_with_cause_and_remedy(play: 
         pytest.param(lambda: dripping(b""), id="silence"),
     ],
 )
+@pytest.mark.long
 def test_what_does_not_come_to_an_end_is_given_up(play: Any, answer: Any):
     played, server = play(answer, timeout=0.3)
     assert_clear(played.ended)

@@ -115,6 +115,7 @@ def test_each_record_belongs_to_its_question_however_they_are_played(
     assert all(record.correct and record.is_right and json.loads(record.traits) for record in records)
 
 
+@pytest.mark.long
 def test_a_server_with_fewer_places_than_the_batch_makes_smaller_batches_of_the_same_episodes(
     chain_sum: EnvironmentSpec, server: EnvironmentServer
 ):

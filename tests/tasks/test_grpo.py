@@ -144,6 +144,7 @@ def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_
         reward(None, *[1.0] * 7)
 
 
+@pytest.mark.long
 def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, context: StageContext):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
         few = EnvironmentServer(url=url, patience=1.0)

@@ -118,6 +118,7 @@ def test_the_container_is_stopped_also_after_an_error_or_ctrl_c(docker: Docker, 
         ("deaf", r"the server of deaf did not answer for 1 s: it printed nothing"),
     ],
 )
+@pytest.mark.long
 def test_an_image_that_does_not_serve_is_told_with_its_reason_and_leaves_nothing(docker: Docker, image: str, says: str):
     with RunServers(recipe(image=image, patience=1)) as servers:
         with pytest.raises(Stop, match=says):

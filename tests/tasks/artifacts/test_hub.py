@@ -298,6 +298,7 @@ def test_whoever_fetches_what_lost_its_key_still_finds_what_won_it(hub: LocalHub
     assert store(tmp_path / "three").find(Questions, "k1") == theirs
 
 
+@pytest.mark.long
 def test_as_long_as_the_hub_asks_for_is_waited(hub: LocalHub, tmp_path: Path):
     hub.fail({"match": "resolve", "times": 1, "do": 429, "retry_after": 3})
     began = time.monotonic()
