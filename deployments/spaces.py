@@ -133,9 +133,9 @@ def find_uv() -> str | None:
 
 
 def lock(folder: Path, uv: str) -> bool:
-    """Write uv.lock from PyPI, ignoring this machine's uv and pip settings; return False if that fails."""
+    """Write uv.lock from uv's default index, whatever this machine's uv and pip are set to; return False on failure."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
-    command = [uv, "lock", "--no-config", "--default-index", "https://pypi.org/simple", "--python", sys.executable]
+    command = [uv, "lock", "--no-config", "--python", sys.executable]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         print(f"uv could not lock {folder.name}: {' '.join(done.stderr.split())[-300:]}", file=sys.stderr)

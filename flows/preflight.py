@@ -90,9 +90,7 @@ class Preflight:
             _check_student(recipe.student, model, seen)
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
-            for each in seen:
-                check_template(begun.key, tokenizer, each.environment)
-                check_prompt(begun.key, tokenizer, None, each.environment, each.questions)
+            _check_rendering(begun.key, tokenizer, None, seen)
         if buys:
             check_teacher(run, recipe, buys, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
 
@@ -183,9 +181,14 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
     else:
         config, tokenizer = model
         name, longest = str(spec.model), getattr(config, "max_position_embeddings", None)
+    _check_rendering(name, tokenizer, longest, seen)
+
+
+def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:
+    """Render calls and questions of every environment with the student's chat template. Raises Stop."""
     for each in seen:
-        check_template(name, tokenizer, each.environment)
-        check_prompt(name, tokenizer, longest, each.environment, each.questions)
+        check_template(student, tokenizer, each.environment)
+        check_prompt(student, tokenizer, longest, each.environment, each.questions)
 
 
 def _line(text: str) -> str:

@@ -2,8 +2,6 @@
 
 import json
 import os
-from datetime import date
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +24,8 @@ from apprentice.flows.cli.common import (
     ready_for_flows,
 )
 from apprentice.flows.cli.env import env_app
+from apprentice.flows.cli.evaluate import evaluate
+from apprentice.flows.cli.runs import compare, runs
 
 app = typer.Typer(
     add_completion=False,
@@ -52,14 +52,6 @@ ON = Annotated[
     str | None,
     typer.Option(metavar="POOL", help="Run on this work pool, as deployed by `apprentice deploy`; print the link."),
 ]
-
-
-class Protocol(StrEnum):
-    """How models are evaluated."""
-
-    parity = "parity"
-    tutorial = "tutorial"
-    inspect = "inspect"
 
 
 @app.command()
@@ -151,121 +143,9 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
     print(f"Scheduled on {pool}: {started.name}\n{url_for(started) or started.id}")
 
 
-@app.command()
-def evaluate(
-    recipe: RECIPE,
-    model: Annotated[
-        list[str],
-        typer.Option(
-            help="A key, a revision or a tag from the report's lineage, or at least its first 6 characters; champion, "
-            "teacher, a folder, owner/name@revision on the Hub, or https://host/v1#model for an endpoint. "
-            "Repeatable: each is compared with the first."
-        ),
-    ],
-    protocol: Annotated[
-        Protocol,
-        typer.Option(
-            help="parity: as in training. tutorial: as the tutorial does, to compare with its results. "
-            "inspect: as an Inspect AI task, with Inspect's model names, such as openai/gpt-5-mini."
-        ),
-    ] = Protocol.parity,
-    questions: Annotated[
-        int | None, typer.Option(min=1, help="Number of questions. Default: the recipe's evaluate.questions.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the first question. Default: the recipe's evaluation window.")
-    ] = None,
-    as_of: Annotated[
-        str | None, typer.Option(help="Label for the state of a model behind an endpoint. Default: today's date.")
-    ] = None,
-    base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
-    served_student: Annotated[bool, typer.Option(help="The endpoints serve students trained by this project.")] = False,
-    trust_code: Annotated[
-        list[str] | None,
-        typer.Option(help="A folder, or owner/name@commit on the Hub, whose Python code you have read and trust."),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
-    set_: SET = None,
-) -> None:
-    """Evaluate models on a recipe's environment, and compare them."""
-    with exit_with_message():
-        chosen = prepared(recipe, set_)
-        from apprentice.flows.compare_models import check_addresses
-        from apprentice.tasks.reporting.errors import Stop
-        from apprentice.tasks.settings.stages import Window
-
-        check_addresses([*model, *([base_url] if base_url else [])])
-        spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
-        window = chosen.seed_windows().evaluate
-        if seed is None and spec.questions > window.size:
-            raise Stop(
-                f"windows.evaluate has {window.size} seeds, fewer than the {spec.questions} questions.",
-                "Lower --questions, or choose another first seed with --seed.",
-            )
-        if seed is not None:
-            window = Window(start=seed, size=spec.questions)
-        ready_for_flows()
-        if protocol is Protocol.inspect:
-            from apprentice.flows.inspection import inspect_models
-
-            report = inspect_models(chosen, model, spec, window, served_student, base_url)
-        else:
-            from apprentice.flows.compare_models import compare_models
-
-            spec = spec.model_copy(update={"protocol": protocol.value})
-            report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
-        if json_:
-            only = next(iter(report["models"].values())) if len(model) == 1 else None
-            print(json.dumps({"model": model[0], **only} if only else report))
-
-
-RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
-STORE_OF_RUNS = Annotated[
-    Path | None, typer.Option(help="The folder of artifacts. Default: that of each run's recipe.")
-]
-
-
-@app.command()
-def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = False) -> None:
-    """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
-    with exit_with_message():
-        quiet()
-        from apprentice.flows.runs import finished
-        from apprentice.tasks.reporting.announce import table
-
-        rows = [run.row(store) for run in finished(runs)]
-        if json_:
-            print(json.dumps(rows, ensure_ascii=False))
-        elif rows:
-            table("runs", f"Runs in {runs}", rows)
-        else:
-            print(f"There is no finished run in {runs}.")
-
-
-@app.command()
-def compare(
-    run: Annotated[
-        list[str], typer.Argument(help="A run's folder or its name in `apprentice runs`; last: the newest.")
-    ],
-    runs: RUNS = Path("runs"),
-    store: STORE_OF_RUNS = None,
-    json_: JSON = False,
-) -> None:
-    """Lay finished runs side by side: settings that differ, accuracy on the same questions, curves, cost.
-
-    Trains and plays nothing. For models that were not asked the same questions use `apprentice evaluate`.
-    """
-    with exit_with_message():
-        quiet()
-        from apprentice.flows.compare_runs import compare_runs, shown_in_terminal
-        from apprentice.flows.runs import run_named
-
-        found = compare_runs([run_named(each, runs) for each in run], runs, store)
-        if json_:
-            print(json.dumps(found, ensure_ascii=False))
-            return
-        shown_in_terminal(found)
-        print(found["page"])
+app.command()(evaluate)
+app.command()(runs)
+app.command()(compare)
 
 
 @app.command()

@@ -89,7 +89,7 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
     Calls `begin(rows)` before a step generates, and `play(trainer, prompt_ids, completion_ids, logprobs)` instead of
     TRL's loop, which calls tools sequentially and generates one turn beyond the end of an episode (law 6). TRL renders
     the prompt of every rollout and parses every completion, one at a time; here a group's prompt is rendered once, and
-    only `play` parses. Without both, a fifth of a small student's step is Python.
+    only `play` parses.
     """
     from trl import GRPOTrainer
 

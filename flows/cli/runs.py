@@ -1,0 +1,58 @@
+"""`apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
+
+In: the runs' folders. Out: tables and a page, or one line of JSON. Both only read.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apprentice.flows.cli.common import JSON, exit_with_message, quiet
+
+RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
+STORE_OF_RUNS = Annotated[
+    Path | None, typer.Option(help="The folder of artifacts. Default: that of each run's recipe.")
+]
+
+
+def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = False) -> None:
+    """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
+    with exit_with_message():
+        quiet()
+        from apprentice.flows.runs import finished
+        from apprentice.tasks.reporting.announce import table
+
+        rows = [run.row(store) for run in finished(runs)]
+        if json_:
+            print(json.dumps(rows, ensure_ascii=False))
+        elif rows:
+            table("runs", f"Runs in {runs}", rows)
+        else:
+            print(f"There is no finished run in {runs}.")
+
+
+def compare(
+    run: Annotated[
+        list[str], typer.Argument(help="A run's folder or its name in `apprentice runs`; last: the newest.")
+    ],
+    runs: RUNS = Path("runs"),
+    store: STORE_OF_RUNS = None,
+    json_: JSON = False,
+) -> None:
+    """Lay finished runs side by side: settings that differ, accuracy on the same questions, curves, cost.
+
+    Trains and plays nothing. For models that were not asked the same questions use `apprentice evaluate`.
+    """
+    with exit_with_message():
+        quiet()
+        from apprentice.flows.compare_runs import compare_runs, shown_in_terminal
+        from apprentice.flows.runs import run_named
+
+        found = compare_runs([run_named(each, runs) for each in run], runs, store)
+        if json_:
+            print(json.dumps(found, ensure_ascii=False))
+            return
+        shown_in_terminal(found)
+        print(found["page"])
