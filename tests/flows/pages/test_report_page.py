@@ -240,3 +240,12 @@ def test_text_is_never_markup():
     assert code("") == "(nothing)"
     assert fenced("```\nx") == "````text\n```\nx\n````"
     assert markdown_table([{"a": "x|y\nz"}]) == "| a |\n| --- |\n| x\\|y z |"
+
+
+def test_every_paragraph_is_one_line_because_prefect_shows_each_line_as_a_paragraph(page: Path):
+    from markdown_it import MarkdownIt
+
+    shown = MarkdownIt("commonmark").enable("table").parse((page.parent / "report.md").read_text())
+    inline = [child for token in shown for child in token.children or []]
+    assert any(child.type == "text" for child in inline)
+    assert [token.content for token in shown if any(child.type == "softbreak" for child in token.children or [])] == []
