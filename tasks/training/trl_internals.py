@@ -211,15 +211,15 @@ def skipping_trainer(
             if signals is None:
                 return super()._compute_loss(model, inputs)
             alone = self.accelerator.distributed_type == "NO"
-            anywhere = signals.any() if alone else self.accelerator.reduce(signals.sum(), reduction="sum") > 0
-            if alone and not anywhere:
+            most = int(signals.sum() if alone else self.accelerator.gather(signals.sum()).max())
+            if alone and not most:
                 return _zero_loss(model)
-            kept = _kept_rows(inputs, signals, self.pad_to_multiple_of or 1)
+            kept = _kept_rows(inputs, signals, max(most, 1), self.pad_to_multiple_of or 1)
             share = loss_share(self, len(kept["advantages"]) / len(signals), _tokens(kept) / max(_tokens(inputs), 1))
             metrics, self._metrics["train"] = self._metrics["train"], defaultdict(list)
             loss = super()._compute_loss(model, kept) * share
             of_kept, self._metrics["train"] = self._metrics["train"], metrics
-            for name, values in of_kept.items() if anywhere else ():
+            for name, values in of_kept.items() if most else ():
                 metrics[f"{WITH_SIGNAL}/{name}"] += values
             return loss
 
@@ -231,16 +231,17 @@ def _zero_loss(model: Any) -> Any:
     return sum(weight.reshape(-1)[0] for weight in model.parameters() if weight.requires_grad) * 0.0
 
 
-def _kept_rows(batch: dict[str, Any], signals: Any, multiple: int) -> dict[str, Any]:
-    """The rows of a batch that have a signal, without columns that only the others filled, to a multiple of so many.
-    Where no row has a signal, the first one without loss: every process must take part in the forward pass of a
-    wrapped or sharded model."""
+def _kept_rows(batch: dict[str, Any], signals: Any, count: int, multiple: int) -> dict[str, Any]:
+    """`count` rows of a batch: those that have a signal, then others without loss. TRL gathers metrics of each row,
+    and a wrapped or sharded model is forwarded by all processes at once, so every process needs the same number.
+    Columns that only left-out rows filled are cut, to a multiple of so many."""
     import torch
 
-    rows = signals.nonzero().flatten() if signals.any() else torch.zeros(1, dtype=torch.long, device=signals.device)
+    with_signal = signals.nonzero().flatten()
+    rows = torch.cat([with_signal, (~signals).nonzero().flatten()[: count - len(with_signal)]])
     kept = {name: tensor[rows] if tensor.ndim else tensor for name, tensor in batch.items()}
-    if not signals.any():
-        kept["tool_mask"] = torch.zeros_like(kept["completion_mask"])
+    if len(with_signal) < count:
+        kept["tool_mask"] = kept.get("tool_mask", kept["completion_mask"]) * signals[rows].unsqueeze(1)
     columns, longest = batch["completion_ids"].size(1), int(kept["completion_mask"].sum(dim=1).max())
     needed = max(-(-longest // multiple), 1) * multiple
     cut = (name for name in OF_TOKENS if name in kept and kept[name].size(1) == columns)

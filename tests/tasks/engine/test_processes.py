@@ -47,7 +47,7 @@ TWO: dict[str, Any] = {"processes": 2, "logging_steps": 1, "scheduler": "constan
 TWO_SFT = SftSpec(**TWO, batch_size=4, gradient_accumulation=1, learning_rate=1e-2, epochs=1)
 TWO_GRPO = GrpoSpec(
     **TWO,
-    batch_size=4,
+    batch_size=8,
     gradient_accumulation=1,
     num_generations=4,
     learning_rate=1e-2,
@@ -55,6 +55,8 @@ TWO_GRPO = GrpoSpec(
     max_steps=3,
     reward="exact",
 )
+SEED = 5
+"""Of the four groups of a step, 3, 1 and 4 have a signal."""
 
 
 class Made:
@@ -126,7 +128,7 @@ class Two(NamedTuple):
 @pytest.fixture(scope="module")
 def two(made: Made) -> Two:
     sft, whole, lost, unskipped = (made.context(name) for name in ("sft", "grpo", "lost", "unskipped"))
-    given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, 0
+    given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, SEED
     with pytest.raises(Stop) as stopped:
         on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
     kept = step_of(newest_checkpoint(lost.scratch))
@@ -171,20 +173,24 @@ def test_sft_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
 
 
 def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
-    one, exclusive = made.context("one-grpo"), TWO_GRPO.model_copy(update={"processes": 1, "batch_size": 8})
+    one, exclusive = made.context("one-grpo"), TWO_GRPO.model_copy(update={"processes": 1, "batch_size": 16})
     with counted() as here:
-        counts = on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, 0)
+        counts = on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, SEED)
     assert two.returned["grpo"] == counts
     same_training(one, two.grpo, ("loss", "reward", "with_signal/entropy"), steps=3)
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
-    assert here["episodes"] == 24
-    assert two.counts["episodes"] == 24 + 8 + 24, (
+    assert here["episodes"] == 48
+    assert two.counts["episodes"] == 48 + 16 + 48, (
         "the step that was left of the other one, and the one without skipping"
     )
 
 
 def test_two_processes_that_skip_dead_groups_learn_as_those_that_do_not(two: Two):
+    """Two groups a process: where one or three in all have a signal, the processes have different numbers of rows."""
+    shares = [entry["with_signal/share"] for entry in json.loads((two.grpo.out / "log.json").read_text())]
+    assert 0.25 in shares, "in no step has a process nothing to learn from"
+    assert 0.75 in shares, "in no step have both some, and different numbers"
     same_training(two.unskipped, two.grpo, ("loss", "reward", "grad_norm"), steps=3)
 
 
