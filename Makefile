@@ -26,7 +26,7 @@ lint: .venv/dev build/types/apprentice
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-bench: .venv/dev  ## the laptop recipe anew for seeds 4, 5 and 6; prints the README's table
+bench: .venv/dev  ## the laptop recipe anew for seeds 20, 21 and 22; prints the README's table
 	$(BIN)/python -m tests.bench.laptop
 
 bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory

@@ -1,4 +1,4 @@
-"""Runs the laptop recipe anew for seeds 4, 5 and 6 and prints the README's table of results.
+"""Runs the laptop recipe anew for seeds 20, 21 and 22 and prints the README's table of results.
 
 In: nothing; stores of its own in a temporary folder. Out: two Markdown tables. Takes about half an hour on two idle
 cores. Each seed is run, run again with everything cached, and evaluated greedily. SFT is also trained for more epochs
@@ -22,11 +22,11 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 ROOT = Path(__file__).parent.parent.parent
 APPRENTICE = Path(sys.executable).parent / "apprentice"
 RECIPE = ROOT / "deployments" / "recipes" / "laptop.yaml"
-SEEDS = (4, 5, 6)
+SEEDS = (20, 21, 22)
 """Not among those on which the recipe was tuned."""
-EPOCHS = 300
+EPOCHS = 1200
 LONGER = (f"sft.epochs={EPOCHS}", "grpo.max_steps=1", "guards=[]")
-"""SFT with more epochs than the recipe's, which gain little."""
+"""SFT with twice the epochs of the recipe, which takes as long as SFT + GRPO."""
 
 
 class Measured(NamedTuple):
