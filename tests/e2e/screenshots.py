@@ -16,11 +16,6 @@ from tests.e2e.cluster import ROOT, Cluster, until
 from tests.e2e.whole import client_of, ended, ready, start
 
 DOCS = ROOT / "docs"
-RECIPE = [  # what a page shows should be worth a look: GRPO with a curve
-    *("student.build.hidden_size=64", "student.build.intermediate_size=128"),
-    *("windows.collect.size=200", "windows.grpo.size=400", "sft.epochs=30"),
-    *("grpo.batch_size=64", "grpo.max_steps=30", "grpo.learning_rate=1.0e-3", "grpo.num_generations=8"),
-]
 
 
 class Pictures:
@@ -56,25 +51,26 @@ def main() -> None:
             viewport={"width": 1400, "height": 900}
         )
         pictures = Pictures(page, cluster.api.removesuffix("/api"))
-        recipe = load_recipe(
-            ROOT / "deployments" / "recipes" / "toy.yaml", [*RECIPE, f"store.path={cluster.store}"]
-        ).as_parameters()
-        run = start(cluster, "retrain/toy", {"recipe": recipe, "runs": str(cluster.store / "runs"), "gpu": "a100"})
+        laptop = ROOT / "deployments" / "recipes" / "laptop.yaml"
+        recipe = load_recipe(laptop, [f"store.path={cluster.store}"]).as_parameters()
+        run = start(cluster, "retrain/laptop", {"recipe": recipe, "runs": str(cluster.store / "runs"), "gpu": "a100"})
         client = client_of(cluster)
-        toy = client.read_deployment_by_name("retrain/toy")
+        deployed = client.read_deployment_by_name("retrain/laptop")
         pictures.take(
             "form",
-            f"/deployments/deployment/{toy.id}/run",
+            f"/deployments/deployment/{deployed.id}/run",
             "The recipe of the run",
             "GRPO begins from the student itself",
         )
-        grpo = until("GRPO runs", lambda: running(client, "GRPO"), 300.0)
+        grpo = until("GRPO runs", lambda: running(client, "GRPO"), 400.0)
         until("it makes progress", lambda: progress(client, grpo), 120.0)
-        pictures.take("stage", f"/runs/flow-run/{grpo}", "toy-seed0: GRPO", "Running", "left", tab="Artifacts")
-        assert ended(cluster, run)["state"] == "Completed"
-        pictures.take("run", f"/runs/flow-run/{run}", "toy-seed0", "Completed", "Task Runs")
-        pictures.take("runs", "/runs", "toy-seed0: GRPO", "toy-seed0: SFT", "retrain")
-        pictures.take("report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "toy, seed 0")
+        pictures.take("stage", f"/runs/flow-run/{grpo}", "laptop-seed0: GRPO", "Running", "left", tab="Artifacts")
+        assert ended(cluster, run, 600.0)["state"] == "Completed"
+        pictures.take("run", f"/runs/flow-run/{run}", "laptop-seed0", "Completed", "Task Runs")
+        pictures.take("runs", "/runs", "laptop-seed0: GRPO", "laptop-seed0: SFT", "retrain")
+        pictures.take(
+            "report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "laptop, seed 0"
+        )
         pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "Training curves")
         pictures.take("pools", "/work-pools", "cpu", "a100", "Concurrency Limit")
         pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")
