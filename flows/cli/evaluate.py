@@ -6,11 +6,15 @@ In: a recipe, the models' names. Out: a table, or one line of JSON.
 import json
 from datetime import date
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared, ready_for_flows
+
+if TYPE_CHECKING:
+    from apprentice.flows.recipe.recipe import Recipe
+    from apprentice.tasks.settings.stages import Window
 
 
 class Protocol(StrEnum):
@@ -60,19 +64,10 @@ def evaluate(
     with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.compare_models import check_addresses
-        from apprentice.tasks.reporting.errors import Stop
-        from apprentice.tasks.settings.stages import Window
 
         check_addresses([*model, *([base_url] if base_url else [])])
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
-        window = chosen.seed_windows().evaluate
-        if seed is None and spec.questions > window.size:
-            raise Stop(
-                f"windows.evaluate has {window.size} seeds, fewer than the {spec.questions} questions.",
-                "Lower --questions, or choose another first seed with --seed.",
-            )
-        if seed is not None:
-            window = Window(start=seed, size=spec.questions)
+        window = _window(chosen, spec.questions, seed)
         ready_for_flows()
         if protocol is Protocol.inspect:
             from apprentice.flows.inspection import inspect_models
@@ -86,3 +81,19 @@ def evaluate(
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None
             print(json.dumps({"model": model[0], **only} if only else report))
+
+
+def _window(recipe: "Recipe", questions: int, seed: int | None) -> "Window":
+    """The seeds to ask: the recipe's evaluation window, or as many as there are questions from `seed` on."""
+    from apprentice.tasks.reporting.errors import Stop
+    from apprentice.tasks.settings.stages import Window
+
+    if seed is not None:
+        return Window(start=seed, size=questions)
+    window = recipe.seed_windows().evaluate
+    if questions > window.size:
+        raise Stop(
+            f"windows.evaluate has {window.size} seeds, fewer than the {questions} questions.",
+            "Lower --questions, or choose another first seed with --seed.",
+        )
+    return window
