@@ -35,6 +35,8 @@ JUDGING = ("verdict", "gate", "release")
 """The last stages; they play no episodes."""
 SEEDS = 5
 """Questions to request of each task."""
+TRIES = 3
+"""Questions that a teacher is asked before it counts as one that calls no tools."""
 
 
 class TrainedQuestions(NamedTuple):
@@ -92,7 +94,9 @@ class Preflight:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
         if buys:
-            check_teacher(run, recipe, buys, seen[0].environment, seen[0].seeds[0], seen[0].questions[0])
+            first = seen[0]
+            asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
+            check_teacher(run, recipe, buys, first.environment, asked)
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""

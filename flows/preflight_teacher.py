@@ -1,10 +1,12 @@
 """Requests one tool call from the teacher's endpoint before a collection begins.
 
-In: the recipe, a question of its environment. Out: nothing; Stop with cause and remedy. The request counts towards the
-collection's budget; its answer may be wrong and is discarded.
+In: the recipe, some questions of its environment. Out: nothing; Stop with cause and remedy. The request counts towards
+the collection's budget; its answer may be wrong and is discarded. Another question is asked only where the one before
+brought no valid call: a teacher may fail at one question and do well at most.
 """
 
 import shutil
+from collections.abc import Sequence
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
@@ -19,9 +21,16 @@ from apprentice.tasks.settings.stages import TeacherSpec
 
 
 def check_teacher(
-    run: RunContext, recipe: Recipe, buys: TeacherSpec, environment: ToolEnvironment, seed: int, question: str
+    run: RunContext,
+    recipe: Recipe,
+    buys: TeacherSpec,
+    environment: ToolEnvironment,
+    questions: Sequence[tuple[int, str]],
 ) -> None:
-    """Raise Stop if the endpoint returns no valid tool call. The collection handles an exhausted budget."""
+    """Raise Stop if the endpoint returns no valid tool call to any of the questions, each with its seed.
+
+    The collection handles an exhausted budget.
+    """
     window = recipe.seed_windows().collect
     first = recipe.collect.by_teacher(), buys, recipe.environment, window.split(recipe.collect.shards)[0]
     key = collect_shard.key(first, {})
@@ -35,7 +44,7 @@ def check_teacher(
         cap = buys.budget_usd
         budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
         try:
-            _ask(run, recipe, buys, environment, seed, question, budget)
+            _ask(run, recipe, buys, environment, questions, budget)
         except BudgetReached:
             return
         finally:
@@ -49,21 +58,25 @@ def _ask(
     recipe: Recipe,
     buys: TeacherSpec,
     environment: ToolEnvironment,
-    seed: int,
-    question: str,
+    questions: Sequence[tuple[int, str]],
     budget: Budget,
 ) -> None:
     url = run.servers.teacher()
     teacher = Teacher(buys, url, recipe.collect.asks, budget)
     called = buys.called
+    last: TeacherFailed | None = None
     try:
-        teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
-    except TeacherFailed as failed:
+        for seed, question in questions:
+            try:
+                teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
+                return
+            except TeacherFailed as failed:
+                last = failed
         raise Stop(
-            f"{called} at {url or 'OpenAI'} returns no valid tool call: {failed}.",
+            f"{called} at {url or 'OpenAI'} returns no valid tool call to {len(questions)} questions: {last}.",
             "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
             "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them up.",
-        ) from failed
+        ) from last
     except TeacherUnavailable as error:
         raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
     finally:

@@ -165,7 +165,7 @@ def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_accou
 @pytest.mark.parametrize(
     ("turn", "says"),
     [
-        ([], "returns no valid tool call: no valid tool call in 3 answers; the last one had: no tool call"),
+        ([], "returns no valid tool call to 3 questions: no valid tool call in 3 answers; the last one had: no tool"),
         ([call("fly")], "unknown tool"),
         ([call("echo", '{"message": ')], "malformed arguments"),
         (401, "refused the request with status 401"),
@@ -177,6 +177,15 @@ def test_a_teacher_that_will_not_do_stops_the_run(turn: Any, says: str, endpoint
     said = stopped(recipe(endpoint, f"server.url={echo}"), tmp_path)
     assert says in said
     assert KEY not in said
+
+
+def test_a_teacher_that_fails_at_one_question_and_calls_at_the_next_will_do(
+    endpoint: Endpoint, echo: str, tmp_path: Path
+):
+    endpoint.turns = [[], [], [], [ECHO]]
+    look(recipe(endpoint, f"server.url={echo}"), tmp_path)
+    assert len(endpoint.requests) == 4
+    assert endpoint.requests[0]["messages"] != endpoint.requests[3]["messages"]
 
 
 def test_a_missing_key_is_told_before_a_server_is_asked(
