@@ -7,6 +7,7 @@ not in the evaluation set.
 
 import json
 from collections import Counter
+from collections.abc import Set
 from typing import Any
 
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
@@ -58,7 +59,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
 
 
-def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
+def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
     """The first reason to drop an episode, or None to keep it."""
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
