@@ -11,7 +11,8 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from apprentice.flows.pages.report_page import MARKDOWN, as_html_page, data_uri
+from apprentice.flows.pages.rendering import as_html_page, data_uri
+from apprentice.flows.pages.report_page import MARKDOWN
 from apprentice.flows.runs import FinishedRun
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, label, table, with_intervals

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.tasks.analysis.kinds import kind_of
+from apprentice.flows.pages.rendering import as_script
+from apprentice.tasks.analysis.kinds import kind_of, why_dropped
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.filter import why_dropped
 
 BUDGET = 1_500_000
 """Bytes of episodes in a page of at most 2 MB."""
@@ -116,17 +116,12 @@ def embedded(sources: list[Source], first: set[int], budget: int = BUDGET) -> st
     transcripts: list[Any] = [None] * len(rows)
     for number in order:
         shown = transcript(lines[number])
-        new = sum(len(json.dumps(text)) for text in _texts(shown) if text not in texts.numbers) + AROUND
+        new = sum(len(json.dumps(text)) for text in texts_of(shown) if text not in texts.numbers) + AROUND
         if spent + new <= budget:
             spent += new
             transcripts[number] = _numbered(shown, texts)
     data = reader.head() | {"rows": rows, "left_out": left_out, "texts": [*texts], "transcripts": transcripts}
     return as_script(data)
-
-
-def as_script(data: dict[str, Any]) -> str:
-    """JSON that ends no `<script>` element and begins no comment."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +130,8 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": message["role"], "content": "\n".join(each for each in said if each), "calls": calls}
 
 
-def _texts(shown: dict[str, Any]) -> Iterator[str]:
+def texts_of(shown: dict[str, Any]) -> Iterator[str]:
+    """What a search looks at: messages, calls, the environment's answer."""
     for message in shown["messages"]:
         yield message["content"]
         yield from message["calls"]

@@ -60,11 +60,11 @@
     const ask = async (path) => (await fetch(path)).json();
     const data = { sources: [], kinds: [], slices: [], rows: [], left_out: 0, total: 0 };
     const fill = async (grown) => {
-      for (let more = true; more; grown()) {
-        const chunk = await ask(`rows?from=${data.rows.length}`);
-        data.rows.push(...chunk.rows);
-        more = chunk.rows.length > 0;
-        Object.assign(data, { ...chunk, rows: data.rows });
+      for (let more = true; more; grown(more)) {
+        const { rows, ...words } = await ask(`rows?from=${data.rows.length}`);
+        data.rows.push(...rows);
+        Object.assign(data, words);
+        more = rows.length > 0 && data.rows.length < data.total;
       }
     };
     return { data, fill, transcripts: (rows) => rows.length ? ask(`transcripts?rows=${rows}`) : [],
@@ -76,7 +76,7 @@
     const section = find("#episodes"), form = find("form", section), table = find("table", section);
     const status = find(".found", section), pager = find(".pager", section), dialog = find("dialog", section);
     const data = source.data;
-    let state = {}, list = [], answers = new Map(), drawn = 0, opened = null;
+    let state = {}, list = [], drawn = 0, opened = null;
     const model = (row) => data.sources[row[SOURCE]][0], kind = (row) => data.kinds[row[KIND]];
     const id = (row) => `${data.sources[row[SOURCE]][1]}~${row[PLACE]}`;
     const isRight = (row) => row[REWARD] === 1;
@@ -97,12 +97,13 @@
       return draw();
     };
 
+    const answers = new Map();
+    let indexed = 0;
     const index = () => {
-      answers = new Map();
-      data.rows.forEach((row, number) => {
-        const of = answers.get(id(row));
-        of ? of.push(number) : answers.set(id(row), [number]);
-      });
+      for (; indexed < data.rows.length; indexed++) {
+        const of = answers.get(id(data.rows[indexed]));
+        of ? of.push(indexed) : answers.set(id(data.rows[indexed]), [indexed]);
+      }
     };
     const pairs = (row) => {
       const [one, other, cell] = state.pair.split("~"), both = answers.get(id(row)).map((number) => data.rows[number]);
@@ -224,8 +225,14 @@
     addEventListener("hashchange", () => { if (read()) { draw(); section.scrollIntoView(); } });
     read();
     index();
-    source.fill(() => { index(); draw(); });
-    draw();
+    let first = true;
+    source.fill((more) => {
+      index();
+      if (first || !more) draw();  // in between a redraw would close what a reader has opened
+      else status.textContent = `reading: ${data.rows.length.toLocaleString("en")} of ${data.total.toLocaleString("en")} episodes`;
+      first = false;
+    });
+    if (data.rows.length) draw();
     if (location.hash.startsWith("#episodes?")) section.scrollIntoView();
   };
 

@@ -3,18 +3,13 @@
 In: the report's data, its pictures, its episodes. Out: two texts that need no other file, from one view of the data.
 """
 
-import base64
-import hashlib
-import json
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from apprentice.flows.pages.episodes import HELD_OUT, as_script
+from apprentice.flows.pages.episodes import HELD_OUT
+from apprentice.flows.pages.rendering import as_script, data_uri, from_markdown, looks, templates
 from apprentice.flows.pages.run_graph import placed
 from apprentice.flows.pages.view import as_title, guard_rows, kind_rows, pass_rows, view_of
 from apprentice.tasks.analysis.call_faults import faults_of_calls
@@ -35,6 +30,7 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
     """The whole page. `pictures`: by the title under which the text shows them."""
     return MARKDOWN.get_template("report.md.j2").render(
         report | view_of(report),
+        brief_ends=BRIEF_ENDS,
         failures=_failures(report),
         samples=samples,
         pictures={title: data_uri(path) for title, path in pictures.items()},
@@ -51,32 +47,6 @@ def as_report_page(report: dict[str, Any], episodes: str) -> str:
         held_out=HELD_OUT,
         episodes_json=Markup(episodes),
     )
-
-
-def as_html_page(markdown: str, title: str) -> str:
-    """Markdown as a page of the same looks."""
-    return HTML.get_template("page.html.j2").render(**looks("'none'"), title=title, body=from_markdown(markdown))
-
-
-def from_markdown(text: str) -> Markup:
-    """Markdown as HTML; tables scroll by themselves where the screen is narrow."""
-    from markdown_it import MarkdownIt
-
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    scroll = '<div class="scroll" role="group" tabindex="0" aria-label="Table"><table>'
-    return Markup(body.replace("<table>", scroll).replace("</table>", "</table></div>"))
-
-
-def looks(connect: str) -> dict[str, Any]:
-    """Style, script, and the policy that lets this script run, no other, and loads nothing.
-
-    `connect`: whom the script may ask: 'none', or 'self' where a server has the episodes.
-    """
-    script, css = _file("page.js"), _file("page.css")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; "
-    policy += f"connect-src {connect}; base-uri 'none'; form-action 'none'"
-    return {"script": Markup(script), "css": Markup(css), "policy": policy}
 
 
 def rates_of(models: dict[str, Any]) -> list[dict[str, Any]]:
@@ -98,16 +68,8 @@ def curve_rows(curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def data_uri(picture: Path) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
-
-
 def conversation(record: EvaluatedEpisode) -> str:
     return "\n\n".join(_turn(message) for message in record.messages)
-
-
-def script_json(data: Any) -> Markup:
-    return Markup(as_script(data))
 
 
 def _turn(message: dict[str, Any]) -> str:
@@ -123,21 +85,9 @@ def _with_ends(rate: str, value: float, ci: list[float]) -> dict[str, float]:
     return {rate: value, f"{rate} low": ci[0], f"{rate} high": ci[1]}
 
 
-@cache
-def _file(name: str) -> str:
-    return (files("apprentice.flows.pages") / name).read_text()
-
-
-def _environment(autoescape: bool, functions: tuple[Any, ...]) -> Environment:
-    loader = PackageLoader("apprentice.flows", "pages")
-    made = Environment(loader=loader, undefined=StrictUndefined, autoescape=autoescape)
-    made.globals |= {each.__name__: each for each in functions} | {"brief_ends": BRIEF_ENDS, "as_json": json.dumps}
-    return made
-
-
 BOTH = (against_control, as_markdown, as_table, comparison_rows, difficulty_as_markdown, guard_rows, pass_rows, spoken)
 BOTH += (table,)
-MARKDOWN = _environment(
+MARKDOWN = templates(
     False, (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent)
 )
-HTML = _environment(True, (*BOTH, as_title, curve_rows, from_markdown, placed, rates_of, script_json, visible))
+HTML = templates(True, (*BOTH, as_title, curve_rows, from_markdown, placed, rates_of, as_script, visible))

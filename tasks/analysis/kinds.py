@@ -1,12 +1,16 @@
-"""What became of each episode of an evaluation: right, or the kind of its failure.
+"""What became of an episode: of an evaluation right, or the kind of its failure; of rollouts kept, or why dropped.
 
-In: the episodes of several models on the same questions. Out: one word an episode, and counts for tables.
+In: episodes, of an evaluation those of several models on the same questions. Out: one word an episode, and counts.
 """
 
 import itertools
+import json
 from collections import Counter
+from collections.abc import Set
 from typing import Any
 
+from apprentice.tasks.episodes.episode import problems
+from apprentice.tasks.episodes.questions import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 RIGHT = "right"
@@ -40,3 +44,22 @@ def both_ways(episodes: dict[str, list[EvaluatedEpisode]], pairs: list[tuple[str
         named = dict(zip(("both", "lost", "won", "neither"), itertools.product((True, False), repeat=2), strict=True))
         found.append({"from": one, "to": other} | {name: cells[cell] for name, cell in named.items()})
     return found
+
+
+def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
+    """The first reason to drop an episode, or None to keep it."""
+    if episode["failed_at"]:
+        return f"failed at the {episode['failed_at']}"
+    if episode["reward"] != 1.0:
+        return "wrong answer"
+    tools = json.loads(episode["tools"])
+    turns = [message for message in episode["messages"] if message["role"] == "assistant"]
+    for turn in turns:
+        found = problems(turn, tools)
+        if found:
+            return found[0]
+        if (turn.get("content") or "").strip() or turn.get("reasoning_content"):
+            return "leaked reasoning text"
+    if same_text(episode["messages"][1]["content"]) in examined:
+        return "stands in the evaluation set"
+    return None
