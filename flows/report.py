@@ -152,7 +152,12 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Sou
         for place in places:
             slices_of.setdefault(place, []).append(f"{trait} {kind}")
     examined = [
-        Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=lambda place, _: slices_of.get(place, []))
+        Source(
+            as_title(name),
+            HELD_OUT,
+            fetch(each) / EPISODES,
+            slices=lambda place, row: slices_of.get(place - row["sample"], []),
+        )
         for name, each in artifacts.examined.items()
     ]
     guarded = [

@@ -75,7 +75,7 @@ def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> di
         ran = logged[name]
         cached, runs = sum(each["state"] == "cached" for each in ran), max(len(ran), 1)
         cached = cached if ran else runs  # made by an earlier run
-        title = TITLES.get(name, name) + (f" ×{runs}" if runs > 1 else "")
+        title = TITLES.get(name, name) + (f" ×{runs}" if runs > 1 and name != "questions" else "")
         boxes[name] = Box(title, sum(each["seconds"] for each in ran), runs, cached, layers[name], beside)
     arrows = [
         (source, to, *_carried(source, group_of, lineage))

@@ -264,7 +264,7 @@ def test_the_page_of_a_real_run_says_what_its_report_says(browser: Any, toy_run:
         tab.wait_for_function(
             "text => document.querySelector('.found').textContent.startsWith(text)", arg=f"{number} of "
         )
-    boxes = tab.locator("svg.lying .name").all_inner_texts()
+    boxes = tab.locator("svg.lying .name").all_text_contents()
     assert {"Teacher", "Filter", "SFT", "GRPO", "Verdict", "Gate", "Release"} <= set(boxes)
-    assert json.loads(tab.locator("#episodes-data").inner_text())["left_out"] == 0
+    assert json.loads(tab.locator("#episodes-data").text_content())["left_out"] == 0
     assert tab.odd == []
