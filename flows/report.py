@@ -151,13 +151,12 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Sou
     for (trait, kind), places in places_of_slices(counted).items():
         for place in places:
             slices_of.setdefault(place, []).append(f"{trait} {kind}")
+
+    def slices(place: int, row: dict[str, Any]) -> list[str]:
+        return slices_of.get(place - row["sample"], [])
+
     examined = [
-        Source(
-            as_title(name),
-            HELD_OUT,
-            fetch(each) / EPISODES,
-            slices=lambda place, row: slices_of.get(place - row["sample"], []),
-        )
+        Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
         for name, each in artifacts.examined.items()
     ]
     guarded = [

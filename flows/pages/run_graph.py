@@ -61,7 +61,7 @@ def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> di
     logged: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     by_key = {row["key"]: group_of[row["revision"]] for row in lineage}
     for stage in stages:
-        logged[by_key.get(stage["key"]) or FOLDED.get(stage["name"], stage["name"])].append(stage)
+        logged[by_key.get(stage["key"], FOLDED.get(stage["name"], stage["name"]))].append(stage)
     made_from: dict[str, set[str]] = {name: set() for name in [*group_of.values(), *logged]}
     for row in lineage:
         group = group_of[row["revision"]]

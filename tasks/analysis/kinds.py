@@ -3,7 +3,6 @@
 In: episodes, of an evaluation those of several models on the same questions. Out: one word an episode, and counts.
 """
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Set
@@ -15,6 +14,8 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 RIGHT = "right"
 BROKE = "environment failed"
+CELLS = {"both": (True, True), "lost": (True, False), "won": (False, True), "neither": (False, False)}
+"""By name, whether the one model is right, and the other."""
 
 
 def kind_of(record: EvaluatedEpisode) -> str:
@@ -41,8 +42,7 @@ def both_ways(episodes: dict[str, list[EvaluatedEpisode]], pairs: list[tuple[str
     for one, other in pairs:
         after = {record.place: record.is_right for record in episodes[other]}
         cells = Counter((record.is_right, after[record.place]) for record in episodes[one])
-        named = dict(zip(("both", "lost", "won", "neither"), itertools.product((True, False), repeat=2), strict=True))
-        found.append({"from": one, "to": other} | {name: cells[cell] for name, cell in named.items()})
+        found.append({"from": one, "to": other} | {name: cells[cell] for name, cell in CELLS.items()})
     return found
 
 

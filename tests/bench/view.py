@@ -55,7 +55,7 @@ def _look(url: str, episodes: int, server: psutil.Process) -> dict[str, float]:
     """What a reader waits for, one after the other."""
     from playwright.sync_api import expect, sync_playwright
 
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    path = next(filter(None, map(shutil.which, NAMES)), None)
     found: dict[str, float] = {"memory_before_mb": _megabytes(server)}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -20,13 +20,7 @@ def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     out: dict[str, Any] = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
     page = as_report_page(report(tmp_path) | out | {"completions": [], "guards": [], "failures": []}, NO_EPISODES)
     text = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
-    for absent in (
-        "What became of the teacher",
-        "The teacher against",
-        "Guard rails:",
-        "How hard GRPO",
-        "Failures worth",
-    ):
+    for absent in ("What became of", "The teacher against", "Guard rails:", "How hard GRPO", "Failures worth"):
         assert absent not in text, absent
     assert ">None<" not in text
     assert "nothing was bought" in text
