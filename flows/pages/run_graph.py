@@ -59,9 +59,10 @@ def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> di
     """Boxes by name, and arrows (from, to, number, what) without those that a longer way makes needless."""
     group_of = _groups(lineage)
     logged: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    by_key = {row["key"]: group_of[row["revision"]] for row in lineage}
+    by_key: dict[str, str] = {row["key"]: group_of[row["revision"]] for row in lineage}
     for stage in stages:
-        logged[by_key.get(stage["key"], FOLDED.get(stage["name"], stage["name"]))].append(stage)
+        name: str = stage["name"]
+        logged[by_key.get(stage["key"], FOLDED.get(name, name))].append(stage)
     made_from: dict[str, set[str]] = {name: set() for name in [*group_of.values(), *logged]}
     for row in lineage:
         group = group_of[row["revision"]]
