@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all mutants lint bench bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling screenshots docs spaces lock clean
+.PHONY: run test test-all mutants lint bench bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -85,6 +85,13 @@ screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages, taken anew
 
 bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
+
+bench-view: .venv/dev  ## `apprentice view` over 100,000 episodes: first page, filter, search, memory. BENCH="--episodes 1000" looks
+	$(BIN)/python -m tests.bench.view $(BENCH)
+
+axe: .venv/dev  ## axe-core from npm, and with it the report's page in light and dark: no violation
+	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4.14.1
+	$(BIN)/python -m pytest tests/flows/pages -m long -k axe
 
 docs: .venv/ready  ## docs/recipes.md, anew from the settings; docs/students.md, anew from TRL's chat templates
 	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md

@@ -11,7 +11,8 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from apprentice.flows.pages.report_page import TEMPLATES, as_html_page, data_uri
+from apprentice.flows.pages.rendering import as_html_page, data_uri
+from apprentice.flows.pages.report_page import MARKDOWN
 from apprentice.flows.runs import FinishedRun
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, label, table, with_intervals
@@ -61,7 +62,7 @@ def compare_runs(runs: list[FinishedRun], to: Path, root: Path | None = None) ->
     folder.mkdir(parents=True)
     logs = {name: _logs(run, stores[name]) for name, run in named.items()}
     picture = curves_of_runs(logs, SHOWN, folder / "curves.png")
-    text = TEMPLATES.get_template("compare.md.j2").render(found, picture=data_uri(picture))
+    text = MARKDOWN.get_template("compare.md.j2").render(found, picture=data_uri(picture))
     (folder / "compare.md").write_text(text)
     (folder / "compare.html").write_text(as_html_page(text, "Runs side by side"))
     (folder / "compare.json").write_text(json.dumps(found, indent=2) + "\n")

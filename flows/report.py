@@ -9,28 +9,40 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from apprentice.envs.base import traits_of
 from apprentice.flows.examination import Outcome
-from apprentice.flows.pages.report_page import as_html_page, as_markdown_page
+from apprentice.flows.pages.charts import curves_of
+from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
+from apprentice.flows.pages.report_page import as_markdown_page, as_report_page
+from apprentice.flows.pages.view import as_title
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
+from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
+from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
 from apprentice.tasks.analysis.signals import as_lines, read_signals
+from apprentice.tasks.analysis.slices import places_of_slices
 from apprentice.tasks.artifacts.types import (
     Artifact,
     Checkpoint,
+    Decision,
     Evaluation,
     Questions,
     Verdict,
 )
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
+from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio
 from apprentice.tasks.training.completions import last_groups, read_completions
 from apprentice.tasks.training.trainer import read_log
+
+EPISODES = "episodes.jsonl"
 
 
 class Artifacts(NamedTuple):
@@ -81,7 +93,15 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
     fetch = work.store.fetch
     taught, trained = artifacts.taught, artifacts.trainings()
-    report = read_verdict(fetch(artifacts.results)) | {
+    logs = {title: read_log(fetch(each)) for title, each in trained.items()}
+    signals = {title: read_signals(fetch(each)) for title, each in trained.items()}
+    decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
+    report = read_verdict(fetch(artifacts.results))
+    played = {name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()}
+    counted, _ = scored(played)
+    report |= {
+        "kinds_of_failure": failures_by_kind(counted),
+        "both_ways": both_ways(counted, [(each["from"], each["to"]) for each in report["comparisons"]]),
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
@@ -93,14 +113,15 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "collect": _collected(recipe, taught),
         "rounds": [each.row() for each in past_rounds(work.store)] if recipe.round else [],
         "probe": artifacts.probed.as_json() if artifacts.probed else None,
-        "effort": _effort(recipe, work, {name: read_log(fetch(each)) for name, each in trained.items()}),
-        "signals": {title: as_lines(read_signals(fetch(each))) for title, each in trained.items()},
+        "effort": _effort(recipe, work, logs),
+        "signals": {title: as_lines(each) for title, each in signals.items()},
+        "curves": {title: curves_of(title, log, signals[title]["signals"]) for title, log in logs.items()},
         "completions": last_groups(read_completions(fetch(trained["GRPO"]))) if "GRPO" in trained else [],
         "lengths": taught.length_stats.model_dump(exclude=set(Artifact.model_fields)) if taught else None,
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
-        "lineage": [_made_from(fetch(artifact), artifact) for artifact in artifacts.artifacts()],
+        "lineage": [_made_from(fetch(artifact), artifact) for artifact in [*artifacts.artifacts(), *decided]],
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }
@@ -115,9 +136,52 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         shutil.copyfile(fetch(artifact) / f"{name}.png", pictures[title])
     samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
     text = as_markdown_page(report, samples, pictures)
+    differ = {each.place for each in played[[*played][-1]] if not each.is_right}
+    told = embedded(_sources(recipe, work, artifacts), differ)
     (folder / "report.md").write_text(text)
-    (folder / "report.html").write_text(as_html_page(text, folder.name))
+    (folder / "report.html").write_text(as_report_page(report, told))
     announce.markdown("report", text, f"Report of {folder.name}")
+
+
+def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Source]:
+    """The episodes that the page shows: of the held-out questions, the guard rails, the teacher."""
+    fetch = work.store.fetch
+    counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()})
+    slices_of: dict[int, list[str]] = {}
+    for (trait, kind), places in places_of_slices(counted).items():
+        for place in places:
+            slices_of.setdefault(place, []).append(f"{trait} {kind}")
+
+    def slices(place: int, row: dict[str, Any]) -> list[str]:
+        return slices_of.get(place - row["sample"], [])
+
+    examined = [
+        Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
+        for name, each in artifacts.examined.items()
+    ]
+    guarded = [
+        Source(as_title(model), guard, fetch(each) / EPISODES)
+        for name, each in artifacts.guards.items()
+        for guard, _, model in [name.rpartition(".")]
+    ]
+    if not (artifacts.taught and artifacts.taught.rollouts):
+        return [*examined, *guarded]
+    environment = recipe.environment.make()
+    asked = frozenset(
+        same_text(row["question"]) for row in read_questions(fetch(artifacts.asked), "evaluate") if row["used"]
+    )
+    teacher = Source(
+        as_title("teacher"),
+        "collected",
+        fetch(artifacts.taught.rollouts) / "rollouts.jsonl",
+        asked,
+        lambda _, row: [f"{trait} {kind}" for trait, kind in _traits(environment, row).items()],
+    )
+    return [*examined, *guarded, teacher]
+
+
+def _traits(environment: Any, row: dict[str, Any]) -> dict[str, Any]:
+    return traits_of(environment, row["seed"], row["messages"][1]["content"]) if len(row["messages"]) > 1 else {}
 
 
 def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:
@@ -154,7 +218,8 @@ def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any
 def _made_from(snapshot: Path, artifact: Artifact) -> dict[str, Any]:
     made_by = json.loads((snapshot / "artifact.json").read_text())["made_by"]
     named = {"repository": artifact.repository, "revision": artifact.revision, "key": artifact.key}
-    return named | {"stage": made_by["stage"], "inputs": made_by["inputs"]}
+    counts = artifact.model_dump(mode="json", exclude=set(Artifact.model_fields))
+    return named | {"stage": made_by["stage"], "inputs": made_by["inputs"], "counts": counts}
 
 
 def _device() -> str:

@@ -9,9 +9,9 @@ import json
 from collections import Counter
 from typing import Any
 
+from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -56,25 +56,6 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     announce.say(text)
     announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
-
-
-def why_dropped(episode: dict[str, Any], examined: set[str]) -> str | None:
-    """The first reason to drop an episode, or None to keep it."""
-    if episode["failed_at"]:
-        return f"failed at the {episode['failed_at']}"
-    if episode["reward"] != 1.0:
-        return "wrong answer"
-    tools = json.loads(episode["tools"])
-    turns = [message for message in episode["messages"] if message["role"] == "assistant"]
-    for turn in turns:
-        found = problems(turn, tools)
-        if found:
-            return found[0]
-        if (turn.get("content") or "").strip() or turn.get("reasoning_content"):
-            return "leaked reasoning text"
-    if same_text(episode["messages"][1]["content"]) in examined:
-        return "stands in the evaluation set"
-    return None
 
 
 def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:

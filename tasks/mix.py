@@ -14,13 +14,14 @@ from typing import Any
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.analysis.slices import spoken
 from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.questions import read_questions, same_text, write_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_episodes
-from apprentice.tasks.filter import as_samples, why_dropped
+from apprentice.tasks.filter import as_samples
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import MixSpec

@@ -26,6 +26,7 @@ from apprentice.flows.cli.common import (
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.evaluate import evaluate
 from apprentice.flows.cli.runs import compare, runs
+from apprentice.flows.cli.view import view
 
 app = typer.Typer(
     add_completion=False,
@@ -146,6 +147,7 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
 app.command()(evaluate)
 app.command()(runs)
 app.command()(compare)
+app.command()(view)
 
 
 @app.command()

@@ -33,10 +33,14 @@ def read_decision(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "decision.json").read_text())
 
 
+def rival_of(decision: dict[str, Any]) -> str:
+    """Whom the challenger was compared with, in words."""
+    rivals = {"champion": "the champion", "base": "the untrained student; there was no champion"}
+    return rivals.get(decision["rival"], "the model that it began from; there was no champion")
+
+
 def as_markdown(decision: dict[str, Any]) -> str:
     """The decision as Markdown: promoted or not, and every rule with its finding."""
-    rivals = {"champion": "the champion", "base": "the untrained student; there was no champion"}
-    rival = rivals.get(decision["rival"], "the model that it began from; there was no champion")
     idle = {
         f"guard rail {row['guard']}": f" It was at {row['before']['accuracy']:.1%}: it could not fall by more."
         for row in decision.get("guards", [])
@@ -51,4 +55,4 @@ def as_markdown(decision: dict[str, Any]) -> str:
         for rule in decision["rules"]
     ]
     outcome = "Promoted" if decision["promoted"] else "Not promoted"
-    return f"**{outcome}**, compared with {rival}.\n\n{markdown_table(rows)}"
+    return f"**{outcome}**, compared with {rival_of(decision)}.\n\n{markdown_table(rows)}"

@@ -23,17 +23,21 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
 
     The traits are the environment's (terms, digits, sign, …), and the number of turns of the last model.
     """
-    last = list(episodes)[-1]
     values = {name: _by_question(records) for name, records in episodes.items()}
     rows = []
-    for trait, kinds in _traits(episodes[last]).items():
-        for kind, places in grouped(kinds).items():
-            models = {}
-            for name, by_question in values.items():
-                right = [by_question[place] for place in places]
-                models[name] = {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
-            rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
+    for (trait, kind), places in places_of_slices(episodes).items():
+        models = {}
+        for name, by_question in values.items():
+            right = [by_question[place] for place in places]
+            models[name] = {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+        rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
     return rows
+
+
+def places_of_slices(episodes: Episodes) -> dict[tuple[str, str], list[int]]:
+    """The questions of each trait and kind, by the place of their first sample."""
+    traits = _traits(list(episodes.values())[-1])
+    return {(trait, kind): places for trait, kinds in traits.items() for kind, places in grouped(kinds).items()}
 
 
 def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Pictures of Prefect's own pages during and after a run, for the README: `make screenshots`.
+"""Pictures of a run's report and of Prefect's own pages during and after a run: `make screenshots`.
 
 In: nothing. Out: docs/*.png. What a page must say is asserted before it is pictured.
 """
@@ -37,6 +37,17 @@ class Pictures:
         self._page.screenshot(path=str(DOCS / f"{name}.png"))
         print(f"docs/{name}.png", flush=True)
 
+    def take_page(self, page: Path, *says: str) -> None:
+        """Keeps the picture of a run's report.html as docs/page.png."""
+        tab = self._page.context.new_page()
+        tab.set_viewport_size({"width": 1280, "height": 900})
+        tab.goto(page.absolute().as_uri())
+        for text in says:
+            expect(tab.get_by_text(text).first).to_be_visible()
+        tab.screenshot(path=str(DOCS / "page.png"))
+        tab.close()
+        print("docs/page.png", flush=True)
+
 
 def main() -> None:
     DOCS.mkdir(exist_ok=True)
@@ -71,6 +82,7 @@ def main() -> None:
         pictures.take(
             "report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "laptop, seed 0"
         )
+        pictures.take_page(max((cluster.store / "runs").glob("*/report.html")), "GRPO answers", "Promoted")
         pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "Training curves")
         pictures.take("pools", "/work-pools", "cpu", "a100", "Concurrency Limit")
         pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")

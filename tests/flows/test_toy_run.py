@@ -2,15 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from apprentice.tasks.settings.stages import Window
-from tests.browser import Look, browser
 from tests.flows.commands import Ran, lines, read
-
-assert browser  # a fixture
 
 
 def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
@@ -64,14 +58,6 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
         "verdict",
         "release",
     }
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_report_is_one_page_that_a_browser_shows_whole(toy_run: Ran, browser: Any, width: int):
-    look = Look(browser, toy_run.folder / "report.html", width)
-    assert (look.overflow, look.cut, look.asked, look.errors) == (0, [], [], [])
-    assert (look.images, look.broken) == (3, 0)
 
 
 def test_every_episode_records_what_was_sent_and_what_it_cost(toy_run: Ran, toy_home: Path):

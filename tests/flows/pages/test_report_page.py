@@ -1,251 +1,270 @@
-"""The report's page in a real browser: on a desk, on a phone, on paper; whatever a model said stays text."""
+"""The report's page in a real browser: on a desk, a phone, paper; from every figure to its episodes; hostile text.
 
+`make axe` fetches axe-core, with which the page is checked for readers who do not see it or use no mouse.
+"""
+
+import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apprentice.flows.pages.report_page import as_html_page, as_markdown_page
-from apprentice.tasks.analysis.calibration import calibration
-from apprentice.tasks.analysis.comparison import compare_all, with_intervals
-from apprentice.tasks.analysis.slices import side_by_side, slices, worst
-from apprentice.tasks.reporting.announce import StageRun
-from apprentice.tasks.reporting.markdown import code, fenced, markdown_table
-from apprentice.tasks.reporting.pictures import histogram
-from tests.browser import Look, browser
-from tests.tasks.examined import episode
+from tests.browser import Look, browser, printed
+from tests.flows.commands import ROOT, Ran
+from tests.flows.pages.told import HOSTILE, NASTY, held_out, page_of, report
 
 assert browser  # a fixture
+pytestmark = pytest.mark.long
 
-NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30
-RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
 PHONE, DESK, A4 = 390, 1280, 794
+AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+BEGINS = "text => document.querySelector('.found').textContent.startsWith(text)"
+HEADINGS = [
+    "The run",
+    "By how much",
+    "What it gets wrong",
+    "Episodes",
+    "The training's curves",
+    "Can it be trusted",
+    "The gate",
+    "Details",
+    "What the words mean",
+]
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A page with every section, and a model that says the worst things."""
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with every section, and models that say the worst things."""
     folder = tmp_path_factory.mktemp("page")
-    picture = histogram([10, 20, 30], 25, folder / "lengths.png")
-    text = as_markdown_page(report(folder), f"- *user*: {NASTY}", dict.fromkeys(("GRPO", "SFT", "lengths"), picture))
-    (folder / "report.md").write_text(text)
-    (folder / "report.html").write_text(as_html_page(text, "toy <b>"))
-    return folder / "report.html"
+    return page_of(folder, report(folder), held_out())
 
 
-def report(folder: Path) -> dict[str, Any]:
-    said = [{"role": "user", "content": NASTY}, {"role": "assistant", "content": NASTY}]
-    held_out = {
-        "base": [episode(n, 0.0, messages=said, valid=False, causes=["no tool call"]) for n in range(30)],
-        "sft": [episode(n, float(n % 2), traits=json.dumps({"terms": n % 3})) for n in range(30)],
-        "grpo": [episode(n, float(n % 5 > 0), messages=said, traits=json.dumps({"terms": n % 3})) for n in range(30)],
-    }
-    from apprentice.envs.catalog import EnvironmentSpec
-
-    (folder / "rollouts.jsonl").write_text(
-        json.dumps({"seed": 1, "messages": [], "reward": 1.0, "correct": "", "failed_at": ""}) + "\n"
-    )
-    chain_sum = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"})
-    guards = {"sums.base": held_out["base"], "sums.grpo": held_out["grpo"]}
-    rule = {"rule": "accuracy better", "holds": False, "found": NASTY}
-    return {
-        "recipe": "toy",
-        "seed": 0,
-        "played_by": "toy-model at api.example.com",
-        "decoding": "greedy",
-        "models": {name: with_intervals(records) for name, records in held_out.items()},
-        **compare_all(held_out, guards),
-        "contamination": {
-            "clean": True,
-            "questions": 30,
-            "shared_with_training": 0,
-            "shared_seeds": 0,
-            "shared_with_rollouts": 2,
-            "learned_from": {"sft": 5, "grpo": 6},
-        },
-        "gate": {"promoted": False, "rival": "base", "rules": [rule]},
-        "is_champion": False,
-        "hub_in_reach": True,
-        "by_these_rules": True,
-        "slices": slices(held_out),
-        "side_by_side": side_by_side(held_out),
-        "failures": [record.model_dump() for record in worst(held_out)],
-        "probe": probed(),
-        "grpo": {
-            "diagnosis": "flat",
-            "advice": "More steps.",
-            "ci": None,
-            "reward_initial": 0.1,
-            "reward_final": 0.2,
-            "delta": 0.1,
-        },
-        "collect": {
-            "kept": 9,
-            "episodes": 10,
-            "causes": {"wrong answer": 1},
-            "prompt_tokens": 1000,
-            "completion_tokens": 200,
-            "cost_usd": 0.5,
-        },
-        "effort": {"seconds": {"SFT": 10.2, "GRPO": 290.0}, "rollouts": 35840, "tokens": 430000},
-        "signals": {"SFT": [], "GRPO": ["Step 20: 93% of the groups scored all the same. Stop earlier."]},
-        "completions": [
-            {"step": 20, "seed": 1, "question": NASTY, "said": NASTY, "calls": [], "replies": [], "reward": 0.0},
-            {"step": 20, "seed": 1, "question": "1 + 1 =", "said": "", "calls": [], "replies": [], "reward": None},
-        ],
-        "lengths": {"p50": 1, "p95": 2, "p99": 3, "longest": 4, "max_length": 8, "truncated": 0},
-        "teacher": calibration(folder, chain_sum),
-        "stages": [
-            StageRun("collect", "ran", 1.0, "k" * 20, "Teacher", "cpu", "cpu-worker", 1, {"episodes": 60})._asdict(),
-            StageRun("grpo", "ran", 9.0, "g" * 20, "GRPO", "a100", "gpu-1", 2, {"device_s": 8.5})._asdict(),
-        ],
-        "device": "a machine",
-        "peak_memory_mb": 1234,
-        "lineage": [
-            {"repository": "local/toy-sft", "revision": "a" * 40, "stage": "sft", "inputs": {"kept": "b" * 40}}
-        ],
-        "seeds": {"collect": {"start": 0, "size": 60}},
-        "versions": {"torch": "2"},
-    }
+@pytest.fixture
+def tab(browser: Any, page: Path) -> Iterator[Any]:
+    """The page, open; whatever it asks of the network, and whatever fails in it, is in `tab.odd`."""
+    tab = open_page(browser, page)
+    yield tab
+    assert tab.odd == []
+    tab.close()
 
 
-def test_the_table_of_costs_says_what_there_is_to_say_in_lines(browser: Any, page: Path):
-    for width in (PHONE, 800, DESK, 1440):
-        tab = browser.new_page(viewport={"width": width, "height": 900})
-        tab.goto(page.as_uri())
-        tall, wide = tab.evaluate(
-            """() => {
-              const costs = [...document.querySelectorAll('h2')].find(each => each.innerText === 'Costs');
-              let scroll = costs.nextElementSibling;
-              while (!scroll.matches('.scroll')) scroll = scroll.nextElementSibling;
-              const rows = [...scroll.querySelectorAll('tbody tr')].map(each => each.getBoundingClientRect().height);
-              return [Math.max(...rows), scroll.scrollWidth - scroll.clientWidth];
-            }"""
-        )
-        tab.close()
-        assert tall < (60 if width >= 800 else 100), f"at {width} px a stage has a few lines, and none a letter each"
-        assert width < 800 or wide <= 0, f"at {width} px no column is cut off"
+def open_page(browser: Any, file: Path, **context: Any) -> Any:
+    tab = browser.new_page(viewport={"width": DESK, "height": 900}, **context)
+    tab.odd = []
+    mine = file.as_uri()
+    tab.on("request", lambda sent: None if sent.url.startswith((mine, "data:", "blob:")) else tab.odd.append(sent.url))
+    tab.on("console", lambda told: tab.odd.append(told.text) if told.type == "error" else None)
+    tab.on("pageerror", lambda error: tab.odd.append(str(error)))
+    tab.goto(mine)
+    return tab
 
 
-def test_columns_without_news_are_left_out_and_no_price_is_not_a_price_of_nothing(tmp_path: Path):
-    told = report(tmp_path)
-    text = as_markdown_page(told, "", {})
-    assert "0.5000 USD at the recipe's prices" in text
-    assert "| pool, worker | begun | episodes | device s | key |" in text
-    told["collect"]["cost_usd"] = None
-    told["stages"][0]["counts"] |= {"cost_usd": 0.0}
-    costs = as_markdown_page(told, "", {}).partition("## Costs")[2]
-    assert "no prices given (teacher.prices)" in costs
-    assert "0.0000" not in costs
-    assert "USD" not in costs
+def found(tab: Any) -> str:
+    return tab.locator(".found").inner_text()
 
 
-def test_questions_on_which_the_environment_broke_are_told_beside_the_rates(tmp_path: Path):
-    broken = "The environment broke on episodes: 0 of base, 2 of sft, 1 of grpo."
-    text = as_markdown_page(report(tmp_path) | {"broken": broken}, "", {})
-    assert f"> {broken}" in text.partition("## What was learned")[2].partition("## The gate")[0]
-    assert "The environment broke" not in as_markdown_page(report(tmp_path) | {"broken": ""}, "", {})
+def choose(tab: Any, name: str, value: str, expected: str) -> None:
+    """Choose in a filter, and wait until the table says how many episodes fit."""
+    from playwright.sync_api import expect
+
+    tab.locator(f"select[name={name}]").select_option(value)
+    expect(tab.locator(".found")).to_contain_text(expected)
 
 
-def test_a_guard_rail_that_was_at_0_is_said_to_show_nothing(tmp_path: Path):
-    text = as_markdown_page(report(tmp_path), "", {})
-    assert "Right on none before: sums. A rate of 0% cannot fall, so such a guard rail shows nothing." in text
-
-
-def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp_path: Path):
-    told = report(tmp_path)
-    held_out = {name: [episode(n, float(n < right)) for n in range(30)] for name, right in RIGHT.items()}
-    told |= {"models": {name: with_intervals(records) for name, records in held_out.items()}}
-    told |= compare_all(held_out, {}) | {"side_by_side": side_by_side(held_out)}
-    told["effort"]["seconds"] |= {"SFT to its best": 95.0}
-    learned = as_markdown_page(told, "", {}).partition("## The gate")[0]
-    assert "| SFT to its best | 30 |" in learned
-    assert "**SFT + GRPO does not beat SFT to its best on the same rollouts: -10.0 pp (" in learned
-    assert "Training took 10 s of SFT, 290 s of GRPO, 95 s of SFT to its best." in learned
-    assert "GRPO played 35,840 rollouts with 430,000 tokens" in learned
-    cached = told | {"effort": told["effort"] | {"seconds": {}}}
-    assert "Training took" not in as_markdown_page(cached, "", {})
-
-
-def probed() -> dict[str, Any]:
-    rung = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
-    rungs = [rung | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]
-    return {"rungs": rungs, "chosen": 1, "says": "GRPO trains on rung 2 of 3. **The task is right**."}
-
-
-@pytest.mark.parametrize(("width", "media"), [(DESK, "screen"), (PHONE, "screen"), (A4, "print")])
+@pytest.mark.parametrize(("width", "media"), [(DESK, "screen"), (1440, "screen"), (PHONE, "screen"), (A4, "print")])
 def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, width: int, media: str):
     look = Look(browser, page, width, media)
     assert look.overflow <= 0
     assert look.cut == []
-    assert (look.images, look.broken) == (3, 0)
-    assert (look.asked, look.errors, look.scripts) == ([], [], 0)
+    assert (look.asked, look.errors, look.broken) == ([], [], 0)
     assert look.smallest_text >= 10.5
-    assert look.headings == [
-        "What was learned",
-        "The gate",
-        "What was not to be forgotten",
-        "Where it is right",
-        "The same questions, model by model",
-        "The worst failures",
-        "How hard GRPO's task was",
-        "What GRPO's curves say",
-        "What the model said while GRPO trained",
-        "What was learned from",
-        "The teacher against the environment",
-        "Costs",
-        "Lineage",
+    assert look.headings == HEADINGS
+    assert page.stat().st_size <= 2_000_000
+
+
+def test_outcome_decision_reason_cost_and_duration_are_seen_without_scrolling(tab: Any):
+    seen = tab.evaluate(
+        """() => [...document.querySelectorAll('h1, .rates th, .card, .fold dd')]
+             .map(each => [each.innerText, each.getBoundingClientRect().bottom])"""
+    )
+    text = "\n".join(words for words, bottom in seen if bottom <= 900)
+    for wanted in (
+        "GRPO answers 80.0% of 30 unseen questions, SFT 50.0%, not promoted",
+        "Untrained student",
+        "Not promoted",
+        "Rule that does not hold: accuracy better",
+        "0.5000 USD",
+        "10 s on a machine",
+    ):
+        assert wanted in text, wanted
+
+
+def test_a_figure_leads_to_its_episodes_and_on_to_a_transcript_in_two_clicks(tab: Any):
+    from playwright.sync_api import expect
+
+    figures = {
+        "a cell of two models": (tab.locator("a[href*='SFT~GRPO~lost']"), "3 of 100"),
+        "a kind of failure": (tab.locator("#wrong + .grid table").first.get_by_role("link").first, "15 of 100"),
+        "a slice": (tab.locator("#wrong + .grid table").nth(1).get_by_role("link").last, "10 of 100"),
+        "a model": (tab.locator("#models").get_by_role("link").last, "30 of 100"),
+        "the teacher's": (tab.locator("ul.parts-of").get_by_role("link").first, "9 of 100"),
+    }
+    for what, (figure, expected) in figures.items():
+        figure.click()
+        expect(tab.locator(".found")).to_contain_text(expected)
+        tab.locator(".episodes tbody button").first.click()
+        expect(tab.get_by_role("dialog")).to_be_visible()
+        models = tab.locator("dialog section").count()
+        assert models == (1 if what == "the teacher's" else 3), f"{what}: every model is shown on that question"
+        tab.keyboard.press("Escape")
+        expect(tab.get_by_role("dialog")).to_be_hidden()
+
+
+def test_every_filter_leaves_what_it_says_and_the_address_keeps_it(tab: Any):
+    assert found(tab) == "100 of 100 episodes"
+    choose(tab, "model", "SFT", "30 of 100")
+    choose(tab, "right", "false", "15 of 100")
+    choose(tab, "slice", "terms 0", "5 of 100")
+    tab.reload()
+    tab.locator(".episodes tbody tr").first.wait_for()
+    assert found(tab) == "5 of 100 episodes"
+    tab.get_by_role("button", name="Clear").click()
+    choose(tab, "pair", "SFT~GRPO~lost", "3 of 100")
+    choose(tab, "kind", "wrong answer", "3 of 100")
+    tab.get_by_role("button", name="Clear").click()
+    tab.locator("input[name=text]").fill("QUESTION 7?")
+    tab.locator("input[name=text]").press("Enter")
+    tab.wait_for_function(BEGINS, arg="2 of")
+
+
+def test_a_column_sorts_up_and_down_by_the_keyboard(tab: Any):
+    choose(tab, "model", "GRPO", "30 of 100")
+    cells = tab.locator(".episodes tbody td:nth-child(7)")
+    first = cells.first.inner_text()
+    for expected in ("ascending", "descending"):
+        tab.get_by_role("button", name="seed").press("Enter")
+        tab.locator(f"th[aria-sort={expected}]").wait_for()
+    assert (first, cells.first.inner_text()) == ("5000", "5029")
+
+
+def test_what_models_say_is_shown_as_it_is_and_does_nothing(tab: Any):
+    choose(tab, "model", "GRPO", "30 of 100")
+    for number, said in enumerate(HOSTILE):
+        tab.locator(".episodes tbody button").nth(number).click()
+        turn = tab.locator("dialog section").last.locator("details[open] .turn").first
+        text = turn.inner_text()
+        for sign in "\x1b\x07\x00\u202e\u200b\u2028":
+            assert sign not in text, "what does not print is written out"
+        if "\x1b" in said:
+            assert "\\x1b[31mred" in text
+            assert "\\u202e" in text
+        if "<|im_start|>" in said:
+            marked = turn.locator(".odd").all_inner_texts()
+            assert {"<|im_start|>", "<|im_end|>", "</s>", "<tool_call>", "[INST]", "<start_of_turn>"} <= set(marked)
+        if len(said) > 10_000:
+            assert len(text) < 5_000
+            turn.get_by_role("button").click()
+            assert len(turn.inner_text()) > 200_000
+        assert tab.evaluate(
+            "document.querySelector('dialog').scrollWidth <= document.querySelector('dialog').clientWidth"
+        )
+        tab.keyboard.press("Escape")
+    assert tab.evaluate("[window.hacked, document.querySelectorAll('main img, main a[href^=javascript]').length]") == [
+        None,
+        0,
     ]
+    assert NASTY[:60] in tab.inner_text("body")
 
 
-def test_what_a_model_says_is_shown_as_it_is_and_does_nothing(browser: Any, page: Path):
-    text = Look(browser, page, DESK).text
-    assert text.count("<script>alert(1)</script> `` | <img src=http://example.invalid/x.png>") >= 10
+def test_what_is_too_long_for_the_page_is_named_as_left_out(browser: Any, tmp_path: Path):
+    file = page_of(tmp_path, report(tmp_path), held_out(), budget=20_000)
+    assert file.stat().st_size < 150_000
+    tab = open_page(browser, file)
+    choose(tab, "model", "GRPO", "30 of 100")
+    assert tab.get_by_text("too long for this page: apprentice view KEY shows it").count() >= 1
+    assert tab.odd == []
+
+
+def test_tables_are_copied_and_saved_with_every_digit_of_the_report(browser: Any, page: Path, tmp_path: Path):
+    told = report(tmp_path)
+    tab = open_page(browser, page)
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save models as CSV").click()
+    download.value.save_as(tmp_path / "models.csv")
+    rows = list(csv.DictReader((tmp_path / "models.csv").open()))
+    assert [row["model"] for row in rows] == list(told["models"])
+    for row, model in zip(rows, told["models"].values(), strict=True):
+        given = [model["accuracy"], *model["ci"]["accuracy"]]
+        assert [float(row[name]) for name in ("accuracy", "accuracy low", "accuracy high")] == pytest.approx(given)
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save slices as CSV").click()
+    download.value.save_as(tmp_path / "slices.csv")
+    first = next(csv.DictReader((tmp_path / "slices.csv").open()))
+    assert float(first["models.grpo.accuracy"]) == pytest.approx(told["slices"][0]["models"]["grpo"]["accuracy"])
+    assert tab.odd == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation(browser: Any, page: Path, scheme: str):
+    if not AXE.exists():
+        pytest.skip("axe-core is not here: make axe")
+    tab = open_page(browser, page, color_scheme=scheme, bypass_csp=True)
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(255, 255, 255)" if scheme == "light" else "rgb(18, 22, 29)"
+    )
+    tab.add_script_tag(path=str(AXE))
+    for shown in ("the page", "an episode"):
+        if shown == "an episode":
+            tab.locator(".episodes tbody button").first.click()
+        ran = tab.evaluate("axe.run()")
+        assert [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in ran["violations"]] == [], shown
 
 
 def test_on_paper_no_picture_and_no_table_row_is_cut(browser: Any, page: Path, tmp_path: Path):
-    from tests.browser import printed
-
     pdf = printed(browser, page, tmp_path / "report.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")
     assert 2 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") + pdf.count(b"/Type /Page/") <= 30
 
 
-def test_a_page_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
-    out = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
-    text = as_markdown_page(report(tmp_path) | out | {"completions": []}, "", {})
-    for absent in ("GRPO's curves", "What was learned from", "teacher", "GRPO played", "None"):
-        assert absent not in text, absent
-    assert "## Costs" in text
+@pytest.mark.parametrize("width", [PHONE, 800, DESK, 1440])
+def test_the_table_of_stages_says_what_there_is_to_say_in_lines(browser: Any, page: Path, width: int):
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.goto(page.as_uri())
+    tall, wide = tab.evaluate(
+        """() => {
+          const scroll = document.querySelector('table#stages-table').closest('.scroll');
+          const rows = [...scroll.querySelectorAll('tbody tr')].map(each => each.getBoundingClientRect().height);
+          return [Math.max(...rows), scroll.scrollWidth - scroll.clientWidth];
+        }"""
+    )
+    tab.close()
+    assert tall < (60 if width >= 800 else 100), "a stage has a few lines, and none a letter each"
+    assert width < 800 or wide <= 0, "no column is cut off"
 
 
-def test_a_round_lists_those_before_it_and_counts_the_gates(tmp_path: Path):
-    rounds = [{"round": "0", "promoted": "yes"}, {"round": "1", "promoted": "no"}]
-    text = as_markdown_page(report(tmp_path) | {"rounds": rounds}, "", {})
-    assert "2 gates so far" in text
-    assert "| 1 | no |" in text
-
-
-def test_the_markdown_needs_no_other_file(page: Path):
-    text = page.with_suffix(".md").read_text()
-    assert "[GRPO]: data:image/png;base64," in text
-    assert "](" not in text.replace("](http", "")
-
-
-def test_text_is_never_markup():
-    assert code("a`b") == "``a`b``"
-    assert code("`a") == "`` `a ``"
-    assert code("two\nlines") == "`two lines`"
-    assert code("") == "(nothing)"
-    assert fenced("```\nx") == "````text\n```\nx\n````"
-    assert markdown_table([{"a": "x|y\nz"}]) == "| a |\n| --- |\n| x\\|y z |"
-
-
-def test_every_paragraph_is_one_line_because_prefect_shows_each_line_as_a_paragraph(page: Path):
-    from markdown_it import MarkdownIt
-
-    shown = MarkdownIt("commonmark").enable("table").parse((page.parent / "report.md").read_text())
-    inline = [child for token in shown for child in token.children or []]
-    assert any(child.type == "text" for child in inline)
-    assert [token.content for token in shown if any(child.type == "softbreak" for child in token.children or [])] == []
+def test_the_page_of_a_real_run_says_what_its_report_says(browser: Any, toy_run: Ran):
+    file = toy_run.folder / "report.html"
+    for width in (DESK, PHONE):
+        look = Look(browser, file, width)
+        assert (look.overflow, look.cut, look.asked, look.errors) == (0, [], [], [])
+        assert look.headings == HEADINGS
+    assert file.stat().st_size <= 2_000_000
+    tab, told = open_page(browser, file), toy_run.report
+    assert tab.get_by_text("What became of the teacher's 60 episodes").count() == 1
+    for cause, number in told["collect"]["causes"].items():
+        tab.get_by_role("link", name=f"{number} {cause}", exact=True).click()
+        tab.wait_for_function(
+            "text => document.querySelector('.found').textContent.startsWith(text)", arg=f"{number} of "
+        )
+    kinds = {row["kind"]: row["models"]["grpo"] for row in told["kinds_of_failure"]}
+    for kind, number in kinds.items():
+        tab.goto(f"{file.as_uri()}#episodes?model=GRPO&asked=held out&kind={kind}")
+        tab.wait_for_function(
+            "text => document.querySelector('.found').textContent.startsWith(text)", arg=f"{number} of "
+        )
+    boxes = tab.locator("svg.lying .name").all_text_contents()
+    assert {"Teacher", "Filter", "SFT", "GRPO", "Verdict", "Gate", "Release"} <= set(boxes)
+    assert json.loads(tab.locator("#episodes-data").text_content())["left_out"] == 0
+    assert tab.odd == []

@@ -1,0 +1,146 @@
+"""Episodes as rows of a table and as transcripts: in the report's page, and for `apprentice view`.
+
+In: files of episodes, of evaluations or of rollouts. Out: short rows for filters, and one transcript an episode. In the
+page both are JSON within a budget: texts that repeat are there once, and what does not fit is named as left out.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apprentice.flows.pages.rendering import as_script
+from apprentice.tasks.analysis.kinds import kind_of, why_dropped
+from apprentice.tasks.episodes.record import EvaluatedEpisode
+
+BUDGET = 1_500_000
+"""Bytes of episodes in a page of at most 2 MB."""
+AROUND = 120
+"""Bytes of a transcript beside its texts."""
+KEPT, HELD_OUT = "kept", "held out"
+Slices = Callable[[int, dict[str, Any]], list[str]]
+"""Takes an episode's place and its line; returns the slices that its question belongs to."""
+
+
+class Source(NamedTuple):
+    """One file of episodes."""
+
+    model: str
+    asked: str
+    """The set of questions: models of the same set are shown side by side."""
+    path: Path
+    examined: frozenset[str] = frozenset()
+    """Normalized questions of the evaluation, which the filter drops from rollouts."""
+    slices: Slices = lambda _, line: [f"{trait} {kind}" for trait, kind in json.loads(line.get("traits", "{}")).items()]
+
+
+class Words:
+    """Texts by number; each has one number."""
+
+    def __init__(self):
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.numbers)
+
+
+class Reader:
+    """Turns lines of sources into rows; the kinds and the slices that rows name by number grow with it."""
+
+    def __init__(self, sources: list[Source]):
+        self.sources = sources
+        self.kinds, self.slices = Words(), Words()
+
+    def row(self, source: int, number: int, line: bytes) -> list[Any]:
+        """Source, place, seed, sample, reward, kind, turns, tokens, slices; of line `number` of a source."""
+        read = json.loads(line)
+        of = self.sources[source]
+        if "place" in read:
+            place, sample, turns, kind = (
+                read["place"],
+                read["sample"],
+                read["turns"],
+                kind_of(EvaluatedEpisode.model_validate(read)),
+            )
+        else:
+            place, sample = number, 0
+            turns = sum(message["role"] == "assistant" for message in read["messages"])
+            kind = why_dropped(read, of.examined) or KEPT
+        slices = [self.slices.number(each) for each in of.slices(place, read)]
+        tokens = read.get("completion_tokens")
+        return [source, place, read["seed"], sample, read["reward"], self.kinds.number(kind), turns, tokens, slices]
+
+    def head(self) -> dict[str, Any]:
+        """The words that rows name by number."""
+        sources = [[each.model, each.asked] for each in self.sources]
+        return {"sources": sources, "kinds": [*self.kinds], "slices": [*self.slices]}
+
+
+def transcript(line: bytes) -> dict[str, Any]:
+    """What an episode's page shows: messages, the environment's answer, faults, and what else was recorded."""
+    read = json.loads(line)
+    known = ("environment", "attempts", "asked_again", "prompt_tokens", "completion_tokens", "cost_usd", "player")
+    causes = [*read.get("causes", []), read.get("broken"), read.get("failed_at"), read.get("cause")]
+    return {
+        "messages": [_message(each) for each in read["messages"]],
+        "correct": read["correct"],
+        "faults": [cause for cause in causes if cause],
+        "facts": {name: read[name] for name in known if read.get(name)},
+    }
+
+
+def embedded(sources: list[Source], first: set[int], budget: int = BUDGET) -> str:
+    """The episodes as JSON for a `<script>` element, with every `<` escaped.
+
+    Args:
+        first: Places of the first source's questions whose transcripts are kept before others.
+        budget: Bytes; rows come before transcripts, and transcripts of short episodes do not wait for long ones.
+    """
+    reader, texts = Reader(sources), Words()
+    rows, lines, left_out, spent = [], [], 0, 0
+    for source, of in enumerate(sources):
+        with of.path.open("rb") as file:
+            for number, line in enumerate(file):
+                row = reader.row(source, number, line)
+                spent += len(json.dumps(row))
+                if spent > budget // 2:
+                    left_out += 1
+                else:
+                    rows.append(row)
+                    lines.append(line)
+    asked = sources[0].asked
+    order = sorted(range(len(rows)), key=lambda n: not (sources[rows[n][0]].asked == asked and rows[n][1] in first))
+    transcripts: list[Any] = [None] * len(rows)
+    for number in order:
+        shown = transcript(lines[number])
+        new = sum(len(json.dumps(text)) for text in texts_of(shown) if text not in texts.numbers) + AROUND
+        if spent + new <= budget:
+            spent += new
+            transcripts[number] = _numbered(shown, texts)
+    data = reader.head() | {"rows": rows, "left_out": left_out, "texts": [*texts], "transcripts": transcripts}
+    return as_script(data)
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
+    said = [message.get("reasoning_content"), message.get("content")]
+    return {"role": message["role"], "content": "\n".join(each for each in said if each), "calls": calls}
+
+
+def texts_of(shown: dict[str, Any]) -> Iterator[str]:
+    """What a search looks at: messages, calls, the environment's answer."""
+    for message in shown["messages"]:
+        yield message["content"]
+        yield from message["calls"]
+    yield shown["correct"]
+
+
+def _numbered(shown: dict[str, Any], texts: Words) -> list[Any]:
+    """A transcript whose texts are numbers: messages as role, content and calls, then correct, faults, facts."""
+    messages = [
+        [each["role"], texts.number(each["content"]), *map(texts.number, each["calls"])] for each in shown["messages"]
+    ]
+    return [messages, texts.number(shown["correct"]), shown["faults"], shown["facts"]]

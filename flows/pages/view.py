@@ -1,0 +1,232 @@
+"""What the report says in words: outcome, decision, cost, contamination, power. Both templates read it.
+
+In: report.json's data. Out: a dictionary of sentences and of rows for tables; figures are computed nowhere else.
+"""
+
+from typing import Any
+
+from apprentice.flows.pages.charts import curve_of
+from apprentice.flows.pages.run_graph import run_graph
+from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, percent
+from apprentice.tasks.analysis.diagnose import ENDS
+from apprentice.tasks.analysis.judgements import rival_of, unclean
+from apprentice.tasks.reporting.markdown import code, points
+
+NAMES = {
+    "base": "the untrained student",
+    "sft": "SFT",
+    "grpo": "GRPO",
+    "champion": "the champion",
+    "teacher": "Teacher",
+}
+EMPTY = {
+    "pool, worker": "here",
+    "begun": "1",
+    "episodes": "–",
+    "tokens read + written": "–",
+    "USD": "–",
+    "retries, reconnects": "0, 0",
+    "waited s": "0",
+    "device s": "–",
+}
+"""Columns of the stages' table that are left out where no stage has more to tell than this."""
+
+
+def view_of(report: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is said of a run beyond its figures."""
+    return {
+        "outcome": _outcome(report),
+        "reason": _reason(report["gate"]),
+        "standing": _standing(report),
+        "cost": _cost(report),
+        "duration": _duration(report["stages"]),
+        "contaminated_by": "" if report["contamination"]["clean"] else unclean(report["contamination"]),
+        "contamination_line": _contamination(report["contamination"]),
+        "power": _power(report),
+        "difference_rows": [
+            row | {"from": as_title(each["from"]), "to": as_title(each["to"])}
+            for row, each in zip(comparison_rows(report["comparisons"]), report["comparisons"], strict=True)
+        ],
+        "guards_at_zero": ", ".join(each["guard"] for each in report["guards"] if not each["before"]["accuracy"]),
+        "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
+        "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
+        "reward_line": _reward_line(report["grpo"]),
+        "drawings": {
+            stage: [curve_of(drawn, _says(report["grpo"] if stage == "GRPO" else None, drawn)) for drawn in of_it]
+            for stage, of_it in report["curves"].items()
+        },
+        "run_graph": run_graph(report["lineage"], report["stages"]),
+        "bought": _bought(report["collect"]),
+    }
+
+
+def named(model: str) -> str:
+    """The name of a model in a sentence."""
+    return NAMES.get(model, label(model))
+
+
+def as_title(model: str) -> str:
+    """The name of a model at the head of a row."""
+    name = named(model).removeprefix("the ")
+    return name[0].upper() + name[1:]
+
+
+def pass_rows(models: dict[str, Any]) -> list[dict[str, str]]:
+    """A row a model that was asked several times; pass@k for k = 1, 2, 4, 8, …"""
+    return [
+        {"model": name} | {f"pass@{row['k']}": percent(row["pass_at_k"], row["ci"]) for row in rows}
+        for name, model in models.items()
+        if (rows := [row for row in model.get("pass_at_k", []) if row["k"] & (row["k"] - 1) == 0])
+    ]
+
+
+def guard_rows(guards: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [
+        {
+            "guard rail": each["guard"],
+            "n": str(each["before"]["n"]),
+            "before": percent(each["before"]["accuracy"], each["before"]["ci"]),
+            "after": percent(each["after"]["accuracy"], each["after"]["ci"]),
+            **difference_cells(each),
+        }
+        for each in guards
+    ]
+
+
+def kind_rows(kinds: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A row a kind of failure: the number of episodes of each model."""
+    return [
+        {"kind": row["kind"]} | {label(name): str(number) for name, number in row["models"].items()} for row in kinds
+    ]
+
+
+def _outcome(report: dict[str, Any]) -> str:
+    """One sentence: who is right how often, and what the gate made of it."""
+    *earlier, last = report["models"].items()
+    rates = [f"{named(name)} {model['accuracy']:.1%}" for name, model in reversed(earlier) if name != "base"]
+    rates = rates or [f"{named(name)} {model['accuracy']:.1%}" for name, model in earlier]
+    name, model = last
+    unseen = "unseen questions" if report["contamination"]["clean"] else "questions that training has partly seen"
+    decided = "promoted" if report["gate"]["promoted"] else "not promoted"
+    return ", ".join([f"{as_title(name)} answers {model['accuracy']:.1%} of {model['n']:,} {unseen}", *rates, decided])
+
+
+def _reason(gate: dict[str, Any]) -> str:
+    """What decided: the first rule that does not hold, or by how much the new model is better."""
+    failed = next((rule for rule in gate["rules"] if not rule["holds"]), None)
+    if failed:
+        return f"Rule that does not hold: {failed['rule']}. Found {failed['found']}"
+    better = next((rule for rule in gate["rules"] if " better" in rule["rule"]), gate["rules"][0])
+    return f"Every rule holds, compared with {rival_of(gate)}. Found {better['found']}"
+
+
+def _standing(report: dict[str, Any]) -> str:
+    if not report["hub_in_reach"]:
+        said = "The Hub was out of reach: who is champion is settled by the next run after `apprentice publish`."
+    elif report["is_champion"]:
+        said = "It is the champion."
+    elif report["gate"]["rival"] == "champion":
+        said = "The champion stays who it was."
+    else:
+        said = "There is no champion yet."
+    other = " It became that under other rules than the recipe has now; those are not applied to it."
+    return said + ("" if report["by_these_rules"] else other)
+
+
+def _cost(report: dict[str, Any]) -> str:
+    bought = report["collect"]
+    if not bought:
+        return "nothing was bought"
+    tokens = f"{bought['prompt_tokens']:,} prompt and {bought['completion_tokens']:,} completion tokens"
+    if bought["cost_usd"] is None:
+        return f"{tokens}, no prices given (teacher.prices)"
+    return f"{bought['cost_usd']:.4f} USD at the recipe's prices, {tokens}"
+
+
+def _duration(stages: list[dict[str, Any]]) -> str:
+    seconds, cached = sum(stage["seconds"] for stage in stages), sum(stage["state"] == "cached" for stage in stages)
+    spent = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 5400 else _hours(seconds)
+    return f"{spent}, {cached} of {len(stages)} stages cached" if cached else spent
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h"
+
+
+def _contamination(found: dict[str, Any]) -> str:
+    trained, learned = found["shared_with_training"], found["learned_from"]
+    return (
+        f"Contamination: of the {found['questions']} questions {trained} were trained on, by text; "
+        f"{found['shared_seeds']} seeds are shared. SFT learned from {learned['sft']} seeds and GRPO from "
+        f"{learned['grpo']}; the rollouts that were bought share {found['shared_with_rollouts']} questions with the "
+        "evaluation, which the filter drops."
+    )
+
+
+def _power(report: dict[str, Any]) -> str:
+    """How many questions show a difference of five points; empty where nothing was compared."""
+    needed = report["comparisons"][-1]["questions_for_5_points"] if report["comparisons"] else None
+    asked = [*report["models"].values()][-1]["n"]
+    if needed is None:
+        return ""
+    return f"Power: {needed} questions show a difference of 5 points four times in five; {asked} were asked."
+
+
+def _reward_line(grpo: dict[str, Any] | None) -> str:
+    if not grpo:
+        return ""
+    ci = f" ({points(grpo['ci'][0])} to {points(grpo['ci'][1])})" if grpo["ci"] else ""
+    return (
+        f"Training reward: {grpo['reward_initial']:.1%} in the first five logs, {grpo['reward_final']:.1%} in the last "
+        f"five: {points(grpo['delta'])}{ci}."
+    )
+
+
+def _says(grpo: dict[str, Any] | None, drawn: dict[str, Any]) -> str:
+    """What the diagnosis says of a curve: how it went, and its warnings."""
+    if grpo and drawn["title"] == "reward":
+        return " ".join([_reward_line(grpo), *drawn["warnings"]])
+    values = [value for _, value in drawn["points"] or drawn["held_out"]]
+    ends = min(ENDS, len(values))
+    first, last = sum(values[:ends]) / ends, sum(values[-ends:]) / ends
+    went = f"{first:.3g} at first, {last:.3g} at the end (means of {ends} logs)." if ends > 1 else f"{first:.3g}."
+    held_out = f" Held out: {drawn['held_out'][-1][1]:.3g} at the end." if drawn["held_out"] else ""
+    return " ".join([went + held_out, *drawn["warnings"]])
+
+
+def _bought(collect: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What became of the teacher's episodes, as parts of a bar: kept, and dropped for each cause."""
+    if not collect:
+        return []
+    counts = {"kept": collect["kept"], **dict(sorted(collect["causes"].items(), key=lambda each: -each[1]))}
+    return [
+        {"what": what, "number": number, "share": number / max(collect["episodes"], 1)}
+        for what, number in counts.items()
+    ]
+
+
+def _stage_rows(stages: list[dict[str, Any]], priced: bool) -> list[dict[str, str]]:
+    """A row a stage, without the columns that tell nothing."""
+    rows = [_stage_row(stage, priced) for stage in stages]
+    told = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
+    return [{name: row[name] for name in row if name not in EMPTY or name in told} for row in rows]
+
+
+def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:
+    """Where a stage ran, how often it was begun, what it counted."""
+    counts = stage["counts"]
+    tokens = f"{counts.get('prompt_tokens', 0):,.0f} + {counts.get('completion_tokens', 0):,.0f}"
+    return {
+        "stage": stage["title"],
+        "state": stage["state"],
+        "seconds": f"{stage['seconds']:.1f}",
+        "pool, worker": ", ".join(filter(None, (stage["pool"], stage["worker"]))) or "here",
+        "begun": str(stage["attempts"]) if stage["state"] == "ran" else "1",
+        "episodes": f"{counts['episodes']:,.0f}" if "episodes" in counts else "–",
+        "tokens read + written": tokens if "prompt_tokens" in counts else "–",
+        "USD": f"{counts['cost_usd']:.4f}" if priced and "cost_usd" in counts else "–",
+        "retries, reconnects": f"{counts.get('retries', 0):.0f}, {counts.get('reconnects', 0):.0f}",
+        "waited s": f"{counts.get('waited_s', 0):.0f}",
+        "device s": f"{counts['device_s']:.1f}" if "device_s" in counts else "–",
+        "key": code(stage["key"][:12]),
+    }

@@ -1,0 +1,36 @@
+"""Curves: what is drawn of a log, and what is said of it."""
+
+from apprentice.flows.pages.charts import HEIGHT, TOP, WIDTH, curve_of, curves_of
+from tests.flows.pages.told import LOG, WARNED
+
+
+def test_training_and_held_out_points_and_the_warnings_about_each_curve():
+    drawn = {each["title"]: each for each in curves_of("GRPO", LOG, WARNED)}
+    assert list(drawn) == ["reward", "groups without signal", "tokens a completion", "loss"], (
+        "without what is not logged"
+    )
+    assert drawn["reward"]["points"][0] == (1, LOG[0]["reward"])
+    assert drawn["reward"]["held_out"] == [(10, 0.2), (20, 0.4), (30, 0.6), (40, 0.8)]
+    assert drawn["tokens a completion"]["warnings"] == ["Step 40: short. Read them."]
+    assert drawn["loss"]["warnings"] == []
+
+
+def test_the_environments_reward_is_drawn_where_several_streams_are_weighted():
+    (reward,) = curves_of("GRPO", [{"step": 1, "reward": 9.0, "own_reward": 0.5}], [])
+    assert reward["points"] == [(1, 0.5)]
+
+
+def test_a_curve_stays_in_its_box_and_its_band_holds_the_means():
+    reward, *_ = (curve_of(each, "") for each in curves_of("GRPO", LOG, []))
+    points = [tuple(map(float, point.split(","))) for point in f"{reward['line']} {reward['band']}".split()]
+    assert all(0 <= x <= WIDTH and TOP <= y <= HEIGHT for x, y in points)
+    means = [float(point.split(",")[1]) for point in reward["mean"].split()]
+    edges = [float(point.split(",")[1]) for point in reward["band"].split()]
+    upper, lower = edges[: len(means)], edges[len(means) :][::-1]
+    assert all(top <= middle <= bottom for top, middle, bottom in zip(upper, means, lower, strict=True))
+
+
+def test_a_log_of_one_step_or_of_equal_values_is_drawn():
+    for log in ([{"step": 5, "loss": 0.0}], [{"step": step, "loss": 2.0} for step in (1, 2)]):
+        (loss,) = curves_of("SFT", log, [])
+        assert "nan" not in curve_of(loss, "")["line"]

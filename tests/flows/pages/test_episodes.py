@@ -1,0 +1,59 @@
+"""Episodes in the page: rows, transcripts, a budget; nothing in them ends the script element that holds them."""
+
+import json
+from pathlib import Path
+
+from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
+from tests.flows.pages.told import HOSTILE, rollout
+from tests.tasks.examined import episode
+
+COLUMNS = ("source", "place", "seed", "sample", "reward", "kind", "turns", "tokens", "slices")
+
+
+def written(path: Path, lines: list[bytes]) -> Path:
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_a_row_names_kind_slices_and_tokens(tmp_path: Path):
+    records = [episode(0, 1.0, traits='{"terms": 3}'), episode(1, None, broken="gone"), episode(2, 0.4)]
+    evaluated = written(tmp_path / "e.jsonl", [each.line() for each in records])
+    bought = written(tmp_path / "r.jsonl", [rollout(number).line() for number in range(4)])
+    asked = frozenset({"question 3?"})
+    data = json.loads(
+        embedded([Source("GRPO", HELD_OUT, evaluated), Source("Teacher", "collected", bought, asked)], set())
+    )
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]
+    kinds = [data["kinds"][row["kind"]] for row in rows]
+    assert kinds[:3] == ["right", "environment failed", "partly right"]
+    assert kinds[3:] == ["wrong answer", "kept", "kept", "stands in the evaluation set"]
+    assert [data["slices"][each] for each in rows[0]["slices"]] == ["terms 3"]
+    assert (rows[0]["tokens"], rows[3]["tokens"]) == (None, 20)
+    messages, correct, _, facts = data["transcripts"][3]
+    assert [role for role, *_ in messages] == ["system", "user", "assistant", "tool"]
+    assert data["texts"][messages[1][1]] == "Question 0?"
+    assert data["texts"][correct] == "7"
+    assert facts["prompt_tokens"] == 100
+
+
+def test_hostile_text_stays_within_its_script_element_and_comes_out_as_it_went_in(tmp_path: Path):
+    records = [
+        episode(number, 0.0, messages=[{"role": "user", "content": text}, {"role": "assistant", "content": text}])
+        for number, text in enumerate(HOSTILE)
+    ]
+    text = embedded([Source("GRPO", HELD_OUT, written(tmp_path / "e.jsonl", [each.line() for each in records]))], set())
+    assert "<" not in text
+    assert set(HOSTILE) <= set(json.loads(text)["texts"])
+
+
+def test_within_a_budget_the_first_transcripts_are_kept_and_the_rest_counted(tmp_path: Path):
+    records = [episode(n, 0.0, messages=[{"role": "user", "content": f"{n} " + "x" * 1000}]) for n in range(100)]
+    source = Source("GRPO", HELD_OUT, written(tmp_path / "e.jsonl", [each.line() for each in records]))
+    text = embedded([source], {90, 91}, budget=20_000)
+    data = json.loads(text)
+    assert len(text) < 22_000
+    assert (len(data["rows"]), data["left_out"]) == (100, 0)
+    assert data["transcripts"][90]
+    assert data["transcripts"][91]
+    assert 5 < sum(each is not None for each in data["transcripts"]) < 20
+    assert json.loads(embedded([source], set(), budget=2_000))["left_out"] > 50

@@ -1,0 +1,63 @@
+"""What the HTML page holds, without a browser: chapters that are left out, what the policy allows, contamination."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows.pages.rendering import as_html_page
+from apprentice.flows.pages.report_page import as_report_page
+from tests.flows.pages.told import NASTY, report
+
+NO_EPISODES = '{"rows": []}'
+
+
+def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
+    out: dict[str, Any] = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
+    page = as_report_page(report(tmp_path) | out | {"completions": [], "guards": [], "failures": []}, NO_EPISODES)
+    text = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+    for absent in ("What became of", "The teacher against", "Guard rails:", "How hard GRPO", "Failures worth"):
+        assert absent not in text, absent
+    assert ">None<" not in text
+    assert "nothing was bought" in text
+
+
+def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_unseen(tmp_path: Path):
+    told = report(tmp_path)
+    shared = {"clean": False, "shared_with_training": 9, "share": 0.3, "limit": 0.0}
+    told |= {"contamination": told["contamination"] | shared, "comparisons": [], "both_ways": [], "guards": []}
+    page = as_report_page(told, NO_EPISODES)
+    assert "questions that training has partly seen, SFT" in page
+    assert "<strong>Contaminated.</strong> Nothing was compared: training has seen 9 of the 30" in page
+    assert 'id="differences"' not in page
+
+
+def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(tmp_path: Path):
+    page = as_report_page(report(tmp_path), NO_EPISODES)
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy is not None
+    assert f"script-src &#39;sha256-{digest}&#39;" in policy[1]
+    assert "default-src &#39;none&#39;" in policy[1]
+    assert "connect-src &#39;none&#39;" in policy[1]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_text_of_a_model_becomes_an_element(tmp_path: Path, whole: bool):
+    page = as_report_page(report(tmp_path), NO_EPISODES) if whole else as_html_page(f"# x\n\n{NASTY}", NASTY)
+    found: list[str] = []
+
+    class Elements(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            found.append(tag)
+            found.extend(name for name, _ in attrs if name.startswith("on"))
+
+    Elements().feed(page)
+    assert "img" not in found
+    assert not [each for each in found if each.startswith("on")]
+    assert "alert(1)" in page

@@ -1,0 +1,50 @@
+"""The graph of a run: what was made from what, what was cached, how many episodes went along."""
+
+from apprentice.flows.pages.run_graph import placed, run_graph
+from apprentice.tasks.reporting.announce import StageRun
+from tests.flows.pages.told import made
+
+LINEAGE = [
+    made("questions", "q", {}),
+    made("collect", "c", {}, episodes=1500),
+    made("filter_rollouts", "k", {"rollouts": "c", "questions": "q"}, kept=1342),
+    made("sft", "s", {"kept": "k"}),
+    made("probe_questions", "p", {"questions": "q"}),
+    made("evaluate", "e", {"checkpoint": "s", "questions": "p"}, n=16),
+    made("evaluate", "f", {"checkpoint": "s", "questions": "q"}, n=1000),
+    made("evaluate", "h", {"checkpoint": "s", "questions": "q"}, n=1000),
+    made("verdict", "v", {"evaluations.base": "f", "evaluations.sft": "h", "rollouts": "c"}),
+]
+STAGES = [
+    StageRun("collect", "cached", 0.1, "c" * 20)._asdict(),
+    StageRun("sft", "ran", 12.5, "s" * 20)._asdict(),
+    StageRun("evaluate", "ran", 3.0, "f" * 20)._asdict(),
+    StageRun("evaluate", "cached", 0.0, "h" * 20)._asdict(),
+]
+
+
+def test_a_box_tells_what_ran_how_long_and_what_was_cached():
+    boxes = run_graph(LINEAGE, STAGES)["boxes"]
+    assert {name: (box.title, box.did) for name, box in boxes.items() if name in ("collect", "sft", "evaluate")} == {
+        "collect": ("Teacher", "cached"),
+        "sft": ("SFT", "12.5 s"),
+        "evaluate": ("Evaluate ×2", "3.0 s, 1 cached"),
+    }
+
+
+def test_arrows_carry_counts_and_skip_what_a_longer_way_says():
+    arrows = {(source, to): (number, what) for source, to, number, what in run_graph(LINEAGE, STAGES)["arrows"]}
+    assert arrows[("collect", "filter_rollouts")] == ("1,500", "episodes")
+    assert arrows[("filter_rollouts", "sft")] == ("1,342", "kept")
+    assert arrows[("evaluate", "verdict")] == ("2,000", "answers")
+    assert ("collect", "verdict") not in arrows
+    assert ("sft", "probe") in arrows, "the probe's evaluation is a box of its own"
+
+
+def test_boxes_do_not_lie_on_one_another_lying_or_upright():
+    for upright in (False, True):
+        drawn = placed(run_graph(LINEAGE, STAGES), upright)
+        corners = [(each["x"], each["y"]) for each in drawn["boxes"]]
+        assert len(set(corners)) == len(corners)
+        assert all(x <= drawn["width"] and y <= drawn["height"] for x, y in corners)
+        assert upright == (drawn["height"] > drawn["width"])

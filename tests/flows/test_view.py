@@ -1,0 +1,173 @@
+"""`apprentice view` shows the episodes of an artifact from the store: what it finds, what it serves, to whom."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from apprentice.flows.pages.episode_files import FIRST
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Artifact, Questions, Rollouts, SftCheckpoint, Verdict
+from apprentice.tasks.reporting.errors import Stop
+from tests.browser import browser
+from tests.flows.commands import TOY
+from tests.flows.pages.told import rollout
+from tests.tasks.examined import episodes, evaluation, published
+
+assert browser  # a fixture
+MANY = 3 * FIRST
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
+    return LocalStore(tmp_path_factory.mktemp("home") / "artifacts", "toy")
+
+
+@pytest.fixture(scope="module")
+def verdict(store: LocalStore) -> Verdict:
+    """Two models on three questions, a guard rail, and many episodes of the teacher."""
+    asked = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
+    counts = {"collect": 0, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
+    questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(asked) + "\n"}, counts)
+    sft = judged(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", questions)
+    grpo = judged(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", questions)
+    guard = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
+    lines = b"".join(rollout(number).line() for number in range(MANY)).decode()
+    bought = {name: 0 for name in ("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")}
+    bought |= {"episodes": MANY, "cost_usd": 0}
+    rollouts = published(store, Rollouts, "d" * 20, {"rollouts.jsonl": lines}, bought)
+    inputs = {"evaluations.sft": sft, "evaluations.grpo": grpo, "guards.sums.grpo": guard, "rollouts": rollouts}
+    return made_from(store, Verdict, "f" * 20, {"verdict.json": "{}"}, {"diagnosis": "", "contaminated": False}, inputs)
+
+
+def judged(store: LocalStore, key: str, records: list[Any], model: str, questions: Questions) -> Artifact:
+    given = evaluation(store, f"{key[:19]}0", records, model)
+    counts = given.model_dump(exclude=set(Artifact.model_fields))
+    lines = "".join(record.line().decode() for record in records)
+    return made_from(store, type(given), key, {"episodes.jsonl": lines}, counts, {"questions": questions})
+
+
+def made_from(store: LocalStore, kind: Any, key: str, files: dict[str, str], counts: Any, inputs: Any) -> Any:
+    with store.staging() as folder:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        made_by = {"stage": "toy", "inputs": {name: each.revision for name, each in inputs.items()}}
+        return store.publish(kind, key, folder, counts, made_by)
+
+
+@pytest.fixture
+def client(store: LocalStore, verdict: Verdict) -> Iterator[TestClient]:
+    with TestClient(app_of(shown_of_key(verdict.key, store.root)), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def all_rows(client: TestClient) -> tuple[list[Any], dict[str, Any]]:
+    rows: list[Any] = []
+    while True:
+        chunk = client.get("/rows", params={"from": len(rows)}).json()
+        rows += chunk["rows"]
+        if len(rows) == chunk["total"]:
+            return rows, chunk
+
+
+def test_a_verdict_shows_its_models_its_guard_rails_and_the_teachers_episodes(store: LocalStore, verdict: Verdict):
+    shown = shown_of_key(verdict.key, store.root)
+    assert [(each.source.model, each.source.asked, each.episodes) for each in shown] == [
+        ("SFT", "held out", 3),
+        ("GRPO", "held out", 3),
+        ("GRPO", "sums", 1),
+        ("Teacher", "collected", MANY),
+    ]
+
+
+def test_a_recipe_shows_its_newest_verdict_and_says_so_where_there_is_none(
+    store: LocalStore, verdict: Verdict, tmp_path: Path
+):
+    shown = shown_of_recipe(load_recipe(TOY, [f"store.path={store.root}"]))
+    assert [each.source.model for each in shown] == ["SFT", "GRPO", "GRPO", "Teacher"]
+    with pytest.raises(Stop, match="no episodes"):
+        shown_of_recipe(load_recipe(TOY, [f"store.path={tmp_path}"]))
+
+
+def test_what_has_no_episodes_is_refused_with_what_has(store: LocalStore):
+    published(store, SftCheckpoint, "9" * 20, {"model": ""}, {"parameters": 1})
+    with pytest.raises(Stop, match="SftCheckpoint, which has no episodes"):
+        shown_of_key("9" * 20, store.root)
+
+
+def test_rows_come_in_chunks_with_the_words_that_they_name(client: TestClient):
+    first = client.get("/rows?from=0").json()
+    assert len(first["rows"]) == FIRST
+    rows, words = all_rows(client)
+    assert len(rows) == 7 + MANY
+    kinds = [words["kinds"][row[5]] for row in rows]
+    assert kinds[:7] == ["right", "wrong answer", "wrong answer", "right", "right", "wrong answer", "right"]
+    assert kinds[7] == "wrong answer"  # of the teacher
+    assert kinds[7 + 3] == "stands in the evaluation set"
+    assert set(kinds[7 + 4 :]) == {"kept"}
+    assert client.get("/rows?from=0").json()["rows"] == first["rows"], "a page that is loaded again begins anew"
+
+
+def test_a_transcript_is_that_of_its_row(client: TestClient):
+    rows, _ = all_rows(client)
+    wanted = [0, 6, 7, len(rows) - 1]
+    texts = [
+        each["messages"][1]["content"] for each in client.get("/transcripts?rows=" + ",".join(map(str, wanted))).json()
+    ]
+    assert texts == ["Question 0?", "Question 0?", "Question 0?", f"Question {MANY - 1}?"]
+
+
+def test_a_search_reads_what_was_said_and_not_how_it_is_stored(client: TestClient):
+    rows, _ = all_rows(client)
+    assert len(client.get("/search?text=QUESTION 1299?").json()) == 1
+    assert client.get("/search?text=tool_calls").json() == [], "the name of a field"
+    assert len(client.get('/search?text={"answer": "7"}').json()) == len(rows), (
+        "a call, whose quotes are stored escaped"
+    )
+
+
+def test_a_page_of_another_name_gets_no_answer_and_ours_asks_nobody_else(client: TestClient):
+    assert client.get("/rows?from=0", headers={"Host": "attacker.example"}).status_code == 400
+    page = client.get("/").text
+    assert "default-src &#39;none&#39;" in page
+    assert "connect-src &#39;self&#39;" in page
+
+
+@pytest.mark.long
+def test_a_browser_shows_filters_and_opens_what_the_server_has(browser: Any, store: LocalStore, verdict: Verdict):
+    import socket
+
+    import uvicorn
+    from playwright.sync_api import expect
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app_of(shown_of_key(verdict.key, store.root)), log_level="critical"))
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    tab, odd = browser.new_page(), []
+    tab.on("pageerror", lambda error: odd.append(str(error)))
+    tab.on("console", lambda told: odd.append(told.text) if told.type == "error" else None)
+    try:
+        tab.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        expect(tab.locator(".found")).to_have_text(f"{7 + MANY:,} of {7 + MANY:,} episodes")
+        tab.locator("select[name=pair]").select_option("SFT~GRPO~won")
+        expect(tab.locator(".found")).to_contain_text("1 of ")
+        tab.locator(".episodes tbody button").first.click()
+        expect(tab.get_by_role("dialog")).to_contain_text("Question 1?")
+        assert tab.locator("dialog section").count() == 2
+        tab.keyboard.press("Escape")
+        tab.get_by_role("button", name="Clear").click()
+        tab.locator("input[name=text]").fill("Question 1299?")
+        tab.locator("input[name=text]").press("Enter")
+        expect(tab.locator(".found")).to_contain_text("1 of ")
+        assert odd == [] or all("favicon" in each for each in odd)
+    finally:
+        tab.close()
+        server.should_exit = True
+        thread.join()
