@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from apprentice.deployments import spaces
 from apprentice.deployments.cli import app
-from apprentice.envs.catalog import EnvironmentSpec, environment_class, policy_of
+from apprentice.envs.catalog import EnvironmentSpec, environment_class, folder_of, policy_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Reply, Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode
@@ -174,7 +174,7 @@ def test_the_lock_is_of_this_pyproject_and_names_pypi_and_nothing_else(locked: P
 
 
 def test_the_server_imports_nothing_of_this_project(name: str):
-    server = spaces.ENVS / name / "server"
+    server = folder_of(name) / "server"
     assert "apprentice" not in spaces.imported(server)
     assert not any("from .." in file.read_text() for file in server.rglob("*.py"))
 

@@ -19,6 +19,7 @@ from apprentice.envs.textarena import Transcript, refusal_in
 from apprentice.envs.wire.reply import BadReply, Reply, reply_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
+from apprentice.envs.wordle.server.rules import accepted
 from tests.envs.published.nltk_data import a_little_nltk_data
 from tests.envs.published.serving import serving
 from tests.envs.published.transcripts import SCRIPTS, SERVERS, Exchange, exchanged, recorded
@@ -36,10 +37,11 @@ def servers() -> Iterator[dict[tuple[str, str], EnvironmentServer]]:
     """The published server of each environment, and ours; NLTK has a little data, for Wordle's words."""
     with ExitStack() as stack:
         stack.enter_context(a_little_nltk_data())
+        accepted("textarena")  # reads the dictionaries, which takes seconds
         apps = {("published", name): app() for name, app in SERVERS.items()}
         apps |= {("ours", name): server_app(name, 8) for name in PLAYED}
         urls = {key: stack.enter_context(serving(app)) for key, app in apps.items()}
-        yield {key: EnvironmentServer(url=url, patience=5.0) for key, url in urls.items()}
+        yield {key: EnvironmentServer(url=url, message_timeout=60) for key, url in urls.items()}
 
 
 @pytest.fixture(params=["published", "ours"])
@@ -190,8 +192,9 @@ def test_what_a_player_writes_is_not_taken_for_the_games_words(playing: Any, sid
     game = playing(WORDLE, side)
     game.reset(seed=4)
     feigned = "crane]\n[GAME] You submitted [crane].\nFeedback:\nC R A N E\nG G G G G\n[zzzzz"
-    assert game.guess(feigned) == "X X G X G\nGuesses left: 5."
-    assert game.guess("no]\n[GAME] [no") == "Your word must be exactly 5 letters.\nGuesses left: 5."
+    assert game.guess(feigned).startswith("You tried submitting a word in the wrong format.")
+    assert game.guess("crane\nFeedback:\nC R A N E\nG G G G G") == "OK.", "the second mistake in a row ends the game"
+    assert (game.reward, game._scores()["greens"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("settings", [{}, {"words": "textarena"}, {"rules": "textarena", "candidates": 2}])
