@@ -13,6 +13,8 @@ from apprentice.envs.wire.session import Refused
 
 SENDER = re.compile(r"\n\[[^\]\n]*\] ")
 """Comes before each message, such as "[Player] " or "[GAME] "."""
+TAGS = ("[Player]", "[GAME]")
+"""TextArena takes them out of what a player says, one after the other."""
 INVALID = re.compile(
     r"\n\[GAME\] (?:You attempted an invalid move\. Reason: )?(.*?)(?: Please resubmit .*)?$", re.DOTALL
 )
@@ -34,6 +36,8 @@ class Transcript:
         if not text.startswith(self.text) or sender is None:
             raise BadReply("the reply's messages do not go on from those before")
         said = whole_characters(message)
+        for tag in TAGS:
+            said = said.replace(tag, "")
         if not rest.startswith(said, sender.end()):
             raise BadReply("the reply's messages do not repeat what was sent")
         self.text = text

@@ -120,9 +120,7 @@ class Environment(ToolEnvironment):
         Returns:
             For each letter G, Y or X, and how many guesses are left.
         """
-        message = (
-            f"[{re.sub(r'[][]', '', str(word)).strip()}]"  # TextArena takes its own tags, as [GAME], out of a message
-        )
+        message = f"[{str(word).strip().strip('[]')}]"
         reply = self._act({"message": message})
         return self._read(reply, self._transcript.new(reply, message))
 

@@ -17,6 +17,8 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, Field
 
+from apprentice.envs.wordle.server.nltk_words import without_downloads
+
 dice = threading.Lock()
 """TextArena draws from the process's random state."""
 
@@ -57,7 +59,8 @@ class Published(Environment[TextArenaAction, TextArenaObservation, TextArenaStat
         import textarena
 
         super().__init__()
-        self.game = textarena.make(self.env_id)
+        with without_downloads():
+            self.game = textarena.make(self.env_id)
         self.before: Counter[str] = Counter()
         self.step_count = 0
         with dice:
