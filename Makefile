@@ -4,9 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
+OPENENV := build/openenv/venv
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all mutants lint bench bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots docs spaces lock clean
+.PHONY: run test test-all test-openenv mutants lint bench bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -17,6 +18,9 @@ test: .venv/dev  ## the tests, all but the long ones
 
 test-all: test  ## the long ones, too: whole commands, browsers, several training processes
 	$(PYTEST) -m long
+
+test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the successor of the locked openenv-core
+	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
 
 mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
@@ -113,6 +117,15 @@ spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; u
 .venv/dev: .venv/ready  ## what the tests, the benchmarks and the checks of the code need besides
 	@echo "Set-up for tests: the development tools and every environment's packages into .venv: some minutes, once"
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(OPENENV)/ready: .venv/dev  ## what openenv needs in other versions; all else, torch as well, is that of .venv
+	mkdir -p build/openenv
+	$(BIN)/python -m venv $(OPENENV)
+	$(BIN)/python -c "import sysconfig as s; print(f'import site; site.addsitedir({s.get_path(\"purelib\")!r})')" \
+	    > $$(echo $(OPENENV)/lib/python3.*/site-packages)/all_else.pth
+	grep -v -i '^fastmcp\|^mcp\|^openenv' constraints.txt > build/openenv/constraints.txt
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/openenv/constraints.txt 'openenv>=0.10,<0.11'
 	@touch $@
 
 build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>

@@ -101,6 +101,20 @@ def build(
             print(spaces.build(name, out, uv))
 
 
+@env_app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="Small letters, digits and _: the package's name.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
+) -> None:
+    """Write the folder of a new environment: a package of its own with a test and a recipe."""
+    with exit_with_message("Nothing was written."):
+        from apprentice.deployments.new_environment import init as write
+
+        folder = write(name, out)
+        print(f"{folder}\nInstall it: pip install --editable {folder}\nRun it: apprentice run {folder}/recipe.yaml")
+        print(f"Deploy it: apprentice env build {name}")
+
+
 def main() -> None:
     """Run the command `apprentice`; `--debug` is accepted at any position."""
     use_utf8()

@@ -1,6 +1,6 @@
 """Builds the folder of an environment that OpenEnv's tools validate, build as an image and publish as a Space.
 
-In: `envs/NAME/server/`, its README.md, and `packages.txt` if it needs Debian packages.
+In: the environment's `server/`, its README.md, and `packages.txt` if it needs Debian packages.
 Out: `OUT/NAME` with these files and the generated ones: server/app.py, openenv.yaml, pyproject.toml, Dockerfile,
 models.py, client.py, uv.lock. The templates are in `space/`.
 """
@@ -18,11 +18,9 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-import apprentice.envs.catalog
-from apprentice.envs.catalog import CATALOGUE, environment_class
+from apprentice.envs.catalog import described, environment_class, folder_of, known
 from apprentice.tasks.reporting.errors import Stop
 
-ENVS = Path(apprentice.envs.catalog.__file__).resolve().parent
 CAPACITY = 64
 """Default of MAX_CONCURRENT_ENVS."""
 BROUGHT = {"openenv", "fastapi", "pydantic", "starlette", "uvicorn"}
@@ -43,14 +41,14 @@ class Game(NamedTuple):
 
 def served() -> list[str]:
     """Return the environments that have a server."""
-    return [name for name in CATALOGUE if (ENVS / name / "server" / "game.py").exists()]
+    return [name for name in known() if (folder_of(name) / "server" / "game.py").exists()]
 
 
 def build(name: str, out: Path, uv: str | None) -> Path:
     """Write `out/name`, with uv.lock if `uv` is given, and return it. Raises Stop."""
     if name not in served():
-        raise Stop(f"{name} has no server to build: {CATALOGUE[name]}.", f"Build one of {', '.join(served())}.")
-    source, folder = ENVS / name, out / name
+        raise Stop(f"{name} has no server to build: {described(name)}.", f"Build one of {', '.join(served())}.")
+    source, folder = folder_of(name), out / name
     if folder.exists() and any(folder.iterdir()) and not (folder / "openenv.yaml").exists():
         raise Stop(f"{folder} holds other files.", "Empty it, or choose another folder with --out.")
     try:
@@ -75,12 +73,12 @@ def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) ->
 
 def values_of(name: str) -> dict[str, Any]:
     """Return the templates' values for an environment."""
-    folder = ENVS / name
+    folder = folder_of(name)
     game, debian = game_of(folder), folder / "packages.txt"
     return game._asdict() | {
         "name": name,
         "module": f"apprentice_env_{name}",
-        "description": json.dumps(CATALOGUE[name], ensure_ascii=False),
+        "description": json.dumps(described(name), ensure_ascii=False),
         "client": game.action.removesuffix("Action") + "Env",
         "capacity": CAPACITY,
         "debian": " ".join(debian.read_text().split()) if debian.exists() else "",
@@ -109,7 +107,7 @@ def requirements(name: str) -> list[str]:
     of_extra = [stated for stated, _, marker in declared if re.search(rf"extra == .{extra}\W", marker)] if extra else []
     known = {**packages_distributions(), brought.partition(".")[0]: of_extra}
     needed = {"openenv-core[core]>=0.3"}
-    for module in imported(ENVS / name / "server") - BROUGHT - set(sys.stdlib_module_names):
+    for module in imported(folder_of(name) / "server") - BROUGHT - set(sys.stdlib_module_names):
         distribution = _canonical(known.get(module, [module])[0])
         needed.add(bounds.get(distribution, distribution))
     return sorted(needed)

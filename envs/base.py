@@ -113,8 +113,7 @@ class ToolEnvironment(ABC):
         text = json.dumps(action, ensure_ascii=False)
         if len(text) > LONGEST_ACTION:
             raise ValueError(f"This is too long ({len(text)} characters; at most {LONGEST_ACTION} are read).")
-        sendable = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))  # no half characters
-        return self._guarded(lambda session: session.step(sendable))
+        return self._guarded(lambda session: session.step(json.loads(whole_characters(text))))
 
     def _guarded(self, call: Callable[[Session], T]) -> T:
         if self.session is None:
@@ -195,6 +194,11 @@ def tools_of(environment: ToolEnvironment) -> list[Callable[..., str]]:
 def _tool_names(environment: type[ToolEnvironment]) -> list[str]:
     functions = inspect.getmembers(environment, predicate=inspect.isfunction)
     return [name for name, _ in functions if not name.startswith("_") and name != "reset"]
+
+
+def whole_characters(text: str) -> str:
+    """Return the text as it can be sent: without half characters, which no encoding has."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def whole_number(value: Any, what: str, least: int, most: int) -> int:

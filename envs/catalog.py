@@ -1,4 +1,4 @@
-"""The catalogue of environments: finds one by its name, which is its folder in `envs/`.
+"""The catalogue of environments: finds one by its name, a folder in `envs/` or the entry point of another package.
 
 In: a name and settings from a recipe. Out: `EnvironmentSpec` (the frozen identity of a task), its class, its server.
 """
@@ -7,6 +7,9 @@ import difflib
 import importlib
 import importlib.util
 import re
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from fastapi import FastAPI
@@ -29,7 +32,10 @@ CATALOGUE = {
     "sudoku": "fill the empty cells of a grid, one at a time (TextArena)",
     "wordle": "guess a secret word in six guesses (TextArena)",
 }
-"""Every environment with a one-line description; a name is a folder beside this file."""
+"""Every environment of this project with a one-line description; a name is a folder beside this file. No entry points,
+so that an environment that is added to a checkout needs no new installation."""
+GROUP = "apprentice.environments"
+"""The entry points of other packages: a name, and a package with `env`, `policy` and `server` as in a folder here."""
 
 
 class ExtraMissing(ValueError):
@@ -40,13 +46,42 @@ class NoServer(ValueError):
     """A mixture has no server of its own; each of its environments has one."""
 
 
+@cache  # the process keeps to the packages that were installed when it began
+def known() -> dict[str, str]:
+    """Return the package of every environment, by name. Raises ValueError where two have one name."""
+    packages = {name: f"apprentice.envs.{name}" for name in CATALOGUE}
+    for point in entry_points(group=GROUP):
+        if packages.setdefault(point.name, point.value) != point.value:
+            raise ValueError(
+                f"two installed packages name an environment {point.name!r}: {packages[point.name]} and {point.value}; "
+                "uninstall one of them, or rename its entry point"
+            )
+    return packages
+
+
+def described(name: str) -> str:
+    """Return an environment's description in one line, for a package the first of its docstring."""
+    return CATALOGUE.get(name) or (importlib.import_module(package_of(name)).__doc__ or name).strip().split("\n")[0]
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of an environment's package."""
+    return Path(str(importlib.import_module(package_of(name)).__file__)).resolve().parent
+
+
+def package_of(name: str) -> str:
+    """Return the package of an environment. Raises ValueError with the nearest known name."""
+    packages = known()
+    if name not in packages:
+        near = difflib.get_close_matches(name, packages, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(packages)}"
+        raise ValueError(f"unknown environment {name!r}; {hint}")
+    return packages[name]
+
+
 def environment_class(name: str) -> type[ToolEnvironment]:
     """Return the class of an environment. Raises ValueError with the nearest known name."""
-    if name not in CATALOGUE:
-        near = difflib.get_close_matches(name, CATALOGUE, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CATALOGUE)}"
-        raise ValueError(f"unknown environment {name!r}; {hint}")
-    return importlib.import_module(f"apprentice.envs.{name}.env").Environment
+    return importlib.import_module(f"{package_of(name)}.env").Environment
 
 
 def check_extra(name: str) -> None:
@@ -73,7 +108,7 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
     from openenv.core.env_server.http_server import create_app
 
     check_extra(name)
-    if importlib.util.find_spec(f"apprentice.envs.{name}.server") is None:
+    if importlib.util.find_spec(f"{package_of(name)}.server") is None:
         raise NoServer(f"{name}: a mixture has no server of its own; serve its environments")
     game = _game(name)
     action, observation, _ = get_args(get_original_bases(game)[0])
@@ -84,7 +119,7 @@ def _game(name: str) -> "type[Environment[Any, Any, Any]]":
     """Return the class of `server/game.py` that is an OpenEnv environment."""
     from openenv.core.env_server.interfaces import Environment
 
-    module = importlib.import_module(f"apprentice.envs.{name}.server.game")
+    module = importlib.import_module(f"{package_of(name)}.server.game")
     defined = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return next(each for each in defined if issubclass(each, Environment))
 
@@ -95,7 +130,7 @@ class EnvironmentSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
-    """A folder in `envs/`."""
+    """A folder in `envs/`, or an entry point of another package (`apprentice env init`)."""
     settings: dict[str, Any] = {}
     """The environment's own settings, validated by its `Settings` model."""
 
@@ -175,7 +210,7 @@ def policy_of(environment: str) -> Any:
 
     `call` also gets the question's seed if the module sets TAKES_SEED.
     """
-    return importlib.import_module(f"apprentice.envs.{environment}.policy")
+    return importlib.import_module(f"{package_of(environment)}.policy")
 
 
 def next_call(

@@ -2,15 +2,16 @@
 
 In: the board's size, the moves that are left. Out: the board of a seed, where ball and paddle are after each move, and
 whether the ball was caught. Speaks the wire of the published OpenSpiel environment (step: action_id; observation:
-info_state).
+info_state), but cannot be played on its servers, which take no seed.
 """
 
 import re
 from typing import Any, Literal
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.catch.server.board import LONGEST, Board
+from apprentice.envs.catch.server.board import LONGEST, Board, opening_of
 from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.session import Refused
 
 DIRECTIONS = {"left": 0, "stay": 1, "right": 2}
 """OpenSpiel's numbers."""
@@ -56,6 +57,11 @@ class Environment(ToolEnvironment):
         reply = self._start(seed, **settings.model_dump())
         ball_row, ball, paddle = self._places(reply)
         self._moves, self._refused, self._ball = settings.rows - 1 - ball_row, 0, ball
+        if (self._moves, ball, paddle) != opening_of(seed, settings):
+            raise Refused(
+                "this server drew another opening than the seed names: a server of the published OpenSpiel environment "
+                "takes no seed. Serve this project's Catch (apprentice env build catch makes a Space of it)"
+            )
         empty = "." * settings.columns
         lines = [empty] * settings.rows
         lines[ball_row] = empty[:ball] + "o" + empty[ball + 1 :]

@@ -1,16 +1,26 @@
 """Sudoku as an environment: read a grid, fill its empty cells one at a time.
 
 In: how many cells are given, and how many mistakes are allowed. Out: the grid of a seed, and the share that was solved.
+Speaks the wire of OpenEnv's TextArena environment (step: message, such as "[5 3 7]"), and plays on servers of that
+environment as well as on ours, by the rules that such a server has.
 """
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, whole_number
+from apprentice.envs.sudoku.server.drawing import drawn, lines, penciled, placed, refused
+from apprentice.envs.sudoku.server.solving import Grid, empty_cells, solutions
+from apprentice.envs.textarena import Transcript, published_state, refusal_in
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.session import Refused
 
 CLUES = {"very-easy": 75, "easy": 70, "normal": 60, "medium": 40, "hard": 20}
 """TextArena's own difficulties."""
+PUBLISHED = "rules: textarena, and the difficulty that the server was started with"
+"""The settings under which a server of the published environment can be played: what it is asked for it ignores."""
 
 
 class Settings(EnvironmentSettings):
@@ -28,6 +38,9 @@ class Settings(EnvironmentSettings):
     those that have changed. Much easier with many clues; costs a line an empty cell."""
     mistakes: int = Field(default=3, ge=0, le=100)
     """Refused moves after which the next one ends the episode; many let a player find the digits by trying."""
+    rules: Literal["apprentice", "textarena"] = "apprentice"
+    """`textarena`, as the published server has it: TextArena's own puzzle under a seed, with a difficulty in place of
+    clues, and the second refused move in a row ends the game. Sometimes more cells are given."""
 
     @property
     def given(self) -> int:
@@ -37,13 +50,18 @@ class Settings(EnvironmentSettings):
     @property
     def wire(self) -> dict[str, Any]:
         """What a reset sends besides the seed."""
+        if self.rules == "textarena":
+            return {"clues": self.given, "rules": self.rules}
         most = self.given if self.most_clues is None else self.most_clues
-        return {"clues": self.given, "most_clues": most, "marks": self.marks, "mistakes": self.mistakes}
+        own = {"most_clues": most, "marks": self.marks, "mistakes": self.mistakes}
+        return {"clues": self.given, **own, "rules": self.rules}
 
     @model_validator(mode="after")
     def _span_is_one(self) -> "Settings":
         if self.most_clues is not None and self.most_clues < self.given:
             raise ValueError(f"most_clues ({self.most_clues}) is less than the clues ({self.given})")
+        if self.rules == "textarena" and (own := {"clues", "most_clues", "mistakes"} & self.model_fields_set):
+            raise ValueError(f"{', '.join(sorted(own))}: not by TextArena's rules, which have a difficulty only")
         return self
 
 
@@ -62,15 +80,22 @@ class Environment(ToolEnvironment):
         *("Placed ", " at (", "). ", " of ", " left.", "Refused: ", " is in ", "Mistakes left: "),
     )
     settings: Settings
+    _transcript: Transcript | None = None
+    _grid: Grid
+    _empty = 0
 
     @property
     def max_turns(self) -> int:
-        return 81 - self.settings.given + self.settings.mistakes
+        """One for each empty cell and mistake; by TextArena's rules one mistake before each cell is free."""
+        empty = 81 - self.settings.given
+        return empty + self.settings.mistakes if self.settings.rules == "apprentice" else 2 * empty
 
     @property
     def instructions(self) -> str:
         allowed = self.settings.mistakes
         end = f"mistake number {allowed + 1} ends the game" if allowed else "the first mistake ends the game"
+        if self.settings.rules == "textarena":
+            end = "the second mistake in a row ends the game"
         marks = " Below it stands what row, column and box leave to each empty cell." if self.settings.marks else ""
         return (
             f"You play Sudoku. The grid has nine rows and nine columns; a dot is an empty cell.{marks} Fill every "
@@ -80,7 +105,22 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The grid that `seed` names."""
-        return self._start(seed, **self.settings.wire).read(str, "prompt")
+        reply = self._start(seed, **self.settings.wire)
+        ours = reply.find(int, "info", "empty") is not None
+        if self.settings.rules == "apprentice" and ours:
+            return reply.read(str, "prompt")
+        if self.settings.rules == "apprentice":
+            raise Refused(
+                f"this server is of the published TextArena environment, which plays only {PUBLISHED}: set these, or "
+                "serve this project's Sudoku (apprentice env build sudoku makes a Space of it)"
+            )
+        if not ours:
+            level = "" if self.settings.difficulty == "normal" else f"-{self.settings.difficulty}"
+            published_state(self, f"Sudoku-v0{level}", PUBLISHED)
+        self._transcript = Transcript(reply)
+        self._grid = _grid_in(self._transcript.text)
+        self._empty = len(empty_cells(self._grid))
+        return "\n".join([drawn(self._grid), *self._marks()])
 
     def place(self, row: int, column: int, digit: int) -> str:
         """Write a digit into an empty cell.
@@ -93,13 +133,41 @@ class Environment(ToolEnvironment):
         Returns:
             Whether the digit was placed, or why not, and how many cells are left.
         """
-        place = [whole_number(row, "row", 1, 9), whole_number(column, "column", 1, 9)]
-        reply = self._act({"message": f"[{place[0]} {place[1]} {whole_number(digit, 'digit', 1, 9)}]"})
+        place = whole_number(row, "row", 1, 9), whole_number(column, "column", 1, 9), whole_number(digit, "digit", 1, 9)
+        message = f"[{' '.join(map(str, place))}]"
+        reply = self._act({"message": message})
+        if self._transcript is not None:
+            return self._read(reply, self._transcript.new(reply, message), *place)
         self.reward, self.done = reply.score, reply.done
         if not self.done:
             return reply.read(str, "messages", -1, "content")
         self.correct = reply.read(str, "info", "solution")
         return "OK."
 
+    def _read(self, reply: Reply, new: str, row: int, column: int, digit: int) -> str:
+        """What TextArena said of a move, in the words of our own rules."""
+        if reply.done:
+            self.reward, self.done, self.correct = reply.score, True, lines(solutions(self._grid, 1)[0])
+            return "OK."
+        before, stands = self._marks(), "\n[GAME] Board state:" in new
+        if stands:
+            self._grid = _grid_in(new)
+        left = len(empty_cells(self._grid))
+        self.reward = (self._empty - left) / self._empty
+        if not stands:
+            return refused(refusal_in(new), left, self._empty, mistakes_left=0)
+        return placed(row, column, digit, left, self._empty, [each for each in self._marks() if each not in before])
+
+    def _marks(self) -> list[str]:
+        return penciled(self._grid) if self.settings.marks else []
+
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         return {"empty cells": question.count(".")}
+
+
+def _grid_in(text: str) -> Grid:
+    """The last of the grids that TextArena has drawn in a text. Raises BadReply."""
+    rows = [re.findall("[1-9.]", row) for row in re.findall(r"^R[1-9] ([1-9.| ]+)$", text, re.MULTILINE)[-9:]]
+    if [len(row) for row in rows] != [9] * 9:
+        raise BadReply("the reply shows no grid")
+    return [[0 if digit == "." else int(digit) for digit in row] for row in rows]

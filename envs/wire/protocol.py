@@ -1,9 +1,10 @@
-"""OpenEnv's client with checked replies.
+"""OpenEnv's client with checked replies, over openenv-core 0.3 and over its successor openenv 0.10.
 
 In: messages. Out: the replies' data. Imported lazily, because importing OpenEnv is slow.
 """
 
 import asyncio
+import json
 from typing import Any
 
 from openenv.core.generic_client import GenericEnvClient
@@ -21,11 +22,17 @@ class WireClient(GenericEnvClient):
         """Send a reset or a step and return the reply."""
         return reply_of(await self._exchanged({"type": kind, "data": payload}, "observation"))
 
-    async def ask_state(self) -> None:
-        """Request the session's state and wait for the reply."""
-        await self._exchanged({"type": "state"}, "state")
+    async def ask_state(self) -> dict[str, Any]:
+        """Request the session's state and return it."""
+        return await self._exchanged({"type": "state"}, "state")
+
+    async def disconnect(self) -> None:
+        """Close the connection. A coroutine, as a task needs it; since 0.10 OpenEnv's own is not."""
+        await super().disconnect()
 
     async def _exchanged(self, message: dict[str, Any], expected: str) -> dict[str, Any]:
-        await self._send(message)
-        assert self._ws is not None
+        if self._ws is None:
+            raise EOFError("not connected")
+        # not by OpenEnv's own method, which since 0.10 connects anew: to a session that has no episode
+        await self._ws.send(json.dumps(message))
         return data_of(await asyncio.wait_for(self._ws.recv(), self._message_timeout), expected)

@@ -94,6 +94,10 @@ class Session:
         self._actions.append(action)
         return reply
 
+    def state(self) -> dict[str, Any]:
+        """Return what the server tells about the current episode besides its replies. Raises BadReply, SessionLost."""
+        return wait_for(self._persist(self._ask_state))
+
     def wait_for_server(self) -> None:
         """Wait until the server is not known to be unavailable. Raises SessionLost."""
         wait_for(self._breaker.wait())
@@ -175,14 +179,26 @@ class Session:
         return result
 
     async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
-        is_new = self._client is None
-        client = await self._connected()
-        if is_new and kind == "step":
-            await self._rebuild(client)
+        client = await (self._connected() if kind == "reset" else self._in_episode())
         try:
             return await client.ask(kind, payload)
         except ServerError as error:
             raise meaning(error, kind) from error
+
+    async def _ask_state(self) -> dict[str, Any]:
+        client = await self._in_episode()
+        try:
+            return await client.ask_state()
+        except ServerError as error:
+            raise meaning(error, "state") from error
+
+    async def _in_episode(self) -> "WireClient":
+        """Return the connected client, on a new connection after the episode so far was replayed."""
+        is_new = self._client is None
+        client = await self._connected()
+        if is_new:
+            await self._rebuild(client)
+        return client
 
     async def _connected(self) -> "WireClient":
         """Return the connected client; connect if there is none."""

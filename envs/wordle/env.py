@@ -1,14 +1,19 @@
 """Wordle as an environment: find a secret word of five letters in six guesses.
 
 In: which word list, and how many candidates a puzzle names. Out: the puzzle of a seed, what each guess has right, and
-whether the word was found. Speaks the wire of OpenEnv's TextArena environment (step: message, such as "[crane]").
+whether the word was found. Speaks the wire of OpenEnv's TextArena environment (step: message, such as "[crane]"), and
+plays on servers of that environment as well as on ours, under the settings that such a server has.
 """
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
+from apprentice.envs.textarena import Transcript, published_state, refusal_in
+from apprentice.envs.wire.reply import Reply
+from apprentice.envs.wire.session import Refused
 from apprentice.envs.wordle.server import words
 
 MARKS = ("X ", "G ", "Y ")
@@ -20,8 +25,9 @@ REFUSALS = (
     "' is not an English word.",
 )
 """As TextArena says them."""
-SIGNALS = {"wordle.greens": "greens", "wordle.yellows": "yellows", "wordle.repetitions": "repetition"}
-"""The streams by their names on the wire."""
+FEEDBACK = re.compile(r"^Feedback:\n[^\n]*\n([GYX](?: [GYX]){4})$", re.MULTILINE)
+PUBLISHED = "words: textarena, candidates: 0, rules: textarena"
+"""The settings under which a server of the published environment can be played: what it is asked for it ignores."""
 
 
 class Settings(EnvironmentSettings):
@@ -33,6 +39,10 @@ class Settings(EnvironmentSettings):
     candidates: int = Field(default=0, ge=0, le=100)
     """Words that the puzzle names, one of which is the secret: more puzzles, each easier, and to be had without knowing
     English. 0 names none: the list itself is all that is known."""
+    rules: Literal["apprentice", "textarena"] = "apprentice"
+    """What a refused guess costs, and what a lost game earns. `apprentice`: one of the six guesses, and nothing.
+    `textarena`, as the published server has it: nothing, but the second in a row ends the game; and a lost game earns a
+    fifth for each G of the last marks and a tenth for each Y."""
 
     @field_validator("candidates")
     @classmethod
@@ -57,26 +67,49 @@ class Environment(ToolEnvironment):
     )
     streams = {"correct": 1.0, "greens": 0.2, "yellows": 0.1, "repetition": 0.1}  # noqa: RUF012 (base.py declares it)
     settings: Settings
-    _signals: dict[str, float] = {}  # noqa: RUF012 (never changed, only replaced)
+    _transcript: Transcript
+    _secret: str | None = None
+    _marks = ""
+    _turns = 0
+    _accepted = 0
 
     @property
     def max_turns(self) -> int:
-        return words.GUESSES
+        """Six; by TextArena's rules one refused guess before each is free."""
+        return words.GUESSES if self.settings.rules == "apprentice" else 2 * words.GUESSES
 
     @property
     def instructions(self) -> str:
+        costs = "costs a guess" if self.settings.rules == "apprentice" else "the second time in a row ends the game"
         return (
             "You play Wordle: find the secret word of five letters in six guesses. Call the tool `guess` with one word "
             "at a time. For each letter of it you are told G (in the word, in this place), Y (in the word, in another "
             "place) or X (not in the word). What is no English word of five letters, or was guessed before, is refused "
-            "and costs a guess."
+            f"and {costs}."
         )
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The puzzle that `seed` names."""
-        self._signals = {}
-        reply = self._start(seed, words=self.settings.words, candidates=self.settings.candidates)
-        return reply.read(str, "question")
+        self._marks, self._turns, self._accepted = "", 0, 0
+        reply = self._start(seed, **self.settings.model_dump())
+        self._transcript, self._secret = Transcript(reply), None
+        question = reply.find(str, "question")
+        return self._published() if question is None else question
+
+    def _published(self) -> str:
+        """The puzzle on a server of the published environment, which names none: by the secret in its state."""
+        if (self.settings.words, self.settings.candidates, self.settings.rules) != ("textarena", 0, "textarena"):
+            raise Refused(
+                f"this server is of the published TextArena environment, which plays only {PUBLISHED}: set these, or "
+                "serve this project's Wordle (apprentice env build wordle makes a Space of it)"
+            )
+        self._secret = published_state(self, "Wordle-v0", PUBLISHED).get("secret_word")
+        if not isinstance(self._secret, str):
+            raise Refused(
+                "this server does not tell its secret in its state, so that its puzzles cannot be told apart; serve "
+                "this project's Wordle (apprentice env build wordle makes a Space of it)"
+            )
+        return words.question_about(self._secret)
 
     def guess(self, word: str) -> str:
         """Guess the secret word.
@@ -87,21 +120,32 @@ class Environment(ToolEnvironment):
         Returns:
             For each letter G, Y or X, and how many guesses are left.
         """
-        reply = self._act({"message": f"[{str(word).strip().strip('[]')}]"})
-        self._signals = {name: reply.read(float, "info", "reward_signals", name) for name in SIGNALS}
+        message = f"[{str(word).strip().strip('[]')}]"
+        reply = self._act({"message": message})
+        return self._read(reply, self._transcript.new(reply, message))
+
+    def _read(self, reply: Reply, new: str) -> str:
+        won = reply.done and reply.score == 1.0  # which TextArena does not say in its message
+        marks = FEEDBACK.search(new)
+        self._marks = "G G G G G" if won else marks[1] if marks else ""
+        self._turns += 1
+        self._accepted += bool(self._marks)
         if reply.done:
-            self.reward, self.done, self.correct = reply.score, True, reply.read(str, "correct_answer")
+            self.reward, self.done = reply.score, True
+            self.correct = self._secret or reply.read(str, "correct_answer")
             return "OK."
-        seen = reply.find(str, "refused") or reply.read(str, "feedback")
-        return f"{seen}\nGuesses left: {reply.read(int, 'guesses_left')}."
+        used = self._turns if self.settings.rules == "apprentice" else self._accepted
+        return f"{self._marks or refusal_in(new)}\nGuesses left: {words.GUESSES - used}."
 
     def _scores(self) -> dict[str, float | None]:
-        """Whether the word was found, the shares of G and of Y in the last turn, and that of turns with a new word."""
+        """The reward, the shares of G and of Y in the last turn, and that of turns with a new word."""
         if self.reward is None:
             return dict.fromkeys(self.streams)
         return {
             "correct": self.reward,
-            **{stream: self._signals.get(name, 0.0) for name, stream in SIGNALS.items()},
+            "greens": self._marks.count("G") / words.LETTERS,
+            "yellows": self._marks.count("Y") / words.LETTERS,
+            "repetition": self._accepted / self._turns if self._turns else 0.0,
         }
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, known
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import AtCapacity, Refused, SessionLost
@@ -149,7 +149,7 @@ def calls_itself(server: EnvironmentServer) -> str:
 def known_as(name: str) -> str | None:
     """Return the environment of the catalogue that matches a server's name."""
     plain = name.lower().removesuffix("environment").removesuffix("env").replace("_", "").replace("-", "")
-    return next((each for each in CATALOGUE if each.replace("_", "") == plain), None)
+    return next((each for each in known() if each.replace("_", "") == plain), None)
 
 
 async def _open(sessions: Sequence[Timed]) -> str:

@@ -72,7 +72,7 @@ def test_the_code_on_the_page_is_echos():
 
 def test_the_folders_files_on_the_page_are_those_that_there_are():
     named = set(re.findall(r"^  ([\w/]+\.\w+) ", blocks("")[0], flags=re.MULTILINE))
-    assert named == {"env.py", "policy.py", "server/game.py", "README.md"}
+    assert named == {"env.py", "policy.py", "server/game.py", "server/text.py", "README.md"}
     assert all((ROOT / "envs" / "echo" / file).exists() for file in named)
 
 

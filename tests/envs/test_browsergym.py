@@ -200,14 +200,28 @@ def test_many_sessions_at_once_do_not_disturb_one_another(made):
 
 
 @pytest.mark.parametrize(
-    ("left_out", "given"),
-    [("seed", {}), ("fields", {}), ("task_name", {}), ("", {"fields": 9}), ("", {"texts": "none"}), ("", {"x": 1})],
+    ("given", "why"),
+    [
+        ({"seed": None}, r"names its form: send a seed"),
+        ({"fields": 9}, "fields must be 0 to 8"),
+        ({"texts": "none"}, "texts must be one of"),
+        ({"x": 1}, "a form has no x; it has fields, choices, buttons, texts"),
+        ({"task_name": "click-test"}, "no task 'click-test'; there is 'form'"),
+    ],
 )
-def test_the_server_refuses_a_reset_that_does_not_name_a_form_whole(server: EnvironmentServer, left_out: str, given):
+def test_the_server_refuses_a_reset_that_names_no_form(server: EnvironmentServer, given: dict[str, Any], why: str):
     session = Session(server)
-    with pytest.raises(Refused, match=r"names its form whole|fields must be 0 to 8|texts must be one of"):
-        session.reset(**({name: value for name, value in FORM.items() if name != left_out} | given))
+    with pytest.raises(Refused, match=why):
+        session.reset(**FORM | given)
     session.close()
+
+
+def test_a_seed_alone_is_a_form_of_the_usual_size_and_published_clients_find_its_page(server: EnvironmentServer, made):
+    session = Session(server)
+    seen = session.reset(seed=3).observation
+    session.close()
+    assert seen["axtree_txt"] == seen["text"]
+    assert f"{seen['goal']}\n\n{seen['text']}" == made().reset(seed=3)
 
 
 def test_settings_that_no_form_has_are_refused():

@@ -306,6 +306,7 @@ def test_a_difficulty_means_textarenas_clues_and_as_many_turns(server: Environme
         ({"clues": 60, "most_clues": 50}, "less than the clues"),
         ({"mistakes": -1}, "greater than or equal to 0"),
         ({"size": 4}, "Extra inputs"),
+        ({"rules": "textarena", "clues": 70, "mistakes": 2}, "clues, mistakes: not by TextArena's rules"),
     ],
 )
 def test_settings_that_no_puzzle_can_have_are_refused(settings: dict[str, Any], words: str):
@@ -320,6 +321,9 @@ def test_settings_that_no_puzzle_can_have_are_refused(settings: dict[str, Any], 
         ({"seed": 1, "clues": 3}, "clues must be 17 to 80"),
         ({"seed": 1, "clues": 60, "most_clues": 90}, "most_clues must be 60 .* to 80"),
         ({"seed": 1, "mistakes": 1000}, "mistakes must be 0 to 100"),
+        ({"seed": 1, "clues": 3, "rules": "textarena"}, "clues must be 17 to 80"),
+        ({"seed": 1, "marks": True, "rules": "textarena"}, "are of the rules apprentice"),
+        ({"seed": 1, "rules": "mine"}, "known: textarena, apprentice"),
     ],
 )
 def test_a_reset_that_names_no_puzzle_comes_back_as_words(server: EnvironmentServer, reset: dict, words: str):

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from openenv.core.generic_client import GenericEnvClient
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -23,6 +22,7 @@ from apprentice.envs.wordle import policy
 from apprentice.envs.wordle.server import words
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.models.tokenizer import build_tokenizer
+from tests.envs.published.nltk_data import write_nltk_data
 
 OPEN = EnvironmentSpec(name="wordle")
 WRONG_FORM = "You tried submitting a word in the wrong format. Please make sure to use squared brackets."
@@ -309,6 +309,7 @@ def test_settings_that_make_no_game_are_refused(settings: dict[str, Any], words_
         ({"seed": 1, "candidates": 1}, "0, or 2 to 2315"),
         ({"seed": 1, "candidates": 5000}, "0, or 2 to 2315"),
         ({"seed": 1, "words": "latin"}, "known: wordle, textarena"),
+        ({"seed": 1, "rules": "mine"}, "known: apprentice, textarena"),
     ],
 )
 def test_the_server_refuses_what_names_no_puzzle_and_the_session_lives_on(
@@ -319,20 +320,6 @@ def test_the_server_refuses_what_names_no_puzzle_and_the_session_lives_on(
         session.reset(**given)
     assert session.reset(seed=1).observation["question"] == words.puzzle("wordle", 0, 1).question
     session.close()
-
-
-def test_the_wire_is_that_of_the_published_textarena_environment(wordle: EnvironmentServer):
-    with GenericEnvClient(wordle.url).sync() as client:
-        begun = client.reset(seed=1).observation
-        assert begun["prompt"].startswith("You are Playing Wordle.")
-        assert [message["category"] for message in begun["messages"]] == ["PROMPT"]
-        result = client.step({"message": "I guess [slate]."})
-    seen: Any = result.observation
-    assert (result.reward, result.done) == (0.0, False)
-    assert [message["category"] for message in seen["messages"]] == ["PLAYER_ACTION", "GAME_MESSAGE"]
-    assert "Feedback:\nS L A T E\nX X G X G\nYou have 5 guesses left." in seen["messages"][1]["content"]
-    assert seen["info"]["reward_signals"]["wordle.greens"] == 0.4
-    assert "crave" not in json.dumps(seen)
 
 
 # --- who plays ------------------------------------------------------------------------------------------------------
@@ -380,14 +367,3 @@ def test_an_evaluation_can_be_sliced_by_what_lies_in_the_seed():
         "place": puzzle.candidates.index(puzzle.secret) + 1,
     }
     assert environment._traits(4, puzzle.question) == {}
-
-
-def write_nltk_data(folder: Path, basic: list[str], nouns: list[str]) -> None:
-    """As NLTK's downloader leaves it, cut to a few words: the corpus, and a tagger that knows which are nouns."""
-    corpus, tagger = folder / "corpora" / "words", folder / "taggers" / "averaged_perceptron_tagger_eng"
-    corpus.mkdir(parents=True)
-    tagger.mkdir(parents=True)
-    for name in ("en", "en-basic"):
-        (corpus / name).write_text("\n".join(basic) + "\n")
-    for name, content in {"weights": {}, "tagdict": dict.fromkeys(nouns, "NN"), "classes": ["NN", "VB"]}.items():
-        (tagger / f"averaged_perceptron_tagger_eng.{name}.json").write_text(json.dumps(content))

@@ -1,7 +1,8 @@
 """Forms in a browser as an OpenEnv environment, with the wire of the published BrowserGym environment.
 
-A reset names its form whole (seed, fields, choices, buttons, texts). `text` is the page's accessibility tree. The
-reward is the share of what was asked that was right when the form was sent, which ends the episode.
+A reset names its form by a seed, and by fields, choices, buttons and texts where they are not the usual ones. `text`
+and `axtree_txt` are the page's accessibility tree. The reward is the share of what was asked that was right when
+the form was sent, which ends the episode.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from openenv.core.env_server.types import Action, Observation, State
 from .browser import Tab, next_thread
 from .task import FormTask
 
+USUAL = {"fields": 2, "choices": 1, "buttons": 2, "texts": "any"}
+"""The form of a reset that says nothing of it."""
+
 
 class BrowserGymAction(Action):
     """One call in BrowserGym's action language, such as click('12')."""
@@ -25,6 +29,8 @@ class BrowserGymObservation(Observation):
     """The page, the goal, and what was wrong with the last action."""
 
     text: str = ""
+    axtree_txt: str = ""
+    """The same: clients of the published environment read one or the other."""
     goal: str = ""
     error: str = ""
     last_action_error: bool = False
@@ -68,13 +74,18 @@ class BrowserGymEnvironment(Environment[BrowserGymAction, BrowserGymObservation,
         return self._state
 
     def _reset(self, seed: int | None, episode_id: str | None, given: dict[str, Any]) -> BrowserGymObservation:
-        if seed is None or set(given) != {"task_name", "fields", "choices", "buttons", "texts"}:
-            raise ValueError("a reset names its form whole: seed, task_name, fields, choices, buttons and texts")
-        if (name := given.pop("task_name")) != FormTask.get_task_id():
+        if not isinstance(seed, int):
+            raise ValueError(
+                "a reset names its form: send a seed, such as reset(seed=7, task_name='form'); fields, choices, "
+                "buttons and texts may follow"
+            )
+        if (name := given.pop("task_name", FormTask.get_task_id())) != FormTask.get_task_id():
             raise ValueError(f"no task {name!r}; there is {FormTask.get_task_id()!r}")
-        self._goal, text = self._tab.start(FormTask(seed, **given))
+        if unknown := given.keys() - USUAL.keys():
+            raise ValueError(f"a form has no {', '.join(sorted(unknown))}; it has {', '.join(USUAL)}")
+        self._goal, text = self._tab.start(FormTask(seed, **USUAL | given))
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        return BrowserGymObservation(text=text, goal=self._goal, done=False, reward=0.0)
+        return BrowserGymObservation(text=text, axtree_txt=text, goal=self._goal, done=False, reward=0.0)
 
     def _step(self, action: BrowserGymAction) -> BrowserGymObservation:
         if not self._goal:
@@ -82,7 +93,13 @@ class BrowserGymEnvironment(Environment[BrowserGymAction, BrowserGymObservation,
         text, wrong, reward, done = self._tab.act(action.action_str)
         self._state.step_count += 1
         told = BrowserGymObservation(
-            text=text, goal=self._goal, error=wrong, last_action_error=bool(wrong), done=done, reward=reward
+            text=text,
+            axtree_txt=text,
+            goal=self._goal,
+            error=wrong,
+            last_action_error=bool(wrong),
+            done=done,
+            reward=reward,
         )
         self._goal = "" if done else self._goal
         return told

@@ -60,7 +60,8 @@ class CatchEnvironment(Environment[CatchAction, CatchObservation, State]):
         """A reset that leaves out the moves plays OpenSpiel's whole game."""
         if not isinstance(seed, int):
             raise ValueError(
-                "a reset names its question: a whole number as seed, rows, columns, least_moves and most_moves"
+                "a reset names its question: send a seed, such as reset(seed=7); rows, columns, least_moves and "
+                "most_moves may follow"
             )
         given = {"rows": rows, "columns": columns, "least_moves": least_moves, "most_moves": most_moves}
         try:

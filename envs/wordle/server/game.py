@@ -1,9 +1,12 @@
 """Wordle as an OpenEnv environment, in the wire of the published TextArena environment.
 
-A reset names its puzzle whole (seed, words, candidates). An observation holds what is new since the last one. The
-reward is 1.0 for the word, else 0.0; the four signals of the published environment stand in `info`.
+A reset names its puzzle whole (seed, words, candidates, rules). An observation's one message holds all that was said
+since the reset. Read in envs/textarena_env of github.com/huggingface/OpenEnv (385de5eb). Beside its fields stand the
+puzzle in short, the list in use, and after the end the secret.
 """
 
+import re
+from collections import Counter
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +16,10 @@ from pydantic import BaseModel, Field
 
 from . import words as word_lists
 from .rules import Game, accepted
+
+GAME = "Wordle-v0"
+"""TextArena's name of the game; the prompt once a turn was made."""
+MARKS = re.compile(r"^[GYX](?: [GYX]){4}$", re.MULTILINE)
 
 accepted(
     "wordle"
@@ -26,15 +33,15 @@ class WordleAction(Action):
 
 
 class WordleMessage(BaseModel):
-    """One of TextArena's messages."""
+    """TextArena's message."""
 
-    sender_id: int
+    sender_id: int = -1
     content: str
-    category: str
+    category: str = "MESSAGE"
 
 
 class WordleObservation(Observation):
-    """What is new: after a reset the game's rules and the puzzle, after a step what became of the guess."""
+    """What was said since the reset, in one message."""
 
     prompt: str = ""
     messages: list[WordleMessage] = Field(default_factory=list)
@@ -43,11 +50,6 @@ class WordleObservation(Observation):
     info: dict[str, Any] = Field(default_factory=dict)
     question: str = ""
     """The puzzle in short, after a reset."""
-    feedback: str = ""
-    """The last guess's marks, such as "X G Y X X"."""
-    refused: str = ""
-    """Why the last guess was refused, if it was."""
-    guesses_left: int = word_lists.GUESSES
     word_list: str = ""
     """Which list the secret is from."""
     correct_answer: str | None = None
@@ -63,7 +65,7 @@ class WordleEnvironment(Environment[WordleAction, WordleObservation, State]):
         super().__init__()
         self._game: Game | None = None
         self._list = ""
-        self._new_words = 0
+        self._guessed: Counter[str] = Counter()
         self._state = State(episode_id=None, step_count=0)
 
     def reset(
@@ -72,45 +74,37 @@ class WordleEnvironment(Environment[WordleAction, WordleObservation, State]):
         episode_id: str | None = None,
         words: str = "wordle",
         candidates: int = 0,
+        rules: str = "textarena",
         **_: Any,
     ) -> WordleObservation:
         if not isinstance(seed, int):
-            raise ValueError("a reset names its puzzle: seed, words and candidates")
+            raise ValueError(
+                "a reset names its puzzle: send a seed, such as reset(seed=7); words, candidates and rules may follow"
+            )
         if not isinstance(candidates, int):
             raise ValueError(f"candidates must be a whole number, not {candidates!r}")
         puzzle = word_lists.puzzle(words, candidates, seed)
-        self._game, self._list, self._new_words = Game(puzzle.secret, accepted(words)), words, 0
+        self._game, self._list = Game(puzzle, accepted(words), rules), words
+        self._guessed.clear()
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        seen = self._seen(self._game)
-        prompt = "\n".join(message.content for message in seen) + puzzle.question
-        return WordleObservation(
-            prompt=prompt,
-            messages=seen,
-            question=puzzle.question,
-            word_list=word_lists.in_use(words),
-            done=False,
-            reward=0.0,
-        )
+        told = self._game.transcript
+        return self._seen(told, prompt=told.strip(), question=puzzle.question, done=False, reward=0.0)
 
     def step(self, action: WordleAction, timeout_s: float | None = None, **_: Any) -> WordleObservation:
         if self._game is None:
-            raise ValueError("no episode runs: reset first")
+            raise ValueError("no episode runs: reset first, with a seed")
         game = self._game
-        done, _info = game.step(action.message)
+        done = game.step(action.message)
         self._state.step_count += 1
-        self._new_words += bool(game.marks)
-        reward = float(game.won)
         self._game = None if done else game
-        return WordleObservation(
-            messages=self._seen(game),
-            info={"reward_signals": self._signals(game)},
-            feedback=game.marks,
-            refused=game.state.refused,
-            guesses_left=word_lists.GUESSES - self._state.step_count,
-            word_list=word_lists.in_use(self._list),
+        told = game.transcript
+        return self._seen(
+            told,
+            prompt=GAME if game.turn else told.strip(),
+            info={"reward_signals": self._signals(action.message, told, game.reward)},
             correct_answer=game.secret if done else None,
             done=done,
-            reward=reward,
+            reward=game.reward,
         )
 
     async def reset_async(
@@ -127,17 +121,22 @@ class WordleEnvironment(Environment[WordleAction, WordleObservation, State]):
     def state(self) -> State:
         return self._state
 
-    def _signals(self, game: Game) -> dict[str, float]:
-        """Under their published names. `repetitions` falls with every turn that brought no new word."""
-        return {
-            "wordle.greens": game.marks.count("G") / word_lists.LETTERS,
-            "wordle.yellows": game.marks.count("Y") / word_lists.LETTERS,
-            "wordle.repetitions": self._new_words / self._state.step_count,
-            "wordle.correct": float(game.won),
-        }
+    def _seen(self, told: str, **rest: Any) -> WordleObservation:
+        return WordleObservation(
+            messages=[WordleMessage(content=told)], word_list=word_lists.in_use(self._list), **rest
+        )
 
-    @staticmethod
-    def _seen(game: Game) -> list[WordleMessage]:
-        """TextArena's messages since they were last read."""
-        _, new = game.get_observation()
-        return [WordleMessage(sender_id=sender, content=text, category=kind.name) for sender, text, kind in new]
+    def _signals(self, message: str, told: str, reward: float) -> dict[str, float]:
+        """As the published environment has them: shares of the last marks that were told, be they of this guess or of
+        an earlier one; 1.0 less the times that this word was guessed before."""
+        marks = (MARKS.findall(told) or [""])[-1]
+        found = re.search(r"\[([a-z]{5})\]", message.lower())
+        word = found[1] if found else re.sub("[^a-z]", "", message.lower())[: word_lists.LETTERS]
+        before = self._guessed[word] if len(word) == word_lists.LETTERS else 0
+        self._guessed[word] += 1
+        return {
+            "wordle.greens": marks.count("G") / word_lists.LETTERS,
+            "wordle.yellows": marks.count("Y") / word_lists.LETTERS,
+            "wordle.repetitions": 1.0 - before,
+            "wordle.correct": reward,
+        }

@@ -42,10 +42,15 @@ def puzzle(name: str, candidates: int, seed: int) -> Puzzle:
         raise ValueError(f"candidates must be 0, or 2 to {len(pool)}, not {candidates}")
     draw = random.Random(seed)
     named = tuple(draw.sample(pool, candidates))
-    secret = draw.choice(named or pool)
+    secret = draw.choice(named or pool)  # without candidates the first draw, so the word that TextArena itself draws
+    return Puzzle(secret, named, question_about(secret, named))
+
+
+def question_about(secret: str, named: tuple[str, ...] = ()) -> str:
+    """The text of the puzzle with this secret and these candidates."""
     called = hashlib.sha256(" ".join([secret, *named]).encode()).hexdigest()[:8]
     rest = f"{NAMED}{', '.join(named)}." if named else OPEN
-    return Puzzle(secret, named, f"Puzzle {called}{rest}")
+    return f"Puzzle {called}{rest}"
 
 
 def candidates_in(question: str) -> list[str]:

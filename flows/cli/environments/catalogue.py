@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from apprentice.envs.base import ToolEnvironment, tools_of
-from apprentice.envs.catalog import CATALOGUE, ExtraMissing, check_extra, environment_class
+from apprentice.envs.catalog import ExtraMissing, check_extra, described, environment_class, known
 from apprentice.tasks.training.rewards import Stream, streams_of_parts
 
 RECIPES = Path(__file__).resolve().parents[3] / "deployments" / "recipes"
@@ -19,7 +19,7 @@ RECIPES = Path(__file__).resolve().parents[3] / "deployments" / "recipes"
 
 def catalogue() -> list[dict[str, Any]]:
     """Return every environment, for JSON."""
-    return [_entry(name) for name in CATALOGUE]
+    return [_entry(name) for name in known()]
 
 
 def _entry(name: str) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def _entry(name: str) -> dict[str, Any]:
     needed = {name}.union(*(_mixed_in(path) for path in recipes))
     return {
         "name": name,
-        "what": CATALOGUE[name],
+        "what": described(name),
         "tools": [tool.__name__ for part in parts for tool in tools_of(part)],
         "turns": environment.max_turns if environment else None,
         "streams": {stream.called: stream.weight for stream in streams_of_parts(parts)},

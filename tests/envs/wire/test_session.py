@@ -51,6 +51,9 @@ class Wire:
             raise EOFError("cut")
         return Reply({"asked": len(self.asked)}, 0.0, False)
 
+    async def ask_state(self) -> dict[str, Any]:
+        return {"asked": (await self.ask("state", {})).observation["asked"]}
+
     async def disconnect(self) -> None:
         """Has nothing to close."""
 
@@ -72,6 +75,22 @@ def test_an_episode_of_several_turns_is_rebuilt_with_its_turns(monkeypatch: pyte
     session.reset(seed=2)
     session.step({"turn": 9})
     assert wires[2].asked == [("reset", {"seed": 2}), ("step", {"turn": 9})], "and without those of the episode before"
+    session.close()
+
+
+def test_the_state_is_that_of_the_episode_on_a_new_session_too(monkeypatch: pytest.MonkeyPatch):
+    wires = [Wire(cut_at=3), Wire()]
+    ahead = iter(wires)
+
+    async def connected(server: EnvironmentServer) -> Any:
+        return next(ahead)
+
+    monkeypatch.setattr("apprentice.envs.wire.session.connect", connected)
+    session = Session(EnvironmentServer(url="http://127.0.0.1:9"))
+    session.reset(seed=1)
+    session.step({"turn": 1})
+    assert session.state() == {"asked": 3}
+    assert wires[0].asked == wires[1].asked == [("reset", {"seed": 1}), ("step", {"turn": 1}), ("state", {})]
     session.close()
 
 
