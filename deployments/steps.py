@@ -1,7 +1,4 @@
-"""Steps of `prefect deploy`: a recipe becomes the deployment's default parameters.
-
-In: a recipe's file. Out: its parameters, with the store's path for all workers, and which triggers are enabled.
-"""
+"""Steps of `prefect deploy`: a recipe becomes the deployment's default parameters."""
 
 import os
 from pathlib import Path

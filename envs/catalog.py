@@ -1,7 +1,4 @@
-"""The catalogue of environments: finds one by its name, which is its folder in `envs/`.
-
-In: a name and settings from a recipe. Out: `EnvironmentSpec` (the frozen identity of a task), its class, its server.
-"""
+"""The catalogue of environments: finds one by its name, which is its folder in `envs/`."""
 
 import difflib
 import importlib

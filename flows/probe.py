@@ -1,7 +1,6 @@
 """Measures how hard GRPO's task is for the SFT model, and chooses from a ladder of tasks the one that teaches most.
 
-In: the recipe, its questions, the SFT model. Out: the task and the questions that GRPO trains on, with the rates behind
-the choice. The gate does not depend on it: evaluations use the recipe's own environment.
+The gate does not depend on it: evaluations use the recipe's own environment.
 """
 
 from collections.abc import Iterator

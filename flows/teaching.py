@@ -1,7 +1,4 @@
-"""Makes the SFT model: rollouts, filter, lengths, SFT and its control.
-
-In: the recipe, its questions, the model to train. Out: the SFT model with what it learned from; None where SFT is off.
-"""
+"""Makes the SFT model: rollouts, filter, lengths, SFT and its control."""
 
 from typing import NamedTuple
 

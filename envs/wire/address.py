@@ -1,7 +1,4 @@
-"""Checks that a server's URL holds no secret: it is written into logs, recipes and artifacts.
-
-In: a URL from a recipe or a command line. Out: the same URL, or a ValueError that does not repeat it.
-"""
+"""Checks that a server's URL holds no secret: it is written into logs, recipes and artifacts."""
 
 KINDS = ("user or password", "query", "fragment")
 

@@ -1,7 +1,4 @@
-"""Counters of this process: episodes, tokens, dollars, retries, reconnects.
-
-In: `count(...)` from any thread. Out: what was counted while a block ran.
-"""
+"""Counters of this process: episodes, tokens, dollars, retries, reconnects."""
 
 import threading
 from collections import Counter

@@ -1,7 +1,4 @@
-"""A session with each server of a mixture, used as one.
-
-In: the server of each environment of the mixture. Out: what a pool uses in place of a `Session` and a `Breaker`.
-"""
+"""A session with each server of a mixture, used as one."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Where an environment's server runs, and its timeouts.
-
-In: a recipe's section, or a server that the run started. Out: a frozen value that any process can use.
-"""
+"""Where an environment's server runs, and its timeouts."""
 
 from urllib.parse import urlsplit
 

@@ -1,7 +1,4 @@
-"""Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`.
-
-In: the store's folder, a project or all of them, a port. Out: a server on 127.0.0.1 until it is interrupted.
-"""
+"""Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`."""
 
 from contextlib import redirect_stdout
 from io import StringIO

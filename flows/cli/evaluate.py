@@ -1,7 +1,4 @@
-"""`apprentice evaluate`: models on a recipe's environment, each compared with the first.
-
-In: a recipe, the models' names. Out: a table, or one line of JSON.
-"""
+"""`apprentice evaluate`: models on a recipe's environment, each compared with the first."""
 
 import json
 from datetime import date

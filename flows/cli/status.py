@@ -1,7 +1,4 @@
-"""Lists what is running, waiting or failed on Prefect's server, and why: `apprentice status`.
-
-In: the server in PREFECT_API_URL. Out: rows of text, for the terminal and as JSON.
-"""
+"""Lists what is running, waiting or failed on Prefect's server, and why: `apprentice status`."""
 
 import re
 from datetime import timedelta

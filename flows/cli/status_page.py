@@ -1,7 +1,4 @@
-"""Prints the result of `apprentice status` for a terminal of 80 columns.
-
-In: rows of text. Out: lines; a run's name links to its page, and the line below says why it waits or failed.
-"""
+"""Prints the result of `apprentice status` for a terminal of 80 columns."""
 
 from rich.padding import Padding
 from rich.table import Table

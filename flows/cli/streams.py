@@ -1,7 +1,4 @@
-"""Standard streams that never fail a command, even if they are closed, full or lack characters in their encoding.
-
-In: the process's descriptors 0, 1, 2. Out: text streams whose writes never raise; errors are reported at the end.
-"""
+"""Standard streams that never fail a command, even if they are closed, full or lack characters in their encoding."""
 
 import errno
 import io

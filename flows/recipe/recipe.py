@@ -1,7 +1,4 @@
-"""The recipe: one YAML file describes one whole run.
-
-In: the file's data. Out: a frozen, validated `Recipe`.
-"""
+"""The recipe: one YAML file describes one whole run."""
 
 import difflib
 from typing import Any

@@ -1,7 +1,4 @@
-"""The recipe's sections that belong to the flow: store, guard rails, windows. Stages define their own sections.
-
-In: parts of a YAML file. Out: validated settings; docs/recipes.md shows each field's docstring.
-"""
+"""The recipe's sections that belong to the flow: store, guard rails, windows. Stages define their own sections."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,4 @@
-"""Checks before a run buys anything that this machine can train: packages, GPU, vLLM server.
-
-In: the recipe, and the training stages still ahead. Out: nothing, or Stop.
-"""
+"""Checks before a run buys anything that this machine can train: packages, GPU, vLLM server."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,4 @@
-"""Reads where a flow run is running from Prefect's server, with retries while that server is down.
-
-In: a flow run. Out: its work pool and its worker.
-"""
+"""Reads where a flow run is running from Prefect's server, with retries while that server is down."""
 
 from datetime import timedelta
 from uuid import UUID

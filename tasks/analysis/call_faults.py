@@ -1,7 +1,4 @@
-"""Explains tool calls that do not parse; the cause may be a single invisible character.
-
-In: a conversation. Out: a line for each call that is not valid JSON or is incomplete.
-"""
+"""Explains tool calls that do not parse; the cause may be a single invisible character."""
 
 import json
 import re

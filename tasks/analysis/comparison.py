@@ -1,7 +1,4 @@
-"""Compares models on the same questions: rates with intervals, paired differences, corrected for multiple comparisons.
-
-In: evaluated episodes of several models. Out: dictionaries for reports, and rows for tables.
-"""
+"""Compares models on the same questions: rates with intervals, paired differences, Holm-corrected."""
 
 import itertools
 from typing import Any

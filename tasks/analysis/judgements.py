@@ -1,7 +1,4 @@
-"""Reads verdicts and the gate's decisions.
-
-In: an artifact's folder. Out: the verdict, the decision, its rules, and the decision as Markdown.
-"""
+"""Reads verdicts and the gate's decisions."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Accuracy by kind of question, and the episodes most worth reading.
-
-In: the episodes of one or several models on the same questions. Out: rows for tables, episodes for reading.
-"""
+"""Accuracy by kind of question, and the episodes most worth reading."""
 
 import json
 from collections.abc import Callable

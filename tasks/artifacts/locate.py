@@ -1,7 +1,6 @@
 """Finds an artifact by its key, its revision, a tag, or a unique beginning of one of them, and one file of it.
 
-In: such a name, and where artifacts lie: a folder, the Hub with that folder in front. Out: the store in which the
-artifact is, and its whole name. A key says neither project nor kind, so every repository is asked.
+A key says neither project nor kind, so every repository is asked.
 """
 
 import difflib

@@ -1,7 +1,4 @@
-"""A question as a model was trained to read it, for the Python on its card.
-
-In: the node of a model that is being made. Out: messages and tools.
-"""
+"""A question as a model was trained to read it, for the Python on its card."""
 
 import json
 from typing import Any

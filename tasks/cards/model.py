@@ -1,8 +1,4 @@
-"""What the card of a model tells: what it began as, its trainings, its examination.
-
-In: the node of a model that is being made, and its files. Out: metadata for the Hub, and the facts that
-templates/model.md.j2 names.
-"""
+"""What the card of a model tells: what it began as, its trainings, its examination."""
 
 import json
 from collections import Counter

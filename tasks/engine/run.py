@@ -1,7 +1,4 @@
-"""The context that all stages of a run share: store, servers, location, dispatch of GPU stages.
-
-In: a recipe's store, servers and work pool, assembled by the flow. Out: `RunContext`, every stage's first argument.
-"""
+"""The context that all stages of a run share: store, servers, location, dispatch of GPU stages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol

@@ -1,7 +1,4 @@
-"""Files with one JSON value per line, written by a process that may be killed.
-
-In: values, or lines. Out: the same; opening a file truncates an incomplete last line.
-"""
+"""Files with one JSON value per line, written by a process that may be killed."""
 
 import json
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""Checks before loading whether the machine supports a training's settings.
-
-In: a trainer's settings and the machine's hardware. Out: nothing; Stop with a remedy when something is missing.
-"""
+"""Checks before loading whether the machine supports a training's settings."""
 
 import os
 import sys

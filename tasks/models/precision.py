@@ -1,7 +1,4 @@
-"""Law 12: the optimizer's weights are fp32; bf16 is for computation only.
-
-In: a model. Out: the same model with trainable weights in fp32, or rounded to bf16 while it generates.
-"""
+"""Law 12: the optimizer's weights are fp32; bf16 is for computation only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

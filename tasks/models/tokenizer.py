@@ -1,7 +1,4 @@
-"""Builds the tokenizer of a built student; prepares and loads any student's tokenizer.
-
-In: environments with their questions, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
-"""
+"""Builds the tokenizer of a built student; prepares and loads any student's tokenizer."""
 
 import os
 import re

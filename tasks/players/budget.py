@@ -1,7 +1,4 @@
-"""The teacher's costs, with a hard cap that is checked before every request.
-
-In: prices, a cap, token counts. Out: costs in USD; BudgetReached when the next request could exceed the cap.
-"""
+"""The teacher's costs, with a hard cap that is checked before every request."""
 
 import asyncio
 import os

@@ -1,7 +1,4 @@
-"""Plays evaluation episodes with a local model, in batches, or with an endpoint, one by one.
-
-In: an environment pool, questions, a protocol. Out: each episode as a record, as soon as it ends.
-"""
+"""Plays evaluation episodes with a local model, in batches, or with an endpoint, one by one."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""The retry policy for requests to a teacher's endpoint.
-
-In: a request's error. Out: whether to retry, and the seconds to wait.
-"""
+"""The retry policy for requests to a teacher's endpoint."""
 
 from email.utils import parsedate_to_datetime
 from math import isfinite

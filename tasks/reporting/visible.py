@@ -1,7 +1,4 @@
-"""Escapes invisible characters in untrusted text.
-
-In: any text. Out: text that is safe to print on terminals and pages.
-"""
+"""Escapes invisible characters in untrusted text."""
 
 
 def visible(text: str) -> str:

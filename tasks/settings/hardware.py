@@ -1,8 +1,4 @@
-"""Settings that fit a training to its hardware: LoRA adapters and the generation engine.
-
-In: `sft.lora`, `grpo.lora` and `grpo.generation` of a recipe. Out: validated settings; models/hardware.py and
-training/generation.py check whether the machine supports them.
-"""
+"""Settings that fit a training to its hardware: LoRA adapters and the generation engine."""
 
 from typing import Literal
 

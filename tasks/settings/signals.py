@@ -1,7 +1,4 @@
-"""Settings for monitoring a training: which signals warn or stop, and which questions are held out.
-
-In: a recipe's sections `sft.signals`, `grpo.signals`, `grpo.held_out`. Out: validated settings; they enter the key.
-"""
+"""Settings for monitoring a training: which signals warn or stop, and which questions are held out."""
 
 from typing import Literal
 

@@ -1,7 +1,4 @@
-"""The base class of all settings: frozen, strict, and split into key fields and operational fields.
-
-In: a recipe's section. Out: a validated model that knows which of its fields enter an artifact's key.
-"""
+"""The base class of all settings: frozen, strict, and split into key fields and operational fields."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""The settings of the two trainers, SFT and GRPO. Everything here enters the stage's key, except OPERATIONAL fields.
-
-In: a recipe's sections `sft` and `grpo`. Out: validated settings; everything else keeps TRL's defaults.
-"""
+"""The settings of the two trainers, SFT and GRPO. All of it enters the stage's key, except OPERATIONAL fields."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,6 @@
 """Skips the forward and backward pass of completions whose whole group has the same reward: their gradient is zero.
 
-In: the rewards of a step, a GRPOTrainer. Out: which completions have a signal, and a trainer class that learns from
-those only, with the denominators of the whole batch. The weights are those without skipping up to rounding.
+The weights are those without skipping up to rounding.
 """
 
 from typing import Any

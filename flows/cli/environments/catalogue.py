@@ -1,7 +1,4 @@
-"""`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes.
-
-In: the catalogue, the recipes in `deployments/recipes/`. Out: table rows, and dictionaries for JSON.
-"""
+"""`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes."""
 
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Resolves the arguments of `env check` and `env play` to an environment, its settings and its server.
-
-In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`.
-"""
+"""Resolves the arguments of `env check` and `env play` to an environment, its settings and its server."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Serves an environment of the catalogue on this machine until Ctrl-C.
-
-In: its name, a port, the maximum number of sessions. Out: nothing; prints the URL once it listens.
-"""
+"""Serves an environment of the catalogue on this machine until Ctrl-C."""
 
 import os
 import socket

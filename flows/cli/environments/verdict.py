@@ -1,7 +1,4 @@
-"""The arguments and the result of `apprentice env check`.
-
-In: a URL, and an environment or a recipe. Out: server, environment, needs; one sentence, one line of JSON.
-"""
+"""The arguments and the result of `apprentice env check`."""
 
 from pathlib import Path
 from typing import Any
