@@ -36,7 +36,6 @@ def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minu
 
 
 def block_id(client: SyncPrefectClient, notify: str) -> UUID:
-    """Return the id of a notification block. Raises Stop if it does not exist."""
     kind, _, name = notify.partition("/")
     try:
         return client.read_block_document_by_name(name, kind).id
@@ -64,7 +63,6 @@ def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> s
 
 
 def template_of(pool: str, kind: str) -> Path:
-    """Return the path of a pool's base job template."""
     return THIS_PROCESS / "pools" / f"{pool}.json" if kind == "process" else THIS_PROCESS / kind / f"{pool}-pool.json"
 
 

@@ -18,7 +18,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def debugging() -> bool:
-    """Return whether to show tracebacks."""
     return bool(os.environ.get(DEBUG))
 
 

@@ -129,7 +129,6 @@ class EnvironmentPool:
 
     @property
     def granted(self) -> int:
-        """The number of open sessions."""
         return sum(session.is_open for session in self.sessions)
 
     def interrupt(self) -> None:
@@ -223,7 +222,6 @@ class Crew(Generic[I, R]):
             raise self._error
 
     async def stop(self) -> None:
-        """Cancel all workers."""
         if self._running is not None:
             await _end([self._running])
 

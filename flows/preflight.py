@@ -38,8 +38,6 @@ SEEDS = 5
 
 
 class TrainedQuestions(NamedTuple):
-    """An environment with some of its questions."""
-
     environment: ToolEnvironment
     seeds: Sequence[int]
     questions: Sequence[str]
@@ -125,7 +123,6 @@ class EvaluationPreflight:
         self._checked = False
 
     def __call__(self, run: RunContext, _stage: str) -> None:
-        """Raise Stop if the environment does not work."""
         if not self._checked:
             needs = Needs(0, self._recipe.evaluate.batch_size, 0)
             _check_environments(_parts(run, self._recipe.environment, self._window, needs))
@@ -133,7 +130,6 @@ class EvaluationPreflight:
 
 
 def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
-    """Check every server, the first task's first. Raises Stop."""
     seen: list[TrainedQuestions] = []
     granted: set[str] = set()
     for task in tasks:
@@ -162,7 +158,6 @@ def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs)
 
 
 def _wait_for(server: EnvironmentServer) -> None:
-    """Wait up to the server's `patience` until it answers. Raises Stop."""
     answered = answers(server)
     if not answered.may_pass:
         return
@@ -173,7 +168,6 @@ def _wait_for(server: EnvironmentServer) -> None:
 
 
 def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
-    """Render the questions with the student's chat template. Raises Stop."""
     if model is None:
         assert spec.build is not None
         texts = [(each.environment, list(each.questions)) for each in seen]
@@ -185,12 +179,10 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:
-    """Render calls and questions of every environment with the student's chat template. Raises Stop."""
     for each in seen:
         check_template(student, tokenizer, each.environment)
         check_prompt(student, tokenizer, longest, each.environment, each.questions)
 
 
 def _line(text: str) -> str:
-    """Return a server's text on one line of at most 300 characters."""
     return " ".join(text.split())[:300]

@@ -30,8 +30,6 @@ COUNTED = {"model": (".safetensors",), "dataset": (".jsonl", ".json")}
 
 
 class Outcome(NamedTuple):
-    """The result of reproducing one artifact."""
-
     kind: str
     repository: str
     key: str
@@ -142,13 +140,11 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
 
 
 def _digest(files: dict[str, str], endings: tuple[str, ...]) -> str:
-    """Return the digest of the files with these endings, computed like `apprentice.tasks.artifacts.local.digest`."""
     lines = (f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()) if name.endswith(endings))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 
 
 def rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """Return one table row per artifact."""
     return [
         {
             "artifact": f"{each.repository.partition('/')[2]}@{each.key[:12]}",

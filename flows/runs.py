@@ -20,8 +20,6 @@ READ = {"recipe", "seed", "models", "lineage", "gate", "is_champion", "contamina
 
 
 class FinishedRun(NamedTuple):
-    """A run that ended with a report."""
-
     folder: Path
     report: dict[str, Any]
     recipe: dict[str, Any]
@@ -55,7 +53,6 @@ class FinishedRun(NamedTuple):
         return False
 
     def row(self, root: Path | None = None) -> dict[str, str]:
-        """The run as a row of a table."""
         model = self.report["models"][self.trained]
         return {
             "run": self.folder.name,
@@ -71,7 +68,6 @@ class FinishedRun(NamedTuple):
 
 
 def finished(runs: Path) -> list[FinishedRun]:
-    """Return the runs of a folder, the newest first."""
     found = [run for each in runs.glob("*/report.json") if (run := _read(each.parent)) is not None]
     return sorted(found, key=lambda run: run.ended, reverse=True)
 
@@ -87,7 +83,6 @@ def run_named(name: str, runs: Path) -> FinishedRun:
 
 
 def _read(folder: Path) -> FinishedRun | None:
-    """Return the run of a folder; None if it holds none, or one of older code."""
     try:
         report = json.loads((folder / "report.json").read_text())
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text())

@@ -28,8 +28,6 @@ from apprentice.tasks.sft import sft
 
 
 class Taught(NamedTuple):
-    """The SFT model and what it learned from."""
-
     rollouts: Rollouts | None
     kept: KeptRollouts
     length_stats: LengthStats
@@ -37,7 +35,6 @@ class Taught(NamedTuple):
     controls: dict[str, Checkpoint]
 
     def artifacts(self) -> list[Artifact]:
-        """Return what was made, in order."""
         bought = [self.rollouts] if self.rollouts else []
         return [*bought, self.kept, self.length_stats, self.model, *self.controls.values()]
 
@@ -71,7 +68,6 @@ def _lessons(
 
 
 def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint) -> Evaluation:
-    """Have the student play every question of the collect window several times, sampled as in GRPO."""
     asked = tried_questions(run, questions)
     spec = EvaluateSpec(
         questions=asked.evaluate,

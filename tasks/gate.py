@@ -86,7 +86,6 @@ def gate(
 def _guarded(
     context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
 ) -> list[Any]:
-    """For each guard rail, its rule and its row for the report."""
     return [
         _guard(
             guard,

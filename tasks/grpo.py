@@ -158,7 +158,6 @@ def _as_stop() -> Iterator[None]:
 
 
 def _open_sessions(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
-    """Opens a session for every rollout of a step, before a model is loaded. Raises Stop when too few are granted."""
     try:
         pool.open_all()
     except SessionLost:
@@ -185,7 +184,6 @@ def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str,
 def grpo_arguments(
     context: StageContext, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)
 ) -> dict[str, Any]:
-    """The arguments of GRPOConfig, without the recipe's `args`."""
     return {
         **arguments(context, spec, seed, "grpo"),
         **evaluation(spec),

@@ -15,11 +15,9 @@ class WireClient(GenericEnvClient):
     """Raises BadReply, ServerError and connection errors."""
 
     async def ask(self, kind: str, payload: dict[str, Any]) -> Reply:
-        """Send a reset or a step and return the reply."""
         return reply_of(await self._exchanged({"type": kind, "data": payload}, "observation"))
 
     async def ask_state(self) -> None:
-        """Request the session's state and wait for the reply."""
         await self._exchanged({"type": "state"}, "state")
 
     async def _exchanged(self, message: dict[str, Any], expected: str) -> dict[str, Any]:

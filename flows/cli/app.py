@@ -133,7 +133,6 @@ def improve(
 
 
 def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int | None = None) -> None:
-    """Schedule a run, or that many rounds, on a work pool, and print its link."""
     quiet()
     from prefect.utilities.urls import url_for
 

@@ -76,7 +76,6 @@ def begin_flows() -> None:
 
 
 def ready_for_flows() -> None:
-    """Make sure that a Prefect server runs. Raises Stop."""
     from apprentice.flows.runtime.prefect_server import start_prefect_server
 
     start_prefect_server()

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class Protocol(StrEnum):
-    """How models are evaluated."""
-
     parity = "parity"
     tutorial = "tutorial"
     inspect = "inspect"

@@ -100,7 +100,6 @@ def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict
 
 
 def _process_of(run: FlowRun) -> str:
-    """Return where a command runs, from its tag."""
     host, _, number = next((tag for tag in run.tags if PROCESS.fullmatch(tag)), "").rpartition(":")
     return f"{host}, process {number}" if host else "an unknown process"
 

@@ -138,12 +138,10 @@ class Recipe(BaseModel):
 
     @property
     def is_scripted(self) -> bool:
-        """Whether a script plays the teacher."""
         return self.teacher is not None and self.teacher.scripted_error_rate is not None
 
     @property
     def buys(self) -> bool:
-        """Whether a teacher is asked."""
         return self.sft is not None and self.teacher is not None and self.collect.dataset is None
 
     def grpo_sessions(self) -> int:
@@ -216,7 +214,6 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _servers_are_one_for_each_environment(self) -> "Recipe":
-        """Raise ValueError if one environment has two servers."""
         known: dict[str, tuple[str, tuple[str, str]]] = {}
         for where, (environment, server) in self._played_where().items():
             if where != "server" and environment.name == self.environment.name and server.is_local:

@@ -130,7 +130,6 @@ class Pool:
         return read_run(run.id)
 
     def _wait_for_environment(self, arguments: dict[str, Any]) -> None:
-        """Wait until the stage's environment answers. Raises Stop."""
         spec = arguments.get("environment")
         if not isinstance(spec, EnvironmentSpec):
             return
@@ -147,7 +146,6 @@ class Pool:
                 ) from lost
 
     def _wait_for_hub(self) -> None:
-        """Wait until the Hub answers, if the store uses it. Raises Stop."""
         if self._recipe.store.hub is not None:
             wait_until_hub_answers(self._recipe.store.hub.patience)
 

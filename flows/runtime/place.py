@@ -49,7 +49,6 @@ def read_run(run_id: UUID) -> FlowRun:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether Prefect's server may answer later."""
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500 or error.response.status_code == 429
     return isinstance(error, httpx.TransportError)

@@ -72,12 +72,10 @@ def _begun() -> Future[str]:
 
 
 def server_url() -> str:
-    """Return the server's URL from Prefect's settings: PREFECT_API_URL, or the active profile."""
     return get_current_settings().api.url or ""
 
 
 def check_answers(url: str) -> None:
-    """Raise Stop if no Prefect server answers."""
     why = ""
     for attempt in range(TRIES):
         if attempt:
@@ -98,7 +96,6 @@ def check_answers(url: str) -> None:
 
 
 def _check_proxy() -> None:
-    """Raise Stop if the environment sets a proxy that httpx cannot use."""
     try:
         httpx.Client().close()
     except (ImportError, ValueError, httpx.InvalidURL) as error:

@@ -134,7 +134,6 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def difficulty_as_markdown(report: dict[str, Any]) -> str:
-    """The probe's result as a sentence and a table."""
     rows = [row | ({"settings": code(row["settings"])} if "settings" in row else {}) for row in rows_of(report)]
     return f"{report['says']}\n\n{markdown_table(rows)}"
 
@@ -144,7 +143,6 @@ def _reading(accuracy: float, rules: GrpoSignals) -> Reading:
 
 
 def _leaves(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The innermost settings by their own names."""
     return [
         leaf
         for name, value in settings.items()

@@ -32,7 +32,6 @@ class PastRound(NamedTuple):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the round, as its record has it."""
         return self.node.record.provenance.recipe if self.node.record else {}
 
     @property
@@ -64,7 +63,6 @@ class PastRound(NamedTuple):
         return found.artifact if found else None  # type: ignore[return-value]
 
     def row(self) -> dict[str, str]:
-        """The round as a row of a table."""
         judged, kept = self.judged, self._trained_on()
         bought = _bought(kept)
         return {
@@ -130,7 +128,6 @@ def _bought(kept: Node | None) -> dict[str, Any]:
 
 
 def _players(store: LocalStore, kept: Node | None) -> str:
-    """How many rows of a round who played."""
     folder = kept.fetch() if kept else None
     if folder is None:
         return "0"

@@ -30,8 +30,6 @@ ADVICE = {
 
 
 class Signal(NamedTuple):
-    """A detected problem."""
-
     kind: str
     step: int
     found: str
@@ -41,12 +39,10 @@ class Signal(NamedTuple):
     """Whether the training ended there."""
 
     def message(self) -> str:
-        """The finding, whether the training ends, and the advice."""
         return " ".join([self.found, *(["The training ends there."] if self.stopped else []), self.advice])
 
 
 def signals_in(log: Iterable[Entry], rules: Signals) -> dict[str, Signal]:
-    """All signals of a log history, by kind."""
     entries = steps_of(log)
     seen: dict[str, Signal] = {}
     for end in range(1, len(entries) + 1):
@@ -88,12 +84,10 @@ def not_numbers(entry: Entry, of: Iterable[str] = (*OF_WEIGHTS, "reward")) -> li
 
 
 def are_dead(groups: float, rules: GrpoSignals) -> bool:
-    """Whether most groups teach nothing, by the share of groups with equal rewards."""
     return groups >= rules.dead_groups
 
 
 def have_no_signal(groups: float, reward: float, rules: GrpoSignals) -> bool:
-    """Whether most groups have equal rewards near zero."""
     return are_dead(groups, rules) and reward <= rules.low
 
 
@@ -104,7 +98,6 @@ def write_signals(out: Path, rules: Signals, seen: Iterable[Signal], about: dict
 
 
 def read_signals(checkpoint: Path) -> dict[str, Any]:
-    """The contents of a checkpoint's signals.json; without signals for checkpoints that have none."""
     path = checkpoint / SIGNALS
     return json.loads(path.read_text()) if path.exists() else {"signals": [], "rules": {}}
 
@@ -173,7 +166,6 @@ KINDS: dict[str, Callable[[list[Entry], Any], str | None]] = {
 
 
 def _dead_groups(entries: list[Entry], rules: GrpoSignals) -> tuple[float | None, float | None]:
-    """The share of dead groups and the reward in the last window."""
     recent = entries[-rules.window :]
     groups, rewards = _numbers(recent, "frac_reward_zero_std"), _numbers(recent, "reward")
     if len(groups) < rules.window or not rewards:

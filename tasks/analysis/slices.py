@@ -34,7 +34,6 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
-    """The share of right samples of each question, by the place of its first sample."""
     samples: dict[int, list[bool]] = {}
     for record in records:
         samples.setdefault(record.place - record.sample, []).append(record.is_right)
@@ -99,7 +98,6 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def spoken(record: EvaluatedEpisode) -> str:
-    """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows."""
     return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
 
 

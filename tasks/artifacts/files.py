@@ -58,7 +58,6 @@ def hashes(folder: Path, files: str = "*") -> dict[str, str]:
 
 
 def _files(folder: Path) -> list[str]:
-    """What lies in a folder, hidden files apart."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
 
@@ -84,7 +83,6 @@ def flock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
-    """Raises Stop where a store's folder cannot be written at all."""
     try:
         yield
     except OSError as error:
@@ -96,7 +94,6 @@ def writable(root: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
-    """Says in words what a full or read-only disk did."""
     try:
         yield
     except OSError as error:

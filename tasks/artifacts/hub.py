@@ -85,7 +85,6 @@ class HubStore(LocalStore):
         return published.record
 
     def record_under(self, kind: type[Artifact], tag: str) -> ArtifactRecord:
-        """What made the artifact to which a tag points. Raises Stop."""
         published = self._hub.at_tag(kind, tag)
         if published is None:
             raise self._gone(kind, tag)
@@ -175,7 +174,6 @@ class HubStore(LocalStore):
             mark.unlink()
 
     def _send(self, artifact: A) -> A:
-        """Commits and tags; returns the artifact that has the key then."""
         kind = type(artifact)
         found = self._hub.at_tag(kind, artifact.key, artifact.key)
         if found is None:
@@ -198,7 +196,6 @@ class HubStore(LocalStore):
         return None
 
     def _holding(self, artifact: Artifact) -> Published:
-        """Where the Hub has an artifact. Raises Stop."""
         published = self._at_key(type(artifact), artifact.key, artifact.revision)
         if published is None:
             waits = self._pointed(type(artifact), artifact.key, UNSENT) == artifact.revision
@@ -231,5 +228,4 @@ class HubStore(LocalStore):
 
 
 def _conflict_tag(key: str, revision: str) -> str:
-    """The tag of an artifact whose key another machine's has."""
     return f"{key}-{revision[:12]}"

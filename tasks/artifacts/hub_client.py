@@ -79,7 +79,6 @@ class HubConnection:
         return local()
 
     def _lose(self) -> None:
-        """From now on it is done without the Hub."""
         if not self.is_lost:
             self.is_lost = True
             announce.warn(
@@ -113,7 +112,6 @@ def wait_until_hub_answers(patience: float) -> None:
 
 
 def _patiently(patience: float) -> tenacity.Retrying:
-    """Asks again, with growing intervals, while the Hub is away or busy."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),
         wait=_Interval(min(30.0, patience / 4)),

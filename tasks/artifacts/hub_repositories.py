@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Published(NamedTuple):
-    """What the Hub has under a tag."""
-
     artifact: Any
     commit: str
     record: ArtifactRecord
@@ -131,7 +129,6 @@ class HubRepositories:
         return [tag.name for tag in refs.tags]
 
     def download(self, published: Published, folder: Path) -> None:
-        """Brings the files of a commit."""
         self._ask(
             lambda: self._api.snapshot_download(
                 published.artifact.repository,
@@ -164,5 +161,4 @@ def _read_from(url: str) -> tuple[bytes, str]:
 
 
 def _exactly(record: ArtifactRecord) -> list[str]:
-    """Patterns for an artifact's own files: a name may hold what is a wildcard in a pattern."""
     return [glob.escape(name) for name in (*record.files, RECORD)]

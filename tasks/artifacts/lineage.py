@@ -25,8 +25,6 @@ EPISODES = {Rollouts: "rollouts.jsonl", KeptRollouts: "kept.jsonl"}
 
 
 class Lineage:
-    """An artifact and all that it was made from."""
-
     def __init__(self, store: LocalStore, named: Parent):
         self.store = store
         self.root = node_of(store, named, {})
@@ -94,7 +92,6 @@ class Lineage:
             return not source.get("safetensors_only", True)
 
     def as_json(self) -> dict[str, Any]:
-        """One document for machines, the newest artifact first."""
         nodes = list(self.nodes.values())[::-1]
         records = [node.record for node in nodes if node.record]
         made_in = [record.made_by.get("settings", {}).get("environment") for record in records]
@@ -127,13 +124,11 @@ class Lineage:
 
 
 def lineage_of(key: str, root: Path, hub: str | None = None) -> Lineage:
-    """The lineage of the artifact of that key. Raises Stop as `locate` does."""
     return Lineage(*locate(key, root, hub))
 
 
 @contextmanager
 def _as_rows(node: Node, name: str) -> Iterator[None]:
-    """Raises Stop for a file that holds something else than its name says."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -38,9 +38,7 @@ class Dispatch(Protocol):
 class Servers(Protocol):
     """The servers of a run: started at first use, stopped when the run ends."""
 
-    def environment(self, name: str) -> EnvironmentServer:
-        """The server of the environment `name`."""
-        ...
+    def environment(self, name: str) -> EnvironmentServer: ...
 
     def teacher(self) -> str | None:
         """The base URL of the teacher's OpenAI-compatible endpoint; None for OpenAI."""

@@ -136,7 +136,6 @@ class Stage(Generic[P, A]):
         return [future.result() for future in futures]
 
     def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
-        """The stage as a Prefect task with its run name and assets."""
         made, made_from = announce.assets(
             run.store.address(self.produces, key),
             [run.store.address(type(each), each.key) for each in self.inputs(*given).values()],
@@ -152,11 +151,9 @@ class Stage(Generic[P, A]):
         return make_key(self.name, self.version, *self.key_contents(args, kwargs))
 
     def find(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
-        """The cached artifact, or None."""
         return run.store.find(self.produces, self.key(args, kwargs))
 
     def scratch(self, run: RunContext, key: str) -> Path:
-        """The scratch folder of a stage."""
         return run.store.root / ".scratch" / f"{self.name}-{key}"
 
     def key_contents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -211,7 +208,6 @@ class Stage(Generic[P, A]):
             return artifact
 
     def _record(self, run: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
-        """The artifact's record: the part that its revision covers, and the provenance beside it."""
         settings, inputs = self.key_contents(args, kwargs)
         made_by = {
             "stage": self.name,

@@ -47,7 +47,6 @@ class Episode:
 
     @property
     def turns(self) -> int:
-        """Number of assistant messages so far."""
         return self._turns
 
     @property
@@ -76,7 +75,6 @@ class Episode:
         self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
 
     def _taken(self, message: Message) -> Message:
-        """Adds the message to the transcript; an oversized one is truncated and loses its calls."""
         if found := beyond_limits(message):
             self.causes.append(found)
             message = cut(message)
@@ -129,7 +127,6 @@ class Episode:
 
 
 def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
-    """The messages that open an episode, for every driver."""
     return [{"role": "system", "content": environment.instructions}, {"role": "user", "content": question}]
 
 

@@ -18,8 +18,6 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 class Line(Protocol):
-    """A record that serializes to one line."""
-
     def line(self) -> bytes: ...
 
 
@@ -43,7 +41,6 @@ class Journal:
         return len(self._numbers)
 
     def done(self) -> set[int]:
-        """The numbers of the finished episodes."""
         return set(self._numbers)
 
     def append(self, record: Line) -> None:

@@ -105,7 +105,6 @@ class EvaluatedEpisode(BaseModel):
 
 
 def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with all call arguments as JSON text."""
     return [
         message | {"tool_calls": [_with_text(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")

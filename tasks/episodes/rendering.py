@@ -118,7 +118,6 @@ def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[s
 
 
 def _as_trained(message: Message) -> Message:
-    """The message without call ids, with its arguments formatted as in the chat template."""
     kept: Message = {"role": message["role"], "content": message.get("content") or ""}
     if message.get("tool_calls"):
         kept["tool_calls"] = [
@@ -145,7 +144,6 @@ def _mapping(call: dict[str, Any]) -> Any:
 
 
 def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
-    """The token ids of the prompt, generation prompt included."""
     return _ids(tokenizer, as_read(tokenizer, messages), tools, add_generation_prompt=True)
 
 

@@ -10,8 +10,6 @@ from apprentice.tasks.settings.training import TrainerSpec
 
 
 class Machine(NamedTuple):
-    """The properties of a machine that are checked."""
-
     gpus: int
     """Number of NVIDIA GPUs that torch sees."""
     processes: int
@@ -32,7 +30,6 @@ def this_machine() -> Machine:
 
 
 def check_training(section: str, spec: TrainerSpec, machine: Machine) -> None:
-    """Raises Stop when `section` needs hardware or a package that is missing."""
     if spec.lora is not None:
         _needs("peft", f"{section}.lora", "lora")
         if spec.lora.quantized:

@@ -75,7 +75,6 @@ def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) ->
 
 
 def _is_valid(spec: Spec, remedy: Remedy) -> bool:
-    """Whether the settings are still valid after the change."""
     changed = spec.model_dump()
     for path, value in remedy.change.items():
         *parents, last = path.split(".")
@@ -119,7 +118,6 @@ def _same_training(spec: TrainerSpec) -> Iterator[Remedy]:
 
 
 def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Remedy]:
-    """LoRA, and QLoRA where there is a GPU."""
     if spec.lora is None:
         yield Remedy({"lora": {}}, "gradients and optimizer state of adapters only; raise learning_rate tenfold")
     if gpus and (spec.lora is None or not spec.lora.quantized):

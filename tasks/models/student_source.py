@@ -74,7 +74,6 @@ def _as_folder(spec: StudentSpec, folder: Path) -> StudentSpec:
 
 
 def _content(folder: Path, spec: StudentSpec) -> str:
-    """Digest of the names and contents of the files that loading reads: 40 hex digits."""
     lines = (f"{file.name}\0{_hash(file)}\n" for file in files_of(folder, spec))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 

@@ -17,8 +17,6 @@ T = TypeVar("T")
 
 
 class Checkout(NamedTuple):
-    """An environment and its session."""
-
     environment: ToolEnvironment
     session: Session
 
@@ -96,7 +94,6 @@ class EpisodeSlot:
             return await spawn(call, *given)
 
     async def leave(self) -> None:
-        """Returns the environment to the queue."""
         async with self._busy:
             if self._checkout is not None:
                 checkout, self._checkout = self._checkout, None

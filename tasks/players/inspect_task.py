@@ -186,7 +186,6 @@ def _as_ours(message: "ChatMessageAssistant") -> Message:
 
 
 def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
-    """System, user and tool messages in Inspect's types."""
     from inspect_ai.model import ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
     made: list[ChatMessage] = []
@@ -203,7 +202,6 @@ def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
 
 
 def require_inspect() -> None:
-    """Raises Stop when Inspect is not installed."""
     try:
         import inspect_ai  # noqa: F401
     except ModuleNotFoundError as missing:

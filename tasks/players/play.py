@@ -16,8 +16,6 @@ Keep = Callable[[EvaluatedEpisode], None]
 
 
 class Play(NamedTuple):
-    """One episode to play."""
-
     place: int
     seed: int
     question: str
@@ -80,7 +78,6 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
 
 
 def check_question(play: Play, episode: Episode) -> None:
-    """Raises Stop when the server's question differs from the recorded one."""
     if episode.question != play.question:
         raise Stop(
             f"For seed {play.seed} the server asks another question than the recorded one: "
@@ -91,7 +88,6 @@ def check_question(play: Play, episode: Episode) -> None:
 
 
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
-    """The record of a finished episode."""
     assert episode.reward is not None or episode.broken
     environment = episode.environment
     return EvaluatedEpisode(

@@ -28,18 +28,15 @@ class Parity:
     name: Literal["parity", "tutorial"] = "parity"
 
     def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
-        """A new episode. Raises SessionLost."""
         return Episode(environment, seed)
 
     def tokens(self, asked: int) -> int:
-        """Maximum new tokens of a turn."""
         return asked
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
         return prompt_ids(tokenizer, episode.messages, episode.tools)
 
     def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Episode) -> Message:
-        """Parses the model's token ids as a message."""
         return parse(tokenizer, ids, prefix, episode.tools)
 
     def accuracy(self, records: list[EvaluatedEpisode]) -> float:
@@ -85,7 +82,6 @@ class TutorialEpisode(Episode):
         self.tools = []
 
     def step(self, message: Message) -> None:
-        """Submits the answer found in the model's text. Raises SessionLost."""
         message = self._taken(message)
         digits = re.search(r'"answer"\s*:\s*"?(\d+)"?', message["content"])
         numbers = re.findall(r"\b(\d+)\b", message["content"])

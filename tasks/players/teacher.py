@@ -192,7 +192,6 @@ class Teacher:
         return answer
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer's JSON. Raises Unanswered, Redirected, openai.APIError."""
         try:
             async with asyncio.timeout(self._spec.timeout):  # the client's timeout is per chunk
                 raw = await self._client.post("/chat/completions", body=body, cast_to=object)
@@ -206,7 +205,6 @@ class Teacher:
         return raw
 
     def _book(self, answer: Completion, body: dict[str, Any], sent: int, spent: Spent) -> float:
-        """Adds the answer's usage to `spent`; returns its cost in USD."""
         message = answer.message()
         calls = [call["function"] for call in message.get("tool_calls", [])]
         read = len(message["content"].encode()) + sum(len(each["name"] + each["arguments"]) for each in calls)
@@ -258,7 +256,6 @@ class Teacher:
         )
 
     def _detail(self, error: Any) -> str:
-        """The endpoint's error message on one line, without the key."""
         body = getattr(error, "body", None)
         detail = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body
         whole = f"{error.message}: {detail}" if detail and str(detail) not in str(error.message) else str(error.message)
@@ -266,7 +263,6 @@ class Teacher:
 
 
 def read_key(spec: TeacherSpec) -> str:
-    """The endpoint's API key. Raises Stop when there is none."""
     if spec.key_block is not None:
         from prefect.blocks.system import Secret
 

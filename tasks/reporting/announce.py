@@ -121,14 +121,12 @@ def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list
 
 
 def materialized(asset: str, metadata: dict[str, Any]) -> None:
-    """Adds metadata to an asset that the running task materializes."""
     context = AssetContext.get()
     if context is not None and any(each.key == asset for each in context.downstream_assets):
         context.add_asset_metadata(asset, metadata)
 
 
 def link(key: str, url: str, text: str) -> None:
-    """Adds a link to the run's page in Prefect."""
     if _in_prefect():
         create_link_artifact(link=url, link_text=text, key=key, description=text)
 

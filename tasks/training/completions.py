@@ -35,7 +35,6 @@ class CompletionLog:
         JsonLines(self._path).append(*map(as_line, rows))
 
     def publish(self, out: Path) -> None:
-        """Copies the rows to the artifact and shows them in Prefect."""
         shutil.copyfile(self._path, out / COMPLETIONS)
         announce.rows(
             "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_completions(out)]
@@ -89,7 +88,6 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def last_groups(rows: list[dict[str, Any]], number: int = 2) -> list[dict[str, Any]]:
-    """The rows of the last `number` logged steps."""
     steps = sorted({row["step"] for row in rows})[-number:]
     return [row for row in rows if row["step"] in steps]
 

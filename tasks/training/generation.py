@@ -20,7 +20,6 @@ INSTALL = (
 
 
 def check_generation(spec: GenerationSpec, machine: Machine) -> None:
-    """Raises Stop when the engine cannot run."""
     if spec.engine != "vllm":
         return
     if spec.mode == "colocate":
@@ -64,7 +63,6 @@ def _check_package() -> None:
 
 
 def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
-    """The engine's arguments of GRPOConfig."""
     if spec.engine == "plain":
         return {}
     share = spec.gpu_memory_utilization

@@ -43,7 +43,6 @@ class Stream(NamedTuple):
 
     @property
     def called(self) -> str:
-        """The name in TRL's metric `rewards/…/mean`."""
         only = Stream().name
         return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
 
@@ -61,7 +60,6 @@ def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
 
 
 def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
-    """All streams of the parts, with the environments' own weights."""
     return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
 
 

@@ -84,7 +84,6 @@ def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: l
 
 
 def _example(schema: dict[str, Any]) -> Any:
-    """A value that fits a schema."""
     if schema.get("enum"):
         return schema["enum"][0]
     types = schema.get("type", "string")

@@ -78,7 +78,6 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
 
 
 def _stop(args: Any, control: Any, invalid: bool) -> None:
-    """Ends the training after this step, with an evaluation and a checkpoint unless its weights are invalid."""
     control.should_training_stop = True
     control.should_evaluate = not invalid and args.eval_strategy != "no"
     control.should_save = not invalid
@@ -105,7 +104,6 @@ def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
 
 
 def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> int:
-    """Loads the weights and returns their step."""
     last, best = trainer.state.global_step, trainer.state.best_global_step
     broken = _first_invalid(trainer.state.log_history)
     trusted = broken is None or (rules.nan == "warn" and broken == last)  # the last step was skipped

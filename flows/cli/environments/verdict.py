@@ -43,7 +43,6 @@ def _chosen_for(
 
 
 def verdict(server: EnvironmentServer, spec: EnvironmentSpec, checked: Checked) -> str:
-    """Return the result in one line."""
     if checked.ok:
         slow = [each.what for each in checked.findings if each.verdict == "slower"]
         return f"{server.url} works for {spec}" + (f", with too few {' and '.join(slow)}." if slow else ".")
@@ -52,7 +51,6 @@ def verdict(server: EnvironmentServer, spec: EnvironmentSpec, checked: Checked) 
 
 
 def as_json(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, checked: Checked) -> dict[str, Any]:
-    """Return the result for JSON."""
     return {
         "ok": checked.ok,
         "url": server.url,
