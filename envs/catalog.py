@@ -6,7 +6,6 @@ import importlib.util
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, model_validator
 from typing_extensions import get_original_bases
 

@@ -5,6 +5,7 @@ trained. A run in which every stage is cached checks nothing and starts no serve
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -52,27 +53,24 @@ class Task(NamedTuple):
     needs: Needs
 
 
+@dataclass
 class Preflight:
-    """Called once, before the first stage that is not cached.
+    """Called once, before the first stage that is not cached."""
 
-    Args:
-        trains_here: Whether SFT and GRPO run on this machine.
-        rescore: Whether rollouts that exist are scored again, whatever changed.
-    """
-
-    def __init__(self, recipe: Recipe, trains_here: bool, rescore: bool = False):
-        self._recipe = recipe
-        self._trains_here = trains_here
-        self._rescore = rescore
+    recipe: Recipe
+    trains_here: bool
+    """Whether SFT and GRPO run on this machine."""
+    rescore: bool = False
+    """Whether rollouts that exist are scored again, whatever changed."""
 
     def __call__(self, run: RunContext, stage: str) -> None:
         """Raise Stop if a check fails. `stage` is the first one that is not cached; `log` has those before it."""
         if stage in JUDGING:
             return
-        recipe, done = self._recipe, {each.name for each in run.log}
+        recipe, done = self.recipe, {each.name for each in run.log}
         windows = recipe.seed_windows()
         ahead = [section for section in recipe.trains_on if section not in done]
-        if self._trains_here:
+        if self.trains_here:
             check_hardware(recipe, ahead)
         buys = self._teacher_ahead(run, done)
         if buys and not recipe.is_scripted:
@@ -94,15 +92,15 @@ class Preflight:
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
-        recipe = self._recipe
+        recipe = self.recipe
         if not recipe.buys or recipe.teacher is None or "collect" in done:
             return None
         given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, recipe.seed_windows().collect
-        found = collect.find(run, *given) or to_rescore(run, collect, given, self._rescore)
+        found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None
 
     def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
-        recipe = self._recipe
+        recipe = self.recipe
         first = recipe.seed_windows().collect
         tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(run, spec, first, needs)]
         guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
@@ -111,22 +109,22 @@ class Preflight:
         return tasks
 
 
+@dataclass
 class EvaluationPreflight:
     """The check of `apprentice evaluate`: called before each model's first stage that is not cached; checks once.
 
     What an endpoint answers is not checked, because that is what is evaluated.
     """
 
-    def __init__(self, recipe: Recipe, window: Window):
-        self._recipe = recipe
-        self._window = window
-        self._checked = False
+    recipe: Recipe
+    window: Window
+    checked: bool = False
 
     def __call__(self, run: RunContext, _stage: str) -> None:
-        if not self._checked:
-            needs = Needs(0, self._recipe.evaluate.batch_size, 0)
-            _check_environments(_parts(run, self._recipe.environment, self._window, needs))
-            self._checked = True
+        if not self.checked:
+            needs = Needs(0, self.recipe.evaluate.batch_size, 0)
+            _check_environments(_parts(run, self.recipe.environment, self.window, needs))
+            self.checked = True
 
 
 def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:

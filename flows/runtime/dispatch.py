@@ -6,6 +6,7 @@ which resumes from its checkpoint. A crashed run (worker or machine) is also sch
 """
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from prefect.client.orchestration import get_client
@@ -37,16 +38,13 @@ LATE_AFTER_S = 60.0
 """Seconds after which to warn that no worker has taken a stage."""
 
 
+@dataclass
 class Pool:
-    """The GPU stages' deployments on a work pool.
+    """The GPU stages' deployments on a work pool."""
 
-    Args:
-        deployment: The deployments' name, such as a100; their flows are sft, grpo and evaluate.
-    """
-
-    def __init__(self, recipe: Recipe, deployment: str):
-        self._recipe = recipe
-        self._deployment = deployment
+    recipe: Recipe
+    deployment: str
+    """The deployments' name, such as a100; their flows are sft, grpo and evaluate."""
 
     def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched:
         """Run the stage and wait for it. Raises Stop if it fails in a way that needs a person."""
@@ -93,8 +91,8 @@ class Pool:
         assert context is not None
         assert context.flow_run is not None
         parent = context.flow_run
-        name = f"{stage}/{self._deployment}"
-        parameters = {"recipe": self._recipe.as_parameters()} | {
+        name = f"{stage}/{self.deployment}"
+        parameters = {"recipe": self.recipe.as_parameters()} | {
             name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
             for name, value in arguments.items()
         }
@@ -105,7 +103,7 @@ class Pool:
             run = self._created(name, title, parameters, stage, again.pop(0))
         if run.state is not None and run.state.is_final() and run.state.type in (StateType.FAILED, StateType.CRASHED):
             _schedule_again(run)
-        announce.dispatched(title, self._deployment, str(run.id))
+        announce.dispatched(title, self.deployment, str(run.id))
         return run
 
     def _created(self, name: str, title: str, parameters: dict[str, Any], tag: str, key: str) -> FlowRun:
@@ -115,8 +113,8 @@ class Pool:
                 lambda: run_deployment(
                     name,
                     parameters=parameters,
-                    flow_run_name=f"{self._recipe.name}-seed{self._recipe.seed}: {title}",
-                    tags=[self._recipe.name, tag],
+                    flow_run_name=f"{self.recipe.name}-seed{self.recipe.seed}: {title}",
+                    tags=[self.recipe.name, tag],
                     timeout=0,
                     idempotency_key=key,
                 )
@@ -133,7 +131,7 @@ class Pool:
         spec = arguments.get("environment")
         if not isinstance(spec, EnvironmentSpec):
             return
-        server = self._recipe.server_of(spec.name)
+        server = self.recipe.server_of(spec.name)
         for there in [server, *server.parts.values()]:
             if not there.url:
                 continue
@@ -146,8 +144,8 @@ class Pool:
                 ) from lost
 
     def _wait_for_hub(self) -> None:
-        if self._recipe.store.hub is not None:
-            wait_until_hub_answers(self._recipe.store.hub.patience)
+        if self.recipe.store.hub is not None:
+            wait_until_hub_answers(self.recipe.store.hub.patience)
 
 
 def _ended(run: FlowRun) -> FlowRun:

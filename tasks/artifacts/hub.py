@@ -27,16 +27,7 @@ A = TypeVar("A", bound=Artifact)
 
 
 class HubStore(LocalStore):
-    """An artifact store on the Hub.
-
-    Args:
-        root: The folder in front.
-        namespace: A user or an organisation to which the token may write.
-        private: Whether repositories are made private.
-        patience: Seconds that the Hub may be away, or busy.
-        needed: Whether other machines wait there for what is published: then nothing is done without it.
-        license: Written on every card, as the Hub knows it.
-    """
+    """An artifact store on the Hub, with the folder `root` in front; see `LocalStore` and `HubConnection`."""
 
     def __init__(
         self,

@@ -106,13 +106,12 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
     )
 
 
-class Endpoint:
+class Endpoint(NamedTuple):
     """An OpenAI-compatible endpoint as a player; its answers count unchanged, invalid calls included."""
 
-    def __init__(self, teacher: Teacher, spent: Spent):
-        self._teacher = teacher
-        self._spent = spent
+    teacher: Teacher
+    spent: Spent
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
         """One message per episode. Raises TeacherFailed, TeacherUnavailable, Stop."""
-        return [self._teacher.say(each.messages, each.tools, self._spent, "auto", each.seed) for each in episodes]
+        return [self.teacher.say(each.messages, each.tools, self.spent, "auto", each.seed) for each in episodes]
