@@ -3,7 +3,6 @@
 Each is made from its recorded inputs, in a temporary store.
 """
 
-import hashlib
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from prefect.settings import PREFECT_DEFAULT_RESULT_STORAGE_BLOCK, PREFECT_LOCAL
 
 from apprentice.flows.replay import Replay, ask_first, pinned_arguments, replay_of, students_of
 from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.artifacts.files import digest_of
 from apprentice.tasks.artifacts.lineage import Lineage
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD
@@ -123,7 +123,10 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
         name.endswith(endings) for name in record.files
     ):  # it refers to another model instead of holding weights
         endings = COUNTED["dataset"]
-    digest, digest_again = _digest(record.files, endings), _digest(again, endings)
+    digest, digest_again = (
+        digest_of({name: files[name] for name in sorted(files) if name.endswith(endings)})
+        for files in (record.files, again)
+    )
     return Outcome(
         **replay.node.named.model_dump(),
         stage=replay.stage.name,
@@ -137,11 +140,6 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
         differences=replay.differences,
         seconds=round(seconds, 1),
     )
-
-
-def _digest(files: dict[str, str], endings: tuple[str, ...]) -> str:
-    lines = (f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()) if name.endswith(endings))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 
 
 def rows(outcomes: list[Outcome]) -> list[dict[str, str]]:

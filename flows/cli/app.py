@@ -155,18 +155,12 @@ def status(
     """Show what is running, waiting or failed on Prefect's server, and why."""
     with exit_with_message():
         quiet()
-        from apprentice.tasks.reporting.errors import Stop
-        from apprentice.tasks.reporting.shared_server import shared
-
-        if not shared():
-            raise Stop(
-                "No Prefect server is configured: a run without one shows its progress in its own terminal.",
-                "Set PREFECT_API_URL to the server's URL, such as http://127.0.0.1:4200/api.",
-            )
+        from apprentice.flows.cli.status import show
         from apprentice.flows.cli.status import status as look
-        from apprentice.flows.cli.status_page import show
         from apprentice.flows.runtime.prefect_server import check_answers, server_url
+        from apprentice.flows.runtime.remote import check_server
 
+        check_server()
         check_answers(server_url())
         found = look(hours)
         if json_:

@@ -2,8 +2,7 @@
 
 import json
 from datetime import date
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,12 +11,6 @@ from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
     from apprentice.tasks.settings.stages import Window
-
-
-class Protocol(StrEnum):
-    parity = "parity"
-    tutorial = "tutorial"
-    inspect = "inspect"
 
 
 def evaluate(
@@ -31,12 +24,12 @@ def evaluate(
         ),
     ],
     protocol: Annotated[
-        Protocol,
+        Literal["parity", "tutorial", "inspect"],
         typer.Option(
             help="parity: as in training. tutorial: as the tutorial does, to compare with its results. "
             "inspect: as an Inspect AI task, with Inspect's model names, such as openai/gpt-5-mini."
         ),
-    ] = Protocol.parity,
+    ] = "parity",
     questions: Annotated[
         int | None, typer.Option(min=1, help="Number of questions. Default: the recipe's evaluate.questions.")
     ] = None,
@@ -64,14 +57,14 @@ def evaluate(
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
         window = _window(chosen, spec.questions, seed)
         ready_for_flows()
-        if protocol is Protocol.inspect:
+        if protocol == "inspect":
             from apprentice.flows.inspection import inspect_models
 
             report = inspect_models(chosen, model, spec, window, served_student, base_url)
         else:
             from apprentice.flows.compare_models import compare_models
 
-            spec = spec.model_copy(update={"protocol": protocol.value})
+            spec = spec.model_copy(update={"protocol": protocol})
             report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None

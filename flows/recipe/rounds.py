@@ -8,7 +8,7 @@ from typing import Any
 
 from apprentice.flows.recipe.recipe import BLOCK, Recipe
 from apprentice.flows.recipe.sections import SHIFT, RoundSpec
-from apprentice.tasks.analysis.spending import level_of
+from apprentice.tasks.analysis.statistics import level_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Window
 

@@ -63,7 +63,8 @@ class Pool:
                 outages += 1
                 announce.warn(f"{title} lost a service it needs and saved its progress: {run.state.message}")
                 self._wait_for_environment(arguments)
-                self._wait_for_hub()
+                if self.recipe.store.hub is not None:
+                    wait_until_hub_answers(self.recipe.store.hub.patience)
                 time.sleep(min(BACKOFF_S * 2 ** (outages - 1), 60.0))  # it answers, but may be full or fail again
             elif run.state.type == StateType.CRASHED and crashes < MAX_CRASHES:
                 crashes += 1
@@ -142,10 +143,6 @@ class Pool:
                     f"The environment is out of reach: {lost}.",
                     "Check that its server runs, then retry this run: it resumes.",
                 ) from lost
-
-    def _wait_for_hub(self) -> None:
-        if self.recipe.store.hub is not None:
-            wait_until_hub_answers(self.recipe.store.hub.patience)
 
 
 def _ended(run: FlowRun) -> FlowRun:

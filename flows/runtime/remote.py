@@ -45,7 +45,7 @@ def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None
 def check_server() -> None:
     if not shared():
         raise Stop(
-            "No Prefect server is configured.",
+            "No Prefect server is configured: a run without one shows its progress in its own terminal.",
             "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
         )
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.judgements import read_decision
-from apprentice.tasks.analysis.spending import level_of
-from apprentice.tasks.analysis.statistics import wilson
+from apprentice.tasks.analysis.statistics import level_of, wilson
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.node import Node, node_of

@@ -59,7 +59,8 @@ class Lineage:
     def learned(self, node: Node) -> list[dict[str, Any]]:
         """Every episode that a checkpoint learned from; of those that the teacher played, which artifact holds them."""
         with _as_rows(node, LEARNED):
-            rows = [_learned(json.loads(line)) for line in self._lines(node, LEARNED)]
+            rows = list(map(json.loads, self._lines(node, LEARNED)))
+            rows = [row | {name: row[name] for name in ("stage", "seed", "question")} for row in rows]
         held = {each: kept.ref for kept in self._taught_by(node) for each in self.played(kept)}
         return [
             row | {"rollouts": held.get((row["seed"], row["question"]))} if row["stage"] == "sft" else row
@@ -135,10 +136,6 @@ def _as_rows(node: Node, name: str) -> Iterator[None]:
         raise Stop(
             f"{name} of {node.ref} is not what its name says ({type(error).__name__}).", "Make it anew."
         ) from error
-
-
-def _learned(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {name: row[name] for name in ("stage", "seed", "question")}
 
 
 def _question(messages: list[dict[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas, tools_of
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.answer_limits import beyond_limits, cut
+from apprentice.tasks.reporting.errors import Stop
 
 Message = dict[str, Any]
 
@@ -62,6 +63,16 @@ class Episode:
     def valid(self) -> bool:
         """Format compliance: the model called tools, and every call fits its schema."""
         return self._turns > 0 and not self.causes
+
+    def check_question(self, recorded: str) -> None:
+        """Raises Stop where the server asks another question than the one on record."""
+        if self.question != recorded:
+            raise Stop(
+                f"For seed {self.seed} the server asks another question than the recorded one: "
+                f"{self.question[:80]!r}, not {recorded[:80]!r}. The server has changed, so its results cannot be "
+                "compared with earlier ones.",
+                "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
+            )
 
     def step(self, message: Message) -> None:
         """Takes the model's next message and executes its calls. Raises SessionLost."""

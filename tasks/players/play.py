@@ -10,7 +10,6 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode, with_texts
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.reporting.errors import Stop
 
 Keep = Callable[[EvaluatedEpisode], None]
 
@@ -50,7 +49,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], player: Player, p
             len(starting),
         )
         for (_, play), episode in zip(starting, begun, strict=True):
-            check_question(play, episode)
+            episode.check_question(play.question)
             episode.sample = play.sample
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
@@ -67,7 +66,7 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
 
     def play_one(environment: ToolEnvironment, play: Play) -> EvaluatedEpisode:
         episode = protocol.begin(environment, play.seed)
-        check_question(play, episode)
+        episode.check_question(play.question)
         while not episode.done:
             episode.environment._wait_for_server()  # do not buy a turn that cannot be played
             episode.step(player.reply([episode])[0])
@@ -75,16 +74,6 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
 
     for _, record in pool.map(play_one, plays):
         keep(record)
-
-
-def check_question(play: Play, episode: Episode) -> None:
-    if episode.question != play.question:
-        raise Stop(
-            f"For seed {play.seed} the server asks another question than the recorded one: "
-            f"{episode.question[:80]!r}, not {play.question[:80]!r}. The server has changed, so its results cannot be "
-            "compared with earlier ones.",
-            "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
-        )
 
 
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:

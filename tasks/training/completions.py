@@ -79,7 +79,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
             {
                 "step": str(row["step"]),
                 "question": code(row["question"]),
-                "said": code(_spoken(row)),
+                "said": code(" ".join([row["said"], *row["calls"]]).strip()),
                 "reward": _reward(row),
             }
             for row in rows
@@ -115,10 +115,6 @@ def _shown(row: dict[str, Any]) -> dict[str, str]:
     named = {name: str(row[name]) for name in ("step", "seed", "question", "said")}
     cells = named | {"calls": "\n".join(row["calls"]), "reward": _reward(row)}
     return {name: cell.replace("\0", "␀") for name, cell in cells.items()}  # PostgreSQL rejects NUL in JSON
-
-
-def _spoken(row: dict[str, Any]) -> str:
-    return " ".join([row["said"], *row["calls"]]).strip()
 
 
 def _reward(row: dict[str, Any]) -> str:

@@ -115,11 +115,8 @@ def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> i
             trl_internals.load_weights(trainer, checkpoint)
             if _all_finite(trainer, _weights(trainer)):
                 return step
-    cause = (
-        f"Step {broken}: {_invalid_metrics(trainer.state.log_history)}"
-        if broken
-        else f"After step {last} weights are NaN"
-    )
+    invalid = ", ".join(not_numbers(steps_of(trainer.state.log_history)[-1], OF_WEIGHTS))
+    cause = f"Step {broken}: {invalid}" if broken else f"After step {last} weights are NaN"
     raise Stop(f"{cause}, and no checkpoint from before is left to publish.", ADVICE["nan"])
 
 
@@ -131,10 +128,6 @@ def _first_invalid(log: list[Entry]) -> int | None:
             break
         first = entry["step"]
     return first
-
-
-def _invalid_metrics(log: list[Entry]) -> str:
-    return ", ".join(not_numbers(steps_of(log)[-1], OF_WEIGHTS))
 
 
 def _weights(trainer: Any) -> list[Any]:
