@@ -4,6 +4,7 @@ The request counts towards the collection's budget; its answer may be wrong and 
 """
 
 import shutil
+from contextlib import closing
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
@@ -31,39 +32,25 @@ def check_teacher(
             return
         scratch = collect_shard.scratch(run, key)
         scratch.mkdir(parents=True, exist_ok=True)
-        cap = buys.budget_usd
-        budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
-        try:
-            _ask(run, recipe, buys, environment, seed, question, budget)
-        except BudgetReached:
-            return
-        finally:
-            budget.close()
-            if recipe.round or recipe.collect.students:  # its collection asks chosen seeds, and has a folder of its own
-                shutil.rmtree(scratch)
-
-
-def _ask(
-    run: RunContext,
-    recipe: Recipe,
-    buys: TeacherSpec,
-    environment: ToolEnvironment,
-    seed: int,
-    question: str,
-    budget: Budget,
-) -> None:
-    url = run.servers.teacher()
-    teacher = Teacher(buys, url, recipe.collect.asks, budget)
-    called = buys.called
-    try:
-        teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
-    except TeacherFailed as failed:
-        raise Stop(
-            f"{called} at {url or 'OpenAI'} returns no valid tool call: {failed}.",
-            "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
-            "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them up.",
-        ) from failed
-    except TeacherUnavailable as error:
-        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
-    finally:
-        teacher.close()
+        cap, url = buys.budget_usd, run.servers.teacher()
+        spent, called = scratch / "spent_usd", f"{buys.called} at {url or 'OpenAI'}"
+        with (
+            closing(Budget(buys.prices, cap and cap / recipe.collect.shards, spent)) as budget,
+            closing(Teacher(buys, url, recipe.collect.asks, budget)) as teacher,
+        ):
+            try:
+                teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
+            except BudgetReached:
+                return
+            except TeacherFailed as failed:
+                raise Stop(
+                    f"{called} returns no valid tool call: {failed}.",
+                    "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
+                    "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them "
+                    "up.",
+                ) from failed
+            except TeacherUnavailable as error:
+                raise Stop(f"{called} does not answer: {error}.", "Run again once it does.") from error
+            finally:
+                if recipe.round or recipe.collect.students:  # its collection has a folder of its own
+                    shutil.rmtree(scratch)

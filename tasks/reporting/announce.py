@@ -171,7 +171,7 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
     shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        shown.add_row(*(str(value) for value in row.values()))
+        shown.add_row(*map(str, row.values()))
     console.print(shown)
     if _in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)

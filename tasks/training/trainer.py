@@ -128,9 +128,8 @@ def whole_checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def _was_the_last(checkpoint: Path) -> bool:
-    return json.loads((checkpoint / STATE).read_text())["stateful_callbacks"]["TrainerControl"]["args"][
-        "should_training_stop"
-    ]
+    state = json.loads((checkpoint / STATE).read_text())
+    return state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
 
 
 def step_of(checkpoint: Path | None) -> int:
