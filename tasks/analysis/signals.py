@@ -67,12 +67,6 @@ def reward_of(entry: Entry) -> Any:
     return entry.get("own_reward", entry.get("reward"))
 
 
-def entropy_of(entry: Entry) -> Any:
-    """The mean entropy of the completions that were learned from: all of them, or those with a signal where GRPO skips
-    the others."""
-    return entry.get(ENTROPY_WITH_SIGNAL, entry.get("entropy"))
-
-
 def steps_of(log: Iterable[Entry]) -> list[Entry]:
     """The entries of training steps, without evaluations and the final summary."""
     return [entry for entry in log if "loss" in entry]
@@ -171,6 +165,7 @@ def _ends(entries: list[Entry], name: str, window: int) -> tuple[float | None, f
 
 
 def _numbers(entries: list[Entry], name: str) -> list[float]:
-    read = {"reward": reward_of, "entropy": entropy_of}.get(name, lambda entry: entry.get(name))
-    values = (read(entry) for entry in entries)
+    """The metric in each entry; entropy is that of completions with a signal where GRPO skips the others."""
+    first = {"reward": "own_reward", "entropy": ENTROPY_WITH_SIGNAL}.get(name, name)
+    values = (entry.get(first, entry.get(name)) for entry in entries)
     return [value for value in values if value is not None and math.isfinite(value)]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode, with_texts
+from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
 
@@ -84,7 +84,7 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
         seed=play.seed,
         sample=play.sample,
         question=episode.question,
-        messages=with_texts(episode.messages),
+        messages=with_arguments(episode.messages, as_text),
         turns=sum(message["role"] == "assistant" for message in episode.messages),
         reward=episode.reward,
         broken=episode.broken,
