@@ -142,7 +142,6 @@ def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
 
 
 def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
-    """Return one task; for a mixture one per environment."""
     server = run.servers.environment(spec.name)
     if not spec.mixed:
         return [Task(spec, server, window.seeds()[:SEEDS], needs)]

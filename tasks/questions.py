@@ -40,7 +40,8 @@ def questions(
     for purpose, window in windows:
         for seed in window.seeds():
             text = texts[seed]
-            used = _is_used(purpose, seed, chosen.get(same_text(text)))
+            examined_under = chosen.get(same_text(text))
+            used = examined_under == seed if purpose == "evaluate" else examined_under is None
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
@@ -69,11 +70,6 @@ def publish_exam(context: StageContext, rows: Iterable[dict[str, Any]], most: in
             chosen.setdefault(same_text(row["question"]), named)
     write_questions(context.out, chosen.values())
     return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
-
-
-def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
-    """`examined`: the seed of this question in the evaluation set; None when it is not in the set."""
-    return examined == seed if purpose == "evaluate" else examined is None
 
 
 def ask(

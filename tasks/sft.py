@@ -85,7 +85,6 @@ def train_sft(
 
 
 def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
-    """The arguments of SFTConfig, without the recipe's `args` and the evaluation settings."""
     return {
         **arguments(context, spec, seed, "sft"),
         "num_train_epochs": spec.epochs,
@@ -135,7 +134,6 @@ def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:
 
 
 def _stopper(enough: float) -> Any:
-    """Ends training once the logged mean token accuracy reaches `enough`."""
     from transformers import TrainerCallback
 
     class Stopper(TrainerCallback):

@@ -66,7 +66,6 @@ class Recipe(BaseModel):
     round: RoundSpec | None = None
 
     def seed_windows(self) -> SeedWindows:
-        """Return the three windows with their starts."""
         windows = {}
         for block, (purpose, window) in enumerate(self.windows):
             moved = 0 if purpose == "evaluate" else self.seed * SHIFT
@@ -133,7 +132,6 @@ class Recipe(BaseModel):
 
     @property
     def trains_on(self) -> list[str]:
-        """The names of the trainings of a run, in their order."""
         return [name for name in ("sft", "grpo") if getattr(self, name) is not None]
 
     @property

@@ -162,8 +162,6 @@ def _ended(run: FlowRun) -> FlowRun:
 
 
 def _schedule_again(run: FlowRun) -> None:
-    """Schedule the same flow run to run again now, whatever its state."""
-
     def set_state() -> None:
         with get_client(sync_client=True) as client:
             state: State[Any] = Scheduled(message="Resumes from its saved progress.")

@@ -65,7 +65,6 @@ def _deployment_of(name: str, pool: str, deploy: str) -> DeploymentResponse:
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths at which two recipes differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in {**one, **other}:
             yield from _differences(one.get(name, MISSING), other.get(name, MISSING), f"{path}.{name}".lstrip("."))

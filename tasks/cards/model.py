@@ -36,8 +36,6 @@ TRAININGS = {"SFT, by TRL's `SFTTrainer`": SftCheckpoint, "GRPO, by TRL's `GRPOT
 
 
 class ModelFacts(Facts):
-    """What the card of a model tells."""
-
     def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
         self.sources = made.ancestors()
@@ -128,7 +126,6 @@ class ModelFacts(Facts):
 
 
 def _learned(out: Path) -> dict[str, int]:
-    """How many questions each training asked."""
     if not (out / "learned.jsonl").exists():
         return {}
     with (out / "learned.jsonl").open() as rows:

@@ -184,7 +184,6 @@ class Stage(Generic[P, A]):
         return bound.arguments
 
     def _titled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The title, formatted with the arguments, such as "Evaluation of {checkpoint.stage}"."""
         return self.title.format(**self._bound(args, kwargs))
 
     def _make(self, run: RunContext, key: str, given: tuple[Any, Any]) -> A:

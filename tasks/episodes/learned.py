@@ -34,6 +34,5 @@ class TrainedQuestions:
 
 
 def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
-    """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
     path = checkpoint / LEARNED
     return read_rows(path) if path.exists() else []

@@ -91,7 +91,6 @@ def _is_valid(spec: Spec, remedy: Remedy) -> bool:
 
 
 def _of_generation(spec: GrpoSpec) -> Iterator[Remedy]:
-    """Remedies where generation shares the GPU with the trained model."""
     engine = spec.generation
     colocated = engine.engine == "vllm" and engine.mode == "colocate"
     if colocated or engine.engine == "continuous_batching":

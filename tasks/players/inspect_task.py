@@ -97,7 +97,6 @@ def episodes_task(
 
 
 async def _there(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Awaits, on Inspect's event loop, a coroutine that runs on that of `waiting`."""
     return await asyncio.wrap_future(start(coroutine))
 
 

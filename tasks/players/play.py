@@ -22,7 +22,6 @@ class Play(NamedTuple):
 
 
 def plays_of(rows: list[dict[str, Any]], samples: int) -> list[Play]:
-    """Each question `samples` times, from rows with seed and question."""
     named = ((row["seed"], row["question"], sample) for row in rows for sample in range(samples))
     return [Play(place, *each) for place, each in enumerate(named)]
 
