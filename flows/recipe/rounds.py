@@ -50,7 +50,7 @@ def rounds_that_fit(recipe: Recipe) -> int:
     fits = []
     for purpose, window in windows.items():
         ends = [each.start for name, each in windows.items() if name != purpose] + others
-        if purpose != "evaluate" and recipe.windows.of(purpose).start is None:
+        if purpose != "evaluate" and getattr(recipe.windows, purpose).start is None:
             ends.append(window.start + SHIFT)  # where the windows of the next recipe seed begin
         room = min((end for end in ends if end > window.start), default=10 * BLOCK) - window.start
         fits.append(room // window.size)
