@@ -8,7 +8,6 @@ questions out of training and rejects a task with too few questions before anyth
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -79,10 +78,6 @@ def ask(
 
     `named`: the recipe field that holds the task's settings, for the error message.
     """
-
-    def reset(instance: ToolEnvironment, seed: int) -> str:
-        return instance._ask(seed)
-
     texts = {}
     server = context.run.servers.environment(environment.name)
     try:
@@ -90,7 +85,7 @@ def ask(
             announce.progress("questions", len(seeds)) as advance,
             EnvironmentPool(environment, server, say=announce.warn) as pool,
         ):
-            for seed, text in pool.map(reset, seeds):
+            for seed, text in pool.map(lambda instance, seed: instance._ask(seed), seeds):
                 texts[seed] = text
                 advance(1)
     except Refused as refused:

@@ -16,12 +16,10 @@ from apprentice.flows.cli.common import (
     RECIPE,
     SET,
     STORE,
-    begin_flows,
     exit_with_message,
     prepared,
     quiet,
     ready,
-    ready_for_flows,
 )
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.evaluate import evaluate
@@ -89,13 +87,14 @@ def rescore(
 
 def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, rescore: bool = False) -> None:
     chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
     from apprentice.flows.runtime.run_folder import check_runs
 
     check_runs(runs)
-    begin_flows()
+    begin_prefect_server()  # before a flow is imported, which takes as long
     from apprentice.flows.retrain import retrain
 
-    ready_for_flows()
+    start_prefect_server()
     folder = retrain(chosen, runs, rescore=rescore)
     from apprentice.flows.pages.report_page import BRIEF_ENDS
     from apprentice.tasks.reporting.announce import say
@@ -121,13 +120,14 @@ def improve(
             _schedule(on, recipe, set_, rounds)
             return
         chosen = prepared(recipe, set_)
+        from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
         from apprentice.flows.runtime.run_folder import check_runs
 
         check_runs(runs)
-        begin_flows()
+        begin_prefect_server()
         from apprentice.flows.improve import improve as improve_rounds
 
-        ready_for_flows()
+        start_prefect_server()
         for folder in improve_rounds(chosen, rounds, runs):
             print(folder)
 
@@ -252,11 +252,12 @@ def reproduce(
         ready()
         from apprentice.flows.reproduce import reproduce as make_again
         from apprentice.flows.reproduce import rows
+        from apprentice.flows.runtime.prefect_server import start_prefect_server
         from apprentice.tasks.artifacts.lineage import lineage_of
         from apprentice.tasks.reporting.announce import table
 
         found = lineage_of(key, store, hub)
-        ready_for_flows()
+        start_prefect_server()
         outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
         table("reproduced", "Reproduced", rows(outcomes))

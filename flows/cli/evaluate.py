@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared, ready_for_flows
+from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
@@ -52,11 +52,12 @@ def evaluate(
     with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.compare_models import check_addresses
+        from apprentice.flows.runtime.prefect_server import start_prefect_server
 
         check_addresses([*model, *([base_url] if base_url else [])])
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
         window = _window(chosen, spec.questions, seed)
-        ready_for_flows()
+        start_prefect_server()
         if protocol == "inspect":
             from apprentice.flows.inspection import inspect_models
 

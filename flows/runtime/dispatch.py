@@ -111,14 +111,13 @@ class Pool:
         """Create the deployment's flow run, or return the one with that idempotency key. Raises Stop."""
         try:
             run = retry_while_away(
-                lambda: run_deployment(
-                    name,
-                    parameters=parameters,
-                    flow_run_name=f"{self.recipe.name}-seed{self.recipe.seed}: {title}",
-                    tags=[self.recipe.name, tag],
-                    timeout=0,
-                    idempotency_key=key,
-                )
+                run_deployment,
+                name,
+                parameters=parameters,
+                flow_run_name=f"{self.recipe.name}-seed{self.recipe.seed}: {title}",
+                tags=[self.recipe.name, tag],
+                timeout=0,
+                idempotency_key=key,
             )
         except ObjectNotFound:
             raise Stop(
@@ -161,10 +160,8 @@ def _ended(run: FlowRun) -> FlowRun:
         time.sleep(POLL)
 
 
+@retry_while_away.wraps
 def _schedule_again(run: FlowRun) -> None:
-    def set_state() -> None:
-        with get_client(sync_client=True) as client:
-            state: State[Any] = Scheduled(message="Resumes from its saved progress.")
-            client.set_flow_run_state(run.id, state, force=True)
-
-    retry_while_away(set_state)
+    with get_client(sync_client=True) as client:
+        state: State[Any] = Scheduled(message="Resumes from its saved progress.")
+        client.set_flow_run_state(run.id, state, force=True)

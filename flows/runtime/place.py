@@ -40,14 +40,6 @@ def place_of(run: FlowRun) -> WorkerLocation:
     return WorkerLocation(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
 
 
-def read_run(run_id: UUID) -> FlowRun:
-    def read() -> FlowRun:
-        with get_client(sync_client=True) as client:
-            return client.read_flow_run(run_id)
-
-    return retry_while_away(read)
-
-
 def _is_passing(error: BaseException) -> bool:
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500 or error.response.status_code == 429
@@ -61,6 +53,13 @@ retry_while_away = tenacity.Retrying(
     reraise=True,
 )
 """Retries a call while Prefect's server is unreachable."""
+
+
+@retry_while_away.wraps
+def read_run(run_id: UUID) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run_id)
+
 
 AWAY = {
     "environment": "EnvironmentAway",

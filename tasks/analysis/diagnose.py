@@ -41,20 +41,12 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RUL
     dead = [entry["frac_reward_zero_std"] for entry in log if entry.get("frac_reward_zero_std") is not None]
     delta = mean(last) - mean(first)
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
-    ends = mean(first), mean(last), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:])
-    diagnosis, advice = _judge(*ends, beta, rules)
-    return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), diagnosis, advice)
+    judged = _judge(mean(first), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta, rules)
+    return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), *judged)
 
 
 def _judge(
-    first: float,
-    last: float,
-    ci: Interval | None,
-    logs: int,
-    dead_first: float,
-    dead_last: float,
-    beta: float,
-    rules: GrpoSignals,
+    first: float, ci: Interval | None, logs: int, dead_first: float, dead_last: float, beta: float, rules: GrpoSignals
 ) -> tuple[str, str]:
     if ci is None and logs < 2 * ENDS:
         return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."

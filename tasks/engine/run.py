@@ -29,10 +29,8 @@ class Dispatched(NamedTuple):
     counts: dict[str, float]
 
 
-class Dispatch(Protocol):
-    """Runs a stage on its work pool; returns when the artifact is in the store."""
-
-    def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched: ...
+Dispatch = Callable[[str, str, dict[str, Any], str], Dispatched]
+"""Runs a stage, by name, title, arguments and key, on its work pool; returns when the artifact is in the store."""
 
 
 class Servers(Protocol):
