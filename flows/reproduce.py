@@ -119,9 +119,7 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
     """
     record, repo_type = record_of(replay.node), replay.stage.produces.repo_type
     endings = COUNTED[repo_type]
-    if not any(
-        name.endswith(endings) for name in record.files
-    ):  # it refers to another model instead of holding weights
+    if not any(name.endswith(endings) for name in record.files):  # it refers to another model's weights
         endings = COUNTED["dataset"]
     digest, digest_again = (
         digest_of({name: files[name] for name in sorted(files) if name.endswith(endings)})

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.artifacts.rows import pinned_rows
@@ -168,7 +168,7 @@ class Recipe(BaseModel):
         return Window(start=start, size=2 * self.guards[index].questions)
 
     @model_validator(mode="after")
-    def _guards_have_names_of_their_own(self) -> "Recipe":
+    def _guards_have_names_and_windows_of_their_own(self) -> "Recipe":
         windows = [("guards." + guard.name, self.guard_window(index)) for index, guard in enumerate(self.guards)]
         for purpose, window in self.seed_windows():
             for name, guarded in windows:
@@ -250,14 +250,7 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _windows_are_disjoint(self) -> "Recipe":
-        self.seed_windows()
-        return self
-
-    @model_validator(mode="after")
     def _script_exists(self) -> "Recipe":
         if self.is_scripted:
-            from apprentice.envs.catalog import policy_of
-
             policy_of(self.environment.name).check(self.environment.settings)
         return self

@@ -103,10 +103,7 @@ def environment_server(
 
 @contextmanager
 def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
-    from apprentice.envs.serving.container import (  # OpenEnv's package takes seconds to import
-        ContainerFailed,
-        container,
-    )
+    from apprentice.envs.serving.container import ContainerFailed, container  # OpenEnv takes seconds to import
 
     try:
         with container(server.image, sessions, server.patience) as url:

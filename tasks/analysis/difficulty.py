@@ -50,7 +50,7 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
     ends = [_reading(end, rules) for end in ci]
-    others = [each for each in READINGS if each != reading and each in ends]
+    others: list[Reading] = [each for each in READINGS if each != reading and each in ends]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
     return Difficulty(played.n, *rates, reading, others)
 

@@ -135,9 +135,7 @@ def readable(what: object) -> Iterator[None]:
     """Says in words that a model or a tokenizer cannot be loaded."""
     from safetensors import SafetensorError
 
-    from apprentice.tasks.artifacts.hub_client import (
-        is_away,  # which imports, by way of the teacher, whoever imports this
-    )
+    from apprentice.tasks.artifacts.hub_client import is_away  # which imports, by way of the teacher, our importers
 
     try:
         yield
