@@ -11,14 +11,11 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from apprentice.tasks.episodes.json_lines import JsonLines
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.errors import Stop
-
-
-class Line(Protocol):
-    def line(self) -> bytes: ...
 
 
 class Journal:
@@ -43,7 +40,7 @@ class Journal:
     def done(self) -> set[int]:
         return set(self._numbers)
 
-    def append(self, record: Line) -> None:
+    def append(self, record: Record | EvaluatedEpisode) -> None:
         """Writes and flushes one episode, so that a killed process does not lose it."""
         line = record.line()
         self._lines.append(line)

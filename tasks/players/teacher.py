@@ -138,10 +138,7 @@ class Teacher:
     ) -> Message:
         import openai
 
-        body: dict[str, Any] = {
-            **self._settings,
-            "messages": messages,
-        }
+        body: dict[str, Any] = {**self._settings, "messages": messages}
         if self._spec.scripted_error_rate is not None:
             body |= script  # a script may look up the answer by the seed; a model would use it for sampling
         if tools and self._spec.serves_student:  # the same prompt as in training
