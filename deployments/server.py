@@ -1,5 +1,6 @@
 """Creates or updates the work pools and automations of a Prefect server from the files in this folder.
 
+In: the server's client, the pools' type, a notification block. Out: one line per object created or updated.
 Keeps what a person changed on the server: a pool's limit, a pause.
 """
 

@@ -1,4 +1,7 @@
-"""Steps of `prefect deploy`: a recipe becomes the deployment's default parameters."""
+"""Steps of `prefect deploy`: a recipe becomes the deployment's default parameters.
+
+In: a recipe's file. Out: its parameters, with the store's path for all workers, and which triggers are enabled.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The catalogue of environments: finds one by its name, which is its folder in `envs/`."""
+"""The catalogue of environments: finds one by its name, which is its folder in `envs/`.
+
+In: a name and settings from a recipe. Out: `EnvironmentSpec` (the frozen identity of a task), its class, its server.
+"""
 
 import difflib
 import importlib

@@ -1,5 +1,6 @@
 """The digest of an environment's code. It is part of every key, so a change to a game invalidates cached results.
 
+In: an environment's folder. Out: hex digits, the same for a checkout and for an installed wheel of the same sources.
 envs/policy.py counts as part of every folder: it decides on which questions the scripted teachers err.
 """
 

@@ -1,4 +1,7 @@
-"""Finds what a run begins with: its questions, and the model to train."""
+"""Finds what a run begins with: its questions, and the model to train.
+
+In: the recipe, the store. Out: the questions; the student, made or loaded here, or a checkpoint of this project.
+"""
 
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.champion import Champions

@@ -1,5 +1,6 @@
 """Evaluates and compares models on a recipe's environment: checkpoints, the champion, endpoints, the teacher.
 
+In: a recipe, the models' names. Out: rates with intervals, differences from the first model, overlap with training.
 Trains nothing; earlier evaluations are cache hits.
 """
 

@@ -1,5 +1,6 @@
 """Runs side by side: what was set otherwise, who answers more of the same questions, the curves, the cost.
 
+In: finished runs; their evaluations and logs are read from their stores. Out: a page, as Markdown and HTML, and JSON.
 Runs that were not asked the same questions under the same rewards are refused: a difference would mean nothing.
 """
 

@@ -1,6 +1,6 @@
 """Evaluates trained models on held-out questions and guard rails, and promotes the challenger if the gate passes it.
 
-Earlier evaluations are cache hits.
+In: models. Out: their evaluations and the outcome for the challenger. Earlier evaluations are cache hits.
 """
 
 from typing import Literal, NamedTuple

@@ -1,7 +1,7 @@
 """Improves a champion round by round: what is asked, learned and examined in a round is new.
 
-A round is the run of flows/retrain.py with the recipe that flows/planning.py derives from the store's history; round 0
-is the recipe itself. A round begun twice is the same round.
+In: a recipe. Out: the folders of the rounds' reports. A round is the run of flows/retrain.py with the recipe that
+flows/planning.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
 """
 
 from functools import partial

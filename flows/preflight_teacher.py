@@ -1,6 +1,7 @@
 """Requests one tool call from the teacher's endpoint before a collection begins.
 
-The request counts towards the collection's budget; its answer may be wrong and is discarded.
+In: the recipe, a question of its environment. Out: nothing; Stop with cause and remedy. The request counts towards the
+collection's budget; its answer may be wrong and is discarded.
 """
 
 import shutil

@@ -1,6 +1,7 @@
 """Measures how hard GRPO's task is for the SFT model, and chooses from a ladder of tasks the one that teaches most.
 
-The gate does not depend on it: evaluations use the recipe's own environment.
+In: the recipe, its questions, the SFT model. Out: the task and the questions that GRPO trains on, with the rates behind
+the choice. The gate does not depend on it: evaluations use the recipe's own environment.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Prepares to reproduce an artifact: its stage, its arguments, the recipe with today's servers.
 
-A record may come from a stranger, so spending money and running code from a model's repository need a person's consent.
+In: an artifact of a lineage, and overrides for servers. Out: a `Replay`. A record may come from a stranger, so
+spending money and running code from a model's repository need a person's consent.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """`apprentice reproduce`: makes an artifact again from its record, and reports whether the result is the same.
 
-Each is made from its recorded inputs, in a temporary store.
+In: a lineage. Out: for its artifact, or also for its ancestors, whether data or weights are the same, and which files
+differ. Each is made from its recorded inputs, in a temporary store.
 """
 
 import shutil

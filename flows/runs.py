@@ -1,4 +1,7 @@
-"""The finished runs of a folder: what each one was, when it ran, how it ended."""
+"""The finished runs of a folder: what each one was, when it ran, how it ended.
+
+In: the folder of all runs. Out: `FinishedRun`, read from the files that a run leaves, and rows for tables.
+"""
 
 import json
 from contextlib import suppress

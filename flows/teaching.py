@@ -1,4 +1,7 @@
-"""Makes the SFT model: rollouts, filter, lengths, SFT and its control."""
+"""Makes the SFT model: rollouts, filter, lengths, SFT and its control.
+
+In: the recipe, its questions, the model to train. Out: the SFT model with what it learned from; None where SFT is off.
+"""
 
 from typing import NamedTuple
 

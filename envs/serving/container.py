@@ -1,6 +1,7 @@
 """Runs an environment's server in a local Docker container, with OpenEnv's provider.
 
-Only a run that is killed with SIGKILL leaves one behind; its name begins with "apprentice-".
+In: an image. Out: the server's URL inside the `with` block; the container is removed afterwards. Only a run that is
+killed with SIGKILL leaves one behind; its name begins with "apprentice-".
 """
 
 import subprocess

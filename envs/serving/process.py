@@ -1,5 +1,6 @@
 """Runs a local server as a child process that never outlives its parent.
 
+In: a module that calls `serve`. Out: the server's URL inside the `with` block.
 Environment servers and the scripted teacher listen on 127.0.0.1 and a free port. The child exits when its standard
 input closes, so it ends even if the parent is killed with SIGKILL.
 """

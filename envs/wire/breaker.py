@@ -1,5 +1,6 @@
 """A circuit breaker for one environment server: during an outage only one probe tries to reach it.
 
+In: the success or failure of the sessions' messages. Out: a wait that ends when the server is back, or SessionLost.
 Why: otherwise every session would retry by itself, and a teacher would be paid for turns that cannot be played.
 """
 

@@ -1,4 +1,7 @@
-"""Counters of this process: episodes, tokens, dollars, retries, reconnects."""
+"""Counters of this process: episodes, tokens, dollars, retries, reconnects.
+
+In: `count(...)` from any thread. Out: what was counted while a block ran.
+"""
 
 import threading
 from collections import Counter

@@ -1,4 +1,7 @@
-"""A session with each server of a mixture, used as one."""
+"""A session with each server of a mixture, used as one.
+
+In: the server of each environment of the mixture. Out: what a pool uses in place of a `Session` and a `Breaker`.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""OpenEnv's client with checked replies. Imported lazily, because importing OpenEnv is slow."""
+"""OpenEnv's client with checked replies.
+
+In: messages. Out: the replies' data. Imported lazily, because importing OpenEnv is slow.
+"""
 
 import asyncio
 from typing import Any

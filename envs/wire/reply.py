@@ -1,5 +1,6 @@
 """Parses and validates a server's replies.
 
+In: a message of the server, as text. Out: the data of a reply, then `Reply`, whose values are read with their types.
 Why: without checks a reward of NaN, a question that is not text or a page of HTML would become a score, or a traceback
 far from its origin.
 """

@@ -1,4 +1,7 @@
-"""Where an environment's server runs, and its timeouts."""
+"""Where an environment's server runs, and its timeouts.
+
+In: a recipe's section, or a server that the run started. Out: a frozen value that any process can use.
+"""
 
 from urllib.parse import urlsplit
 

@@ -1,5 +1,6 @@
 """Reads the stage of a Space that does not answer, and restarts it if that helps.
 
+In: the Space's repository. Out: its runtime stage as text.
 A request or a restart wakes a sleeping Space. A paused one and one with a runtime error need a restart by their owner's
 token. https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
 """

@@ -1,5 +1,6 @@
 """One event loop for the process, and a bridge to it from synchronous code.
 
+In: coroutines. Out: their results, returned to synchronous callers.
 Why: TRL calls environments synchronously, while OpenEnv sessions and OpenAI clients are asynchronous. A plain thread
 blocks while it waits; code spawned on the loop yields to other code. So hundreds of episodes need one thread and no
 locks. SQLAlchemy's asyncio support uses the same bridge (`greenlet_spawn`, `await_only`).

@@ -1,4 +1,7 @@
-"""Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`."""
+"""Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`.
+
+In: the store's folder, a project or all of them, a port. Out: a server on 127.0.0.1 until it is interrupted.
+"""
 
 from contextlib import redirect_stdout
 from io import StringIO

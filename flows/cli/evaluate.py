@@ -1,4 +1,7 @@
-"""`apprentice evaluate`: models on a recipe's environment, each compared with the first."""
+"""`apprentice evaluate`: models on a recipe's environment, each compared with the first.
+
+In: a recipe, the models' names. Out: a table, or one line of JSON.
+"""
 
 import json
 from datetime import date

@@ -1,6 +1,6 @@
 """`apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
 
-Both only read.
+In: the runs' folders. Out: tables and a page, or one line of JSON. Both only read.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Standard streams that never fail a command, even if they are closed, full or lack characters in their encoding."""
+"""Standard streams that never fail a command, even if they are closed, full or lack characters in their encoding.
+
+In: the process's descriptors 0, 1, 2. Out: text streams whose writes never raise; errors are reported at the end.
+"""
 
 import errno
 import io

@@ -1,6 +1,7 @@
 """Reads a recipe from a file, applies `path=value` overrides, and explains mistakes.
 
-The message for an unknown field has the nearest known name, for a renamed field its new name.
+In: a path and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown field has the
+nearest known name, for a renamed field its new name.
 """
 
 import difflib

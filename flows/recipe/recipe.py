@@ -1,4 +1,7 @@
-"""The recipe: one YAML file describes one whole run."""
+"""The recipe: one YAML file describes one whole run.
+
+In: the file's data. Out: a frozen, validated `Recipe`.
+"""
 
 import difflib
 from typing import Any

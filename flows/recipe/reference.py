@@ -1,6 +1,6 @@
 """Generates docs/recipes.md: every field of a recipe, from the settings' docstrings.
 
-`make docs` writes it; a test checks it.
+In: the `Recipe` model. Out: Markdown with one table per section. `make docs` writes it; a test checks it.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """The recipe of one round of `apprentice improve`: its seed windows, its rung, its gate's level.
 
-Windows of different rounds are disjoint by construction: round r begins r sizes after the first one's start, and
-nothing else begins before the last round that fits.
+In: a recipe and what the round knows of those before. Out: a recipe that `retrain` could run; a pure function. Windows
+of different rounds are disjoint by construction: round r begins r sizes after the first one's start, and nothing else
+begins before the last round that fits.
 """
 
 from typing import Any

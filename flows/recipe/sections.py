@@ -1,4 +1,7 @@
-"""The recipe's sections that belong to the flow: store, guard rails, windows. Stages define their own sections."""
+"""The recipe's sections that belong to the flow: store, guard rails, windows. Stages define their own sections.
+
+In: parts of a YAML file. Out: validated settings; docs/recipes.md shows each field's docstring.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,6 @@
 """Runs a GPU stage as a deployment on another work pool, so that all waiting happens on the cheap side.
 
+In: a stage whose artifact is missing, and its arguments. Out: where it ran; its artifact is in the store.
 Checks the environment before dispatching the stage. If the environment fails during the stage, the stage saves its
 progress and ends, which frees its device; this side waits for the environment and schedules the same flow run again,
 which resumes from its checkpoint. A crashed run (worker or machine) is also scheduled again; a cancelled one is not.

@@ -1,6 +1,7 @@
 """Checks that a server works for an environment and a recipe, and says how to fix it if not.
 
-`apprentice env check` shows all; a run makes the same checks before it buys anything, and stops at the first error.
+In: a server, an environment, the sessions needed. Out: findings, each with a fix. `apprentice env check` shows all; a
+run makes the same checks before it buys anything, and stops at the first error.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """Plays a few episodes on a server, to check that it speaks an environment's protocol.
 
+In: an environment, open sessions, seeds. Out: questions, rewards, seconds of each round trip.
 Plays the scripted teacher's moves if it supports the settings, otherwise arbitrary arguments of the right types.
 """
 

@@ -1,4 +1,7 @@
-"""Checks before a run buys anything that this machine can train: packages, GPU, vLLM server."""
+"""Checks before a run buys anything that this machine can train: packages, GPU, vLLM server.
+
+In: the recipe, and the training stages still ahead. Out: nothing, or Stop.
+"""
 
 from collections.abc import Sequence
 

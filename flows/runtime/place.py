@@ -1,4 +1,7 @@
-"""Reads where a flow run is running from Prefect's server, with retries while that server is down."""
+"""Reads where a flow run is running from Prefect's server, with retries while that server is down.
+
+In: a flow run. Out: its work pool and its worker.
+"""
 
 from datetime import timedelta
 from uuid import UUID

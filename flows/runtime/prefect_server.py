@@ -1,6 +1,6 @@
 """The Prefect server that a command's flows report to: the one in PREFECT_API_URL, or a temporary one.
 
-Raises Stop if there is none.
+In: the environment. Out: a server that runs until this process exits. Raises Stop if there is none.
 """
 
 import atexit

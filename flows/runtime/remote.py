@@ -1,6 +1,7 @@
 """Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RECIPE`, or `apprentice improve`.
 
-Only overrides are sent, so a file that differs from the deployed recipe is rejected.
+In: a recipe's file and overrides. Out: a scheduled flow run of the deployment with the recipe's name. Only overrides
+are sent, so a file that differs from the deployed recipe is rejected.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """The folder of a run's report: created when the run begins, removed if it fails.
 
-Raises Stop if it cannot be created.
+In: the folder of all runs, a recipe. Out: a folder named by recipe, seed and time. Raises Stop if it cannot be created.
 """
 
 import os

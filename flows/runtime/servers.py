@@ -1,7 +1,7 @@
 """The servers of a run: started when a stage first needs them, stopped when the run ends.
 
-A run of cache hits starts nothing. A URL in the recipe is used unchanged, an image becomes a container, anything else a
-child process.
+In: a recipe. Out: URLs. A run of cache hits starts nothing. A URL in the recipe is used unchanged, an image becomes a
+container, anything else a child process.
 """
 
 import json

@@ -1,5 +1,6 @@
 """Decides how questions count on which the environment failed.
 
+In: the episodes of all compared models. Out: the same without the questions that failed for every model.
 Why: dropping a question that failed for one model only would favour the model whose answers make the environment fail;
 a question that failed for every model says nothing about any of them.
 """

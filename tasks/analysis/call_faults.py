@@ -1,4 +1,7 @@
-"""Explains tool calls that do not parse; the cause may be a single invisible character."""
+"""Explains tool calls that do not parse; the cause may be a single invisible character.
+
+In: a conversation. Out: a line for each call that is not valid JSON or is incomplete.
+"""
 
 import json
 import re

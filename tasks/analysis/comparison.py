@@ -1,4 +1,7 @@
-"""Compares models on the same questions: rates with intervals, paired differences, Holm-corrected."""
+"""Compares models on the same questions: rates with intervals, paired differences, corrected for multiple comparisons.
+
+In: evaluated episodes of several models. Out: dictionaries for reports, and rows for tables.
+"""
 
 import itertools
 from typing import Any

@@ -1,5 +1,6 @@
 """Checks whether a model was trained on the questions it is evaluated on, by seed and by text.
 
+In: an evaluation's episodes, the checkpoint's learned.jsonl, the rollouts. Out: counts, and whether it is clean.
 Why by text: small problem spaces repeat a question under other seeds. Texts that differ only in case or white space
 count as the same question.
 """

@@ -1,5 +1,7 @@
 """Diagnoses a GRPO run from its curves and gives advice in one sentence.
 
+In: the trainer's log history, and the rules of its signals. Out: the reward delta as the walkthrough defines it, with
+its interval, and a diagnosis.
 With beta = 0 there is no reference model, so no KL term explains a fall. Saturation is the share of groups with equal
 rewards (`frac_reward_zero_std`), not `reward_std`, which is computed over the batch: groups [1, 1] and [0, 0] show 0.58
 there and teach nothing. The delta compares different questions and is noisy; the held-out evaluation decides.

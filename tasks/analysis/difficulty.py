@@ -1,5 +1,7 @@
 """Rates how hard a task is for the model that GRPO is about to train, and chooses among several tasks.
 
+In: the model's rates on a few dozen GRPO questions, with GRPO's sampling. Out: too easy, too hard or right, with the
+interval of the accuracy and a sentence.
 Why one half: a group teaches through reward differences, which are largest at 50% accuracy. Accuracy counts rewards of
 1.0 only; with partial credit a task that is never solved could look half solved. The thresholds are those of GRPO's
 signals.

@@ -1,7 +1,7 @@
 """Reads the rounds that a project has run from the records of its released models.
 
-The store's tags and records are the only source: two machines that share a store see the same history, and so begin the
-same next round.
+In: the store. Out: the rounds, the first one first, and rows for tables. The store's tags and records are the only
+source: two machines that share a store see the same history, and so begin the same next round.
 """
 
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Reads verdicts and the gate's decisions."""
+"""Reads verdicts and the gate's decisions.
+
+In: an artifact's folder. Out: the verdict, the decision, its rules, and the decision as Markdown.
+"""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Detects problems in a training's log: each kind of signal once, at the first log that shows it.
 
-They depend only on the log, so a resumed training reports none twice. `diagnose.py` applies the same rules to the
-finished curves.
+In: the trainer's log history, the rules. Out: signals, each a sentence with its number. They depend only on the log,
+so a resumed training reports none twice. `diagnose.py` applies the same rules to the finished curves.
 """
 
 import json

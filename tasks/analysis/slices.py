@@ -1,4 +1,7 @@
-"""Accuracy by kind of question, and the episodes most worth reading."""
+"""Accuracy by kind of question, and the episodes most worth reading.
+
+In: the episodes of one or several models on the same questions. Out: rows for tables, episodes for reading.
+"""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Which released model is the champion: a tag in the models' repository, and how it came to be there.
 
-Tags, as on the Hub:
+In: releases. Out: the champion, its history. Tags, as on the Hub:
 
     champion                                  the one in force; moved last, in one step
     champion-0003-20261121T114500Z-promoted   the third change of champion; never moves

@@ -1,4 +1,7 @@
-"""The files of a store: their hashes, what was changed in them, locks, and what a full or read-only disk does."""
+"""The files of a store: their hashes, what was changed in them, locks, and what a full or read-only disk does.
+
+In: a folder. Out: SHA-256 by path, the damaged files, or a `Stop` that says what to do about the disk.
+"""
 
 import errno
 import fcntl

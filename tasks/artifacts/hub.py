@@ -1,9 +1,10 @@
 """Where artifacts live for several machines: a local folder first, and the Hugging Face Hub behind it.
 
+In: a folder that a stage filled. Out: an `Artifact`, the same as in a local store, found by its key on any machine.
 An artifact is published in the folder first, and marked there as unsent until its commit on the Hub has its tag, which
 is its key. A revision is a hash of the content, as in the local store, so keys do not depend on where and when it was
-published; the commit is looked up by the key. What the folder has is not asked for again. A run of one machine goes on
-in the folder alone where the Hub is out of reach; the next one sends what is unsent.
+published; the commit is looked up by the key. What the folder has is not asked for again.
+A run of one machine goes on in the folder alone where the Hub is out of reach; the next one sends what is unsent.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""How the Hub is asked: patiently while it is away or busy, and with words where it refuses."""
+"""How the Hub is asked: patiently while it is away or busy, and with words where it refuses.
+
+In: a call of huggingface_hub. Out: its answer, or a `Stop` that says which permission is missing; never the token.
+"""
 
 import os
 from collections.abc import Callable, Iterator

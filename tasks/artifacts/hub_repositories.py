@@ -1,7 +1,9 @@
 """The Hub's side of a store: for each kind of artifact a repository, for each artifact a commit and its tags.
 
+In: folders of artifacts. Out: commits, tags, and what a tag points to; files.
 A commit without a tag is nothing, so the tag is made last. What the Hub answers is asked for by way of a
-`HubConnection`, which is patient. https://huggingface.co/docs/huggingface_hub/guides/repository
+`HubConnection`, which is patient.
+https://huggingface.co/docs/huggingface_hub/guides/repository
 """
 
 import glob

@@ -1,5 +1,6 @@
 """Where an artifact comes from: all that it was made from, back to the first, and every episode that it learned from.
 
+In: a key, and where artifacts lie: a folder, or the Hub with that folder in front. Out: `Lineage`.
 Records say it all; files are read for the episodes only, and of a model on the Hub none but the list of what it learned
 from.
 """

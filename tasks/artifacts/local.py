@@ -1,7 +1,9 @@
 """Where artifacts live: a local folder with the Hub's layout.
 
-<root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json, which lists them
-<root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
+In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fetched by its revision.
+
+    <root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json, which lists them
+    <root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
 """
 
 import fcntl

@@ -1,6 +1,7 @@
 """Finds an artifact by its key, its revision, a tag, or a unique beginning of one of them, and one file of it.
 
-A key says neither project nor kind, so every repository is asked.
+In: such a name, and where artifacts lie: a folder, the Hub with that folder in front. Out: the store in which the
+artifact is, and its whole name. A key says neither project nor kind, so every repository is asked.
 """
 
 import difflib

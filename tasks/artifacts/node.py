@@ -1,5 +1,6 @@
 """One artifact and the way back from it: what it was made from, as far as the store still has it.
 
+In: an artifact's name, or what is being made. Out: `Node`, from which cards, lineages and replays are read.
 What is gone stays by its name and ends the way back. Older code wrote down no more of an input than its revision, which
 is then looked for in the folder.
 """

@@ -1,6 +1,6 @@
 """Finds rollouts that exist: JSON lines in a folder, or in a dataset of the Hub at one commit.
 
-Raises Stop where there are none.
+In: a `DatasetSpec`. Out: the same with the digest of its rows, or the rows. Raises Stop where there are none.
 """
 
 import hashlib

@@ -1,5 +1,7 @@
 """Whose Python code, and whose pickled weights, a run may load.
 
+In: a checkpoint, and the students that the recipe or the command line trusts, each at one revision. Out: what
+transformers is told, or a `Stop`.
 Why: a checkpoint may be a stranger's. What lies in it may say whose code it brings, and never that this code may run.
 """
 

@@ -1,4 +1,8 @@
-"""What the card of a model tells: what it began as, its trainings, its examination."""
+"""What the card of a model tells: what it began as, its trainings, its examination.
+
+In: the node of a model that is being made, and its files. Out: metadata for the Hub, and the facts that
+templates/model.md.j2 names.
+"""
 
 import json
 from collections import Counter

@@ -1,7 +1,8 @@
 """Limits that concurrent runs share: an environment server's sessions, a teacher's requests and tokens per minute.
 
-With a permanent Prefect server, a limit is a global concurrency limit, created at first use; change it with `prefect
-gcl update NAME --limit N`. Without a server it applies to this process only.
+In: a limit's name and size. Out: a wait until there is room.
+With a permanent Prefect server, a limit is a global concurrency limit, created at first use; change it with
+`prefect gcl update NAME --limit N`. Without a server it applies to this process only.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """Runs a training as several processes, one a device, on this machine or on several.
 
+In: a stage's body and its arguments. Out: what the body returned in the first process.
 `accelerate launch` starts them under torch's elastic launch: a process that fails ends all of them, and none is started
 again. Ours is what that does not bring back: errors as they were raised, and what the first process shows (its bar, its
 warnings), which is shown here, where the run's terminal and Prefect are. The processes end, too, when this one does.

@@ -1,5 +1,6 @@
 """Reads from an artifact's record which stage made it and with which arguments.
 
+In: an artifact of a lineage. Out: the stage, its arguments, and the differences between this machine and the original.
 Why so strict: a record may come from a stranger and must not choose what is imported or called.
 """
 

@@ -1,4 +1,7 @@
-"""The context that all stages of a run share: store, servers, location, dispatch of GPU stages."""
+"""The context that all stages of a run share: store, servers, location, dispatch of GPU stages.
+
+In: a recipe's store, servers and work pool, assembled by the flow. Out: `RunContext`, every stage's first argument.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol

@@ -1,5 +1,6 @@
 """Limits on the size and nesting of a model's answer; an answer beyond them counts as failed.
 
+In: an assistant message. Out: the limit that it exceeds, and the part of it that is kept.
 Why: every answer is stored with its episode, parsed as JSON and validated against a schema. Huge answers fill the disk,
 and deep nesting ends in Python's RecursionError.
 """

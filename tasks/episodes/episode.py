@@ -1,5 +1,7 @@
 """One episode of messages and tool calls, used by teacher, evaluation and GRPO alike.
 
+In: an environment, a seed, assistant messages. Out: the transcript in OpenAI's format, the reward, whether the calls
+were valid.
 Calls are handled as in TRL's tool loop (trl.GRPOTrainer, `_tool_call_loop`): every call is executed, an error becomes
 the tool's reply, a message without a call ends the episode. When the server itself fails on a call, the episode is
 replayed once on a new connection. If it fails again, the question is at fault, not the infrastructure.

@@ -1,5 +1,6 @@
 """The journal of a running collection or evaluation: one line per episode, appended as each finishes.
 
+In: records, each with a number (seed or place). Out: the finished numbers, and all lines in order.
 The file is in the stage's scratch folder, which is named by the key, next to the settings that it was started with;
 resuming under other settings raises Stop.
 """

@@ -1,4 +1,7 @@
-"""Files with one JSON value per line, written by a process that may be killed."""
+"""Files with one JSON value per line, written by a process that may be killed.
+
+In: values, or lines. Out: the same; opening a file truncates an incomplete last line.
+"""
 
 import json
 from collections.abc import Iterator

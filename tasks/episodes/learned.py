@@ -1,4 +1,7 @@
-"""The record of what a checkpoint was trained on: stage, seed and question of every episode."""
+"""The record of what a checkpoint was trained on: stage, seed and question of every episode.
+
+In: the questions of a training, and its initial checkpoint. Out: learned.jsonl, for contamination checks and lineage.
+"""
 
 import json
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """Reads and writes the rows of a `Questions` artifact: purpose, seed, question, whether it is used.
 
-`same_text` defines when two questions are equal.
+In: rows, or an artifact's folder. Out: questions.jsonl, or rows. `same_text` defines when two questions are equal.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,11 @@
 """Renders messages to token ids, the same way for SFT rows, GRPO prompts and evaluation.
 
+In: a prepared tokenizer, messages in OpenAI's format. Out: rows for TRL, token ids, parsed completions.
 Why: Qwen3's plain template drops the empty <think> block of earlier assistant turns, so an episode rendered as a whole
 differs from the same episode as GRPO concatenates it. TRL's training template does not; it replaces the plain one when
-the student is first loaded, and every checkpoint keeps it. A call's arguments are JSON text in OpenAI's format; most
-templates read a mapping, and write text encoded twice or fail on it. Which form a template reads is found out by
-rendering a call and parsing it back.
+the student is first loaded, and every checkpoint keeps it.
+A call's arguments are JSON text in OpenAI's format; most templates read a mapping, and write text encoded twice or fail
+on it. Which form a template reads is found out by rendering a call and parsing it back.
 """
 
 import json

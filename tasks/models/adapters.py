@@ -1,5 +1,7 @@
 """LoRA and QLoRA: trains small adapters beside frozen weights and merges them at the end.
 
+In: a checkpoint and `LoraSpec`. Out: the model to train, TRL's `peft_config`, and after training the merged model in
+fp32, so that later stages need no adapters.
 Adapters are merged into newly loaded fp32 weights: under QLoRA the weights in memory are rounded to 4 bits.
 https://arxiv.org/abs/2106.09685, https://arxiv.org/abs/2305.14314
 """

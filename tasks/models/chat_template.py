@@ -1,6 +1,7 @@
 """Checks whether a chat template can be trained on: TRL parses its calls, it renders tools, the prompt fits.
 
-What a template makes of whole episodes is checked in training/template_check.py.
+In: a tokenizer, an environment, its questions. Out: the prepared tokenizer, or Stop with a suggestion. What a template
+makes of whole episodes is checked in training/template_check.py.
 """
 
 from collections.abc import Sequence

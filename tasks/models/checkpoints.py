@@ -1,4 +1,8 @@
-"""Saves and loads checkpoints in fp32."""
+"""Saves and loads checkpoints in fp32.
+
+In: a model and its tokenizer, or a checkpoint's folder. Out: safetensors and tokenizer files, or a model; Stop for
+pickled weights or custom code that this run does not trust.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""Checks before loading whether the machine supports a training's settings."""
+"""Checks before loading whether the machine supports a training's settings.
+
+In: a trainer's settings and the machine's hardware. Out: nothing; Stop with a remedy when something is missing.
+"""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 """Turns out-of-memory errors into a Stop that lists the settings to change, in order.
 
-On an out-of-memory error it frees the memory and raises Stop with the remaining remedies, computed from the recipe's
-values.
+In: the body of a stage that loads a model, and its settings. Out: the wrapped body. On an out-of-memory error it frees
+the memory and raises Stop with the remaining remedies, computed from the recipe's values.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Law 12: the optimizer's weights are fp32; bf16 is for computation only."""
+"""Law 12: the optimizer's weights are fp32; bf16 is for computation only.
+
+In: a model. Out: the same model with trainable weights in fp32, or rounded to bf16 while it generates.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

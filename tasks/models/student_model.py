@@ -1,4 +1,8 @@
-"""A student from an existing model: a reference to a Hub model, or a copy of a local folder."""
+"""A student from an existing model: a reference to a Hub model, or a copy of a local folder.
+
+In: a pinned `StudentSpec`. Out: configuration and prepared tokenizer; for a folder also the weights, because its files
+may change later.
+"""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """Pins a student: a folder by the digest of its content, a Hub model by its commit.
 
+In: the recipe's `StudentSpec`. Out: the same, pinned, so that the key names exactly what is loaded.
 https://huggingface.co/docs/huggingface_hub/guides/download
 """
 

@@ -1,4 +1,7 @@
-"""Builds the tokenizer of a built student; prepares and loads any student's tokenizer."""
+"""Builds the tokenizer of a built student; prepares and loads any student's tokenizer.
+
+In: environments with their questions, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""The teacher's costs, with a hard cap that is checked before every request."""
+"""The teacher's costs, with a hard cap that is checked before every request.
+
+In: prices, a cap, token counts. Out: costs in USD; BudgetReached when the next request could exceed the cap.
+"""
 
 import asyncio
 import os

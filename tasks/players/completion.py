@@ -1,5 +1,6 @@
 """Reads the parts of a chat completion that apprentice uses: the first choice's message, and the usage.
 
+In: the endpoint's JSON. Out: a message with only the fields of a conversation.
 Why not the SDK's types: endpoints differ in all other fields. An answer of another shape is requested again.
 """
 

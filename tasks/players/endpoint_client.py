@@ -1,5 +1,6 @@
 """An HTTP client for untrusted endpoints: it follows no redirects and limits the size of answers.
 
+In: the SDK's requests. Out: complete answers; `Unanswered` or `Redirected` with a one-line cause.
 Why: the SDK's default client follows redirects, decompresses answers and reads them without a limit.
 """
 

@@ -1,5 +1,6 @@
 """Checks environments of a pool out to callers that schedule episodes themselves, such as Inspect.
 
+In: an open pool. Out: an environment with an open session, for one episode at a time.
 Why: `EnvironmentPool.map` schedules a given list of items.
 """
 

@@ -1,4 +1,8 @@
-"""Runs an evaluation with Inspect AI and restores the process state that Inspect changes."""
+"""Runs an evaluation with Inspect AI and restores the process state that Inspect changes.
+
+In: a task, and a model as Inspect names it, such as openai/gpt-5-mini. Out: the rates; Inspect's log without the API
+key; from the log the same records as our own evaluation's.
+"""
 
 import logging
 import sys

@@ -1,10 +1,11 @@
 """An Inspect AI task that plays our evaluation's episodes with any model that Inspect supports.
 
+In: an environment pool, rows with seed and question. Out: an Inspect task whose samples store the episodes' records.
 Why: Inspect supports the APIs of all providers, and its logs are a standard format. Each sample plays one `Episode`, so
 questions, tools and validity are the same as in our evaluation. One difference remains: Inspect's clients repair
-arguments that are not a JSON object (`five`), which our evaluation counts as malformed. Inspect is an optional
-dependency and imported lazily. Models are called on Inspect's event loop, sessions on that of `waiting`; samples await
-calls on the other loop, so neither loop is blocked.
+arguments that are not a JSON object (`five`), which our evaluation counts as malformed.
+Inspect is an optional dependency and imported lazily. Models are called on Inspect's event loop, sessions on that of
+`waiting`; samples await calls on the other loop, so neither loop is blocked.
 """
 
 import asyncio

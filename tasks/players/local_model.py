@@ -1,6 +1,7 @@
 """Generates a checkpoint's answers for batches of episodes.
 
-Sampling is seeded by question, sample and turn, so an answer does not depend on its batch.
+In: a checkpoint's folder, decoding settings, episodes. Out: one message per episode, parsed as in GRPO. Sampling is
+seeded by question, sample and turn, so an answer does not depend on its batch.
 """
 
 import hashlib

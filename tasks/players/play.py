@@ -1,4 +1,7 @@
-"""Plays evaluation episodes with a local model, in batches, or with an endpoint, one by one."""
+"""Plays evaluation episodes with a local model, in batches, or with an endpoint, one by one.
+
+In: an environment pool, questions, a protocol. Out: each episode as a record, as soon as it ends.
+"""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,5 +1,6 @@
 """Evaluation protocols, that is prompt and parser: parity with training, or the public tutorial's.
 
+In: an episode, a tokenizer, a completion. Out: prompt token ids; the message for the episode.
 The public SFT tutorial's protocol renders no tools, leaves thinking on, stops at 64 tokens and reads digits with a
 regular expression that ignores minus signs, so a perfect player scores 68% on its questions. It exists only for
 comparison with the tutorial's figures.

@@ -1,4 +1,7 @@
-"""The retry policy for requests to a teacher's endpoint."""
+"""The retry policy for requests to a teacher's endpoint.
+
+In: a request's error. Out: whether to retry, and the seconds to wait.
+"""
 
 from email.utils import parsedate_to_datetime
 from math import isfinite

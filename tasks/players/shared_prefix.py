@@ -1,5 +1,6 @@
 """Computes what all prompts of a batch begin with once, and attends to that one copy in every row.
 
+In: a model, the token ids of a batch's prompts. Out: a cache for `generate` that already holds their common prefix.
 Instructions and tool schemas make most of a prompt. With a key/value cache of its own, every row would compute them
 and, at every token, read them again. Here the prefix's keys are stored once, and the queries of all rows meet them in
 one matrix product (https://arxiv.org/abs/2402.05099). The texts are those without it, up to ties of rounding: the same

@@ -1,5 +1,6 @@
 """The teacher's client: requests one tool call at a time from an OpenAI-compatible endpoint.
 
+In: a conversation and its tools. Out: an assistant message with one valid call, and its costs.
 The API key comes from an environment variable or a Prefect Secret block and is removed from error messages.
 """
 

@@ -1,5 +1,6 @@
 """Checks the token usage that an endpoint reports: plausible values count, others are replaced by the maximum.
 
+In: an answer's `usage`, the bytes sent and read. Out: tokens, and what was wrong with the report.
 Why: a budget that trusts negative numbers caps nothing, and one absurdly large number would use it up.
 """
 

@@ -1,4 +1,7 @@
-"""Reports a run's progress on the terminal and in Prefect's interface."""
+"""Reports a run's progress on the terminal and in Prefect's interface.
+
+In: titles, tables, pictures, progress. Out: lines and bars on the terminal (rich); Prefect artifacts within a flow run.
+"""
 
 import base64
 import logging

@@ -1,5 +1,6 @@
 """Classifies failures: retry at once, wait without holding a device, or leave to a person.
 
+In: an exception with its causes. Out: the matching row of the table.
 A boundary is the external system that failed; a failure without one is an error in settings or code, which a retry
 would only repeat. The clients of environments, teachers and the Hub retry for their whole patience before they raise,
 so their failures wait instead of being retried at once.

@@ -1,6 +1,6 @@
 """Whether a permanent Prefect server is in use, shared with other runs.
 
-A command that finds no server starts a temporary one and names it here.
+In: Prefect's settings. Out: a boolean. A command that finds no server starts a temporary one and names it here.
 """
 
 import os

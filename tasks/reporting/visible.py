@@ -1,4 +1,7 @@
-"""Escapes invisible characters in untrusted text."""
+"""Escapes invisible characters in untrusted text.
+
+In: any text. Out: text that is safe to print on terminals and pages.
+"""
 
 
 def visible(text: str) -> str:

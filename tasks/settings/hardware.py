@@ -1,4 +1,8 @@
-"""Settings that fit a training to its hardware: LoRA adapters and the generation engine."""
+"""Settings that fit a training to its hardware: LoRA adapters and the generation engine.
+
+In: `sft.lora`, `grpo.lora` and `grpo.generation` of a recipe. Out: validated settings; models/hardware.py and
+training/generation.py check whether the machine supports them.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""Settings for monitoring a training: which signals warn or stop, and which questions are held out."""
+"""Settings for monitoring a training: which signals warn or stop, and which questions are held out.
+
+In: a recipe's sections `sft.signals`, `grpo.signals`, `grpo.held_out`. Out: validated settings; they enter the key.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""The base class of all settings: frozen, strict, and split into key fields and operational fields."""
+"""The base class of all settings: frozen, strict, and split into key fields and operational fields.
+
+In: a recipe's section. Out: a validated model that knows which of its fields enter an artifact's key.
+"""
 
 from typing import Any
 

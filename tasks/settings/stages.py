@@ -1,6 +1,6 @@
 """The settings of the stages and the seed windows. Everything here enters a stage's key, except OPERATIONAL fields.
 
-The fields' docstrings are the recipe reference (docs/recipes.md).
+In: a recipe's sections. Out: validated settings. The fields' docstrings are the recipe reference (docs/recipes.md).
 """
 
 import itertools

@@ -1,4 +1,7 @@
-"""The settings of the two trainers, SFT and GRPO. All of it enters the stage's key, except OPERATIONAL fields."""
+"""The settings of the two trainers, SFT and GRPO. Everything here enters the stage's key, except OPERATIONAL fields.
+
+In: a recipe's sections `sft` and `grpo`. Out: validated settings; everything else keeps TRL's defaults.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal

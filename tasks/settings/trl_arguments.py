@@ -1,6 +1,7 @@
 """Checks the further TRL arguments of a recipe: `sft.args` for SFTConfig and `grpo.args` for GRPOConfig.
 
-TRL takes seconds to import, so it is imported only for recipes with such arguments.
+In: names and values. Out: the same, checked against TRL's config class; an argument that has a recipe field is rejected
+with that field's name. TRL takes seconds to import, so it is imported only for recipes with such arguments.
 """
 
 import dataclasses

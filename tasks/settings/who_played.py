@@ -1,4 +1,7 @@
-"""The display name of a teacher: a model and its endpoint, or a scripted policy."""
+"""The display name of a teacher: a model and its endpoint, or a scripted policy.
+
+In: a teacher's settings, from a recipe or an artifact's record. Out: a short text for terminal, report and cards.
+"""
 
 import ipaddress
 from typing import Any

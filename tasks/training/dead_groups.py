@@ -1,6 +1,7 @@
 """Skips the forward and backward pass of completions whose whole group has the same reward: their gradient is zero.
 
-The weights are those without skipping up to rounding.
+In: the rewards of a step, a GRPOTrainer. Out: which completions have a signal, and a trainer class that learns from
+those only, with the denominators of the whole batch. The weights are those without skipping up to rounding.
 """
 
 from typing import Any

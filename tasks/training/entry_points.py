@@ -1,6 +1,7 @@
 """The two rollout modes of TRL's GRPOTrainer, `environment_factory` and `rollout_func`. Both play the same turns.
 
-TRL sees the tools and the question; `Rollouts` plays the episodes. https://huggingface.co/docs/trl/openenv
+In: an instance of the environment, for its tools and prompts, and the rollouts. Out: the trainer class and its
+arguments. TRL sees the tools and the question; `Rollouts` plays the episodes. https://huggingface.co/docs/trl/openenv
 """
 
 from collections.abc import Callable

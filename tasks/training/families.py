@@ -1,5 +1,6 @@
 """Generates docs/students.md: which chat templates of the installed TRL a student may have.
 
+In: TRL's chat templates, each on a tokenizer of single bytes with the template's own special tokens. Out: Markdown.
 `make docs` writes it; a test checks it.
 """
 

@@ -1,4 +1,8 @@
-"""The generation engines of GRPO in TRL 1.16: transformers, its continuous batching, or vLLM."""
+"""The generation engines of GRPO in TRL 1.16: transformers, its continuous batching, or vLLM.
+
+In: `grpo.generation`. Out: arguments for GRPOConfig, and a trainer class that is safe with the engine; Stop, before the
+model is loaded, when the machine or the vLLM server does not support the settings.
+"""
 
 import warnings
 from collections.abc import Iterator

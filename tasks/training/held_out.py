@@ -1,6 +1,7 @@
 """Splits GRPO's questions into training and held-out ones, and configures TRL's evaluation on the latter.
 
-TRL evaluates through the same rollouts, with one completion per question, and logs `eval_reward`.
+In: the questions of the GRPO window. Out: the two sets, TRL's arguments. TRL evaluates through the same rollouts, with
+one completion per question, and logs `eval_reward`.
 """
 
 from pathlib import Path

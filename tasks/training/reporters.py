@@ -1,5 +1,6 @@
 """Experiment trackers that receive the training curves through transformers: Trackio, Weights & Biases, MLflow.
 
+In: the recipe's `report_to`. Out: TRL's argument of that name; Stop when a package or a key is missing.
 Trackio has its own recipe section, see trackio.py; the others are configured by their environment variables.
 """
 

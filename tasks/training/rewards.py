@@ -1,7 +1,7 @@
 """The reward functions of GRPO: one for each reward stream of the environments, each with its own metric.
 
-A rollout that was lost to infrastructure, or that belongs to another environment's stream, has the reward None, never
-0.0.
+In: played rollouts, the environments' reward streams. Out: TRL's reward functions. A rollout that was lost to
+infrastructure, or that belongs to another environment's stream, has the reward None, never 0.0.
 """
 
 from collections.abc import Callable, Sequence

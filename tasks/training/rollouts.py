@@ -1,5 +1,6 @@
 """The episodes of one GRPO step, played in the environment while the model generates.
 
+In: rows with seed and question, then the model's messages turn by turn. Out: rewards, when they are read.
 Why: TRL resets environments and calls tools sequentially, two round trips per rollout. Here all rollouts of a turn are
 stepped concurrently. Resets overlap with generation, because the row has the question's text, and the last step of an
 episode is awaited only when its reward is read.

@@ -1,5 +1,6 @@
 """Checks what a chat template makes of whole episodes, before anything is bought or trained.
 
+In: a prepared tokenizer, the tools of an environment. Out: the first fault, or none.
 An episode of two calls, replies and a closing turn is rendered as SFT, GRPO and evaluation do. Law 1 holds for a
 template when all three have the same token ids, and its parser reads every call back as it was.
 """

@@ -1,5 +1,6 @@
 """Logs a training's metrics with Trackio, in the store's folder or on a Space of the Hub.
 
+In: the recipe's section `trackio`, a trainer. Out: TRL's arguments, and a callback that works without the Space.
 Why: Trackio looks up its Space before the first step, and an error there would end the training. Errors after that it
 handles itself: it keeps the metrics in the folder and sends them with the next training.
 """

@@ -1,7 +1,7 @@
 """All access to private members of TRL and transformers.
 
-Checked with trl 1.16.0 and transformers 5.23.0; after an upgrade, check these members and run
-tests/tasks/test_one_prompt.py and tests/tasks/training.
+In: trainers and their arguments. Out: what their public interfaces lack. Checked with trl 1.16.0 and transformers
+5.23.0; after an upgrade, check these members and run tests/tasks/test_one_prompt.py and tests/tasks/training.
 """
 
 from collections import defaultdict

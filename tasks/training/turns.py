@@ -1,6 +1,7 @@
 """The tool loop of a GRPO step: generates a turn, steps all environments concurrently, until every episode has ended.
 
-The environment ends an episode: no turn is generated after that, and a completion ends with the model's tokens.
+In: a GRPOTrainer of TRL 1.16, the rollouts, and the first completions. Out: token ids, and a mask of the model's own
+tokens. The environment ends an episode: no turn is generated after that, and a completion ends with the model's tokens.
 """
 
 from collections.abc import Iterator

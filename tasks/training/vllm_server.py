@@ -1,7 +1,7 @@
 """Checks before the model is loaded that a vLLM server can generate for GRPO.
 
-TRL 1.16's client makes the same four checks, but after the model is loaded, and it does not stop when the last one
-fails, which biases the loss.
+In: the server's URL. Out: nothing; Stop with the command to start it. TRL 1.16's client makes the same four checks, but
+after the model is loaded, and it does not stop when the last one fails, which biases the loss.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes."""
+"""`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes.
+
+In: the catalogue, the recipes in `deployments/recipes/`. Out: table rows, and dictionaries for JSON.
+"""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The arguments of `env check` and `env play`, resolved to an environment and its server; the result of a check."""
+"""Resolves the arguments of `env check` and `env play` to an environment, its settings and its server.
+
+In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`; a check's result.
+"""
 
 import re
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Lets a person play an episode in the terminal, by the same rules as a model.
 
+In: an environment with its session, a seed, input and output functions. Out: the finished episode.
 Prompts again after an invalid argument, because people mistype; any other mistake costs what it costs a model.
 """
 

@@ -1,4 +1,7 @@
-"""Serves an environment of the catalogue on this machine until Ctrl-C."""
+"""Serves an environment of the catalogue on this machine until Ctrl-C.
+
+In: its name, a port, the maximum number of sessions. Out: nothing; prints the URL once it listens.
+"""
 
 import os
 import socket
