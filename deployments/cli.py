@@ -95,6 +95,7 @@ def build(
 
 
 def main() -> None:
+    """Run the command `apprentice`; `--debug` is accepted at any position."""
     use_utf8()
     prepare_streams()
     handle_signals()

@@ -37,6 +37,7 @@ def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minu
 
 
 def block_id(client: SyncPrefectClient, notify: str) -> UUID:
+    """Return the id of a notification block. Raises Stop if it does not exist."""
     kind, _, name = notify.partition("/")
     try:
         return client.read_block_document_by_name(name, kind).id

@@ -58,6 +58,7 @@ def history_rows(store: LocalStore, recipe: Recipe, past: list[PastRound]) -> li
 
 
 def show_history(store: LocalStore, recipe: Recipe, past: list[PastRound], folder: Path) -> None:
+    """Show the table and the picture, and write them into the last round's folder."""
     if not past:
         return
     rows = history_rows(store, recipe, past)

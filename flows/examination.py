@@ -78,6 +78,7 @@ def protected(recipe: Recipe, base: Checkpoint) -> Literal["base", "sft"]:
 
 
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
+    """Return the questions of every guard rail, by its name."""
     return {
         guard.name: exam(run, guard.environment, recipe.guard_window(index), guard.questions)
         for index, guard in enumerate(recipe.guards)

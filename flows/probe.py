@@ -36,6 +36,8 @@ class Rung(NamedTuple):
 
 
 class Probed(NamedTuple):
+    """The task that GRPO trains on, and why."""
+
     rungs: list[Rung]
     asked: list[Questions]
     """The questions that the probe played of each rung; empty without a probe."""

@@ -71,6 +71,7 @@ class FinishedRun(NamedTuple):
 
 
 def finished(runs: Path) -> list[FinishedRun]:
+    """Return the runs of a folder, the newest first."""
     found = [run for each in runs.glob("*/report.json") if (run := _read(each.parent)) is not None]
     return sorted(found, key=lambda run: run.ended, reverse=True)
 

@@ -38,6 +38,7 @@ class Taught(NamedTuple):
     controls: dict[str, Checkpoint]
 
     def artifacts(self) -> list[Artifact]:
+        """Return what was made, in order."""
         bought = [self.rollouts] if self.rollouts else []
         return [*bought, self.kept, self.length_stats, self.model, *self.controls.values()]
 

@@ -89,6 +89,7 @@ def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, 
 
 
 def as_samples(episodes: list[dict[str, Any]]) -> str:
+    """The first episodes as Markdown."""
     return "\n\n".join(_as_markdown(episode) for episode in episodes[:SAMPLES]) + "\n"
 
 

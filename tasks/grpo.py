@@ -184,6 +184,7 @@ def _scarcest(pool: EnvironmentPool, environment: EnvironmentSpec) -> tuple[str,
 def grpo_arguments(
     context: StageContext, spec: GrpoSpec, seed: int, streams: Sequence[Stream] = (Stream(),)
 ) -> dict[str, Any]:
+    """The arguments of GRPOConfig, without the recipe's `args`."""
     return {
         **arguments(context, spec, seed, "grpo"),
         **evaluation(spec),

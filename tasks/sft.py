@@ -85,6 +85,7 @@ def train_sft(
 
 
 def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
+    """The arguments of SFTConfig, without the recipe's `args` and the evaluation settings."""
     return {
         **arguments(context, spec, seed, "sft"),
         "num_train_epochs": spec.epochs,

@@ -76,6 +76,7 @@ def rollback(
 
 
 def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore, Recipe]":
+    """Return the champions of a recipe's project, its store, and the recipe."""
     chosen = prepared(recipe, overrides)
     from apprentice.flows.runtime.store import open_store
     from apprentice.tasks.artifacts.champion import Champions

@@ -36,6 +36,7 @@ def handle_signals() -> None:
 
 
 def say_interrupted(remedy: str) -> None:
+    """Print one message about the interruption, once."""
     if not _reported.is_set():
         _reported.set()
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone

@@ -135,14 +135,17 @@ class Recipe(BaseModel):
 
     @property
     def trains_on(self) -> list[str]:
+        """The names of the trainings of a run, in their order."""
         return [name for name in ("sft", "grpo") if getattr(self, name) is not None]
 
     @property
     def is_scripted(self) -> bool:
+        """Whether a script plays the teacher."""
         return self.teacher is not None and self.teacher.scripted_error_rate is not None
 
     @property
     def buys(self) -> bool:
+        """Whether a teacher is asked."""
         return self.sft is not None and self.teacher is not None and self.collect.dataset is None
 
     def grpo_sessions(self) -> int:

@@ -130,6 +130,7 @@ def answers(server: EnvironmentServer) -> Finding:
 
 
 def calls_itself(server: EnvironmentServer) -> str:
+    """Return the name in a server's metadata, such as EchoEnvironment; empty if it has none."""
     import httpx
 
     try:

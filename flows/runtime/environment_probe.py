@@ -43,6 +43,8 @@ class Timed(Session):
 
 
 class Seen(NamedTuple):
+    """What the episodes showed."""
+
     questions: list[str]
     again: list[str]
     """The questions of the same seeds in reverse order, on another session if there is one: they differ if the server
@@ -72,6 +74,8 @@ def play_a_few(spec: EnvironmentSpec, sessions: Sequence[Timed], seeds: Sequence
 
 
 class Played(NamedTuple):
+    """The result of one episode."""
+
     question: str
     reward: float | None
     broken: str

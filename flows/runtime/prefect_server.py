@@ -72,10 +72,12 @@ def _begun() -> Future[str]:
 
 
 def server_url() -> str:
+    """Return the server's URL from Prefect's settings: PREFECT_API_URL, or the active profile."""
     return get_current_settings().api.url or ""
 
 
 def check_answers(url: str) -> None:
+    """Raise Stop if no Prefect server answers."""
     why = ""
     for attempt in range(TRIES):
         if attempt:

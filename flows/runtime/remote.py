@@ -44,6 +44,7 @@ def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None
 
 
 def check_server() -> None:
+    """Raise Stop if no Prefect server is configured."""
     if not shared():
         raise Stop(
             "No Prefect server is configured: a run without one shows its progress in its own terminal.",

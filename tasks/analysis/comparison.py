@@ -58,6 +58,7 @@ def per_question(records: list[EvaluatedEpisode], metric: str) -> list[float]:
 
 
 def rate(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
+    """A rate with its 95% interval, and the number of questions."""
     values = per_question(records, metric)
     return {"n": len(values), metric: sum(values) / len(values), "ci": rate_interval(values)}
 
@@ -88,6 +89,7 @@ def _passes(records: list[EvaluatedEpisode]) -> dict[str, Any]:
 
 
 def table(models: dict[str, Any]) -> list[dict[str, str]]:
+    """One row per model: the three rates with their intervals."""
     rates = ("format_compliance", "accuracy", "mean_score")
     return [
         {"model": label(name), "n": str(model["n"])}
@@ -97,10 +99,12 @@ def table(models: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def percent(rate: float, ci: tuple[float, float] | list[float]) -> str:
+    """A rate with its interval as text."""
     return f"{rate:.1%} ({ci[0]:.1%} to {ci[1]:.1%})"
 
 
 def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """One row per pair of models, differences in percentage points."""
     return [{"from": label(each["from"]), "to": label(each["to"]), **difference_cells(each)} for each in comparisons]
 
 
@@ -123,6 +127,7 @@ def label(model: str) -> str:
 
 
 def difference_cells(each: dict[str, Any]) -> dict[str, str]:
+    """The cells of a paired difference: delta, interval, p and corrected p."""
     return {
         each["metric"].replace("_", " "): points(each["delta"]),
         "95% interval": f"{points(each['ci'][0])} to {points(each['ci'][1])}",

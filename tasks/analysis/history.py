@@ -32,6 +32,7 @@ class PastRound(NamedTuple):
 
     @property
     def recipe(self) -> dict[str, Any]:
+        """The recipe of the round, as its record has it."""
         return self.node.record.provenance.recipe if self.node.record else {}
 
     @property

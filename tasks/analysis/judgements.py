@@ -34,6 +34,7 @@ def read_decision(folder: Path) -> dict[str, Any]:
 
 
 def as_markdown(decision: dict[str, Any]) -> str:
+    """The decision as Markdown: promoted or not, and every rule with its finding."""
     rivals = {"champion": "the champion", "base": "the untrained student; there was no champion"}
     rival = rivals.get(decision["rival"], "the model that it began from; there was no champion")
     idle = {

@@ -40,10 +40,12 @@ class Signal(NamedTuple):
     """Whether the training ended there."""
 
     def message(self) -> str:
+        """The finding, whether the training ends, and the advice."""
         return " ".join([self.found, *(["The training ends there."] if self.stopped else []), self.advice])
 
 
 def signals_in(log: Iterable[Entry], rules: Signals) -> dict[str, Signal]:
+    """All signals of a log history, by kind."""
     entries = steps_of(log)
     seen: dict[str, Signal] = {}
     for end in range(1, len(entries) + 1):
@@ -79,10 +81,12 @@ def not_numbers(entry: Entry, of: Iterable[str] = (*OF_WEIGHTS, "reward")) -> li
 
 
 def are_dead(groups: float, rules: GrpoSignals) -> bool:
+    """Whether most groups teach nothing, by the share of groups with equal rewards."""
     return groups >= rules.dead_groups
 
 
 def have_no_signal(groups: float, reward: float, rules: GrpoSignals) -> bool:
+    """Whether most groups have equal rewards near zero."""
     return are_dead(groups, rules) and reward <= rules.low
 
 
@@ -93,6 +97,7 @@ def write_signals(out: Path, rules: Signals, seen: Iterable[Signal], about: dict
 
 
 def read_signals(checkpoint: Path) -> dict[str, Any]:
+    """The contents of a checkpoint's signals.json; without signals for checkpoints that have none."""
     path = checkpoint / SIGNALS
     return json.loads(path.read_text()) if path.exists() else {"signals": [], "rules": {}}
 

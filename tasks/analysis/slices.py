@@ -101,6 +101,7 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def spoken(record: EvaluatedEpisode) -> str:
+    """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows."""
     return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
 
 

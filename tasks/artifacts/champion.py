@@ -43,6 +43,7 @@ class Champions:
         return tagged and _promoted(tagged)
 
     def history(self) -> list[Change]:
+        """Every change, the first one first."""
         changes = []
         for tag, revision in self._store.tags(Release, f"{TAG}-").items():
             if named := CHANGE.fullmatch(tag):

@@ -88,6 +88,7 @@ def flock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writable(root: Path) -> Iterator[None]:
+    """Raises Stop where a store's folder cannot be written at all."""
     try:
         yield
     except OSError as error:

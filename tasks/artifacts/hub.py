@@ -77,6 +77,7 @@ class HubStore(LocalStore):
         return published.record
 
     def record_under(self, kind: type[Artifact], tag: str) -> ArtifactRecord:
+        """What made the artifact to which a tag points. Raises Stop."""
         published = self._hub.at_tag(kind, tag)
         if published is None:
             raise self._gone(kind, tag)

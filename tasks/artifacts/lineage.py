@@ -94,6 +94,7 @@ class Lineage:
             return not source.get("safetensors_only", True)
 
     def as_json(self) -> dict[str, Any]:
+        """One document for machines, the newest artifact first."""
         nodes = list(self.nodes.values())[::-1]
         records = [node.record for node in nodes if node.record]
         made_in = [record.made_by.get("settings", {}).get("environment") for record in records]
@@ -126,6 +127,7 @@ class Lineage:
 
 
 def lineage_of(key: str, root: Path, hub: str | None = None) -> Lineage:
+    """The lineage of the artifact of that key. Raises Stop as `locate` does."""
     return Lineage(*locate(key, root, hub))
 
 

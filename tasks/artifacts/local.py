@@ -99,6 +99,7 @@ class LocalStore:
         return {name: revision for name, revision in found.items() if revision}
 
     def tag(self, artifact: Artifact, tag: str) -> None:
+        """Points a tag to an artifact, in one step; a tag that exists moves."""
         self._point(artifact, tag)
 
     def _point(self, artifact: Artifact, tag: str, among: str = "refs") -> None:

@@ -110,6 +110,7 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
 
 
 def record_of(node: Node) -> ArtifactRecord:
+    """The artifact's record. Raises Stop when the artifact no longer exists."""
     if node.record is None:
         raise Stop(
             f"{node.ref}, revision {node.named.revision[:12]}, no longer exists and cannot be reproduced.",
@@ -119,6 +120,7 @@ def record_of(node: Node) -> ArtifactRecord:
 
 
 def at_present(environment: dict[str, Any]) -> dict[str, Any]:
+    """The environment's settings without version and code, so that the installed ones apply."""
     return {name: value for name, value in environment.items() if name not in ("version", "code")}
 
 

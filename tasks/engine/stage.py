@@ -151,6 +151,7 @@ class Stage(Generic[P, A]):
         return make_key(self.name, self.version, *self.key_contents(args, kwargs))
 
     def find(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
+        """The cached artifact, or None."""
         return run.store.find(self.produces, self.key(args, kwargs))
 
     def scratch(self, run: RunContext, key: str) -> Path:

@@ -140,6 +140,7 @@ class Episode:
 
 
 def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
+    """The messages that open an episode, for every driver."""
     return [{"role": "system", "content": environment.instructions}, {"role": "user", "content": question}]
 
 

@@ -39,6 +39,7 @@ class Journal:
         return len(self._numbers)
 
     def done(self) -> set[int]:
+        """The numbers of the finished episodes."""
         return set(self._numbers)
 
     def append(self, record: Record | EvaluatedEpisode) -> None:

@@ -37,5 +37,6 @@ class TrainedQuestions:
 
 
 def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
+    """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
     path = checkpoint / LEARNED
     return read_rows(path) if path.exists() else []

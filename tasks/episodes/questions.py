@@ -16,8 +16,10 @@ def same_text(question: str) -> str:
 
 
 def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes one line per row: purpose, seed, question, used."""
     (out / "questions.jsonl").write_bytes(b"".join(map(as_line, rows)))
 
 
 def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
+    """The rows of one purpose: seed, question, and whether it is used."""
     return [row for row in read_rows(folder / "questions.jsonl") if row["purpose"] == purpose]

@@ -135,6 +135,7 @@ def _mapping(call: dict[str, Any]) -> Any:
 
 
 def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
+    """The token ids of the prompt, generation prompt included."""
     return _ids(tokenizer, as_read(tokenizer, messages), tools, add_generation_prompt=True)
 
 

@@ -33,6 +33,7 @@ def this_machine() -> Machine:
 
 
 def check_training(section: str, spec: TrainerSpec, machine: Machine) -> None:
+    """Raises Stop when `section` needs hardware or a package that is missing."""
     if spec.lora is not None:
         _needs("peft", f"{section}.lora", "lora")
         if spec.lora.quantized:

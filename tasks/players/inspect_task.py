@@ -202,6 +202,7 @@ def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
 
 
 def require_inspect() -> None:
+    """Raises Stop when Inspect is not installed."""
     try:
         import inspect_ai  # noqa: F401
     except ModuleNotFoundError as missing:

@@ -54,6 +54,7 @@ class LocalModel:
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
+        """The model's next message for each episode, in order."""
         import torch
 
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]

@@ -18,6 +18,8 @@ Keep = Callable[[EvaluatedEpisode], None]
 
 
 class Play(NamedTuple):
+    """One episode to play."""
+
     place: int
     seed: int
     question: str
@@ -25,6 +27,7 @@ class Play(NamedTuple):
 
 
 def plays_of(rows: list[dict[str, Any]], samples: int) -> list[Play]:
+    """Each question `samples` times, from rows with seed and question."""
     named = ((row["seed"], row["question"], sample) for row in rows for sample in range(samples))
     return [Play(place, *each) for place, each in enumerate(named)]
 
@@ -79,6 +82,7 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
 
 
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
+    """The record of a finished episode."""
     assert episode.reward is not None or episode.broken
     environment = episode.environment
     return EvaluatedEpisode(

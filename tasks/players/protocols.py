@@ -29,9 +29,11 @@ class Parity:
     name: Literal["parity", "tutorial"] = "parity"
 
     def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
+        """A new episode. Raises SessionLost."""
         return Episode(environment, seed)
 
     def tokens(self, asked: int) -> int:
+        """Maximum new tokens of a turn."""
         return asked
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
@@ -83,6 +85,7 @@ class TutorialEpisode(Episode):
         self.tools = []
 
     def step(self, message: Message) -> None:
+        """Submits the answer found in the model's text. Raises SessionLost."""
         message = self._taken(message)
         digits = re.search(r'"answer"\s*:\s*"?(\d+)"?', message["content"])
         numbers = re.findall(r"\b(\d+)\b", message["content"])

@@ -261,6 +261,7 @@ class Teacher:
 
 
 def read_key(spec: TeacherSpec) -> str:
+    """The endpoint's API key. Raises Stop when there is none."""
     if spec.key_block is not None:
         from prefect.blocks.system import Secret
 

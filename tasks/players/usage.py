@@ -11,6 +11,8 @@ TEXT_OF_A_TOKEN = 64
 
 
 class Usage(NamedTuple):
+    """The tokens of one answer."""
+
     prompt: int
     completion: int
     cached: int = 0

@@ -78,6 +78,7 @@ def _memory_ran_out(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` or one of its causes is an out-of-memory error."""
     return any(map(_memory_ran_out, _causes(error)))
 
 

@@ -67,11 +67,13 @@ def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spe
 
 
 def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
+    """The rows of a checkpoint; empty for a checkpoint without completions.jsonl."""
     path = checkpoint / COMPLETIONS
     return read_rows(path) if path.exists() else []
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, with the model's text escaped."""
     return markdown_table(
         [
             {

@@ -16,6 +16,7 @@ SHARE_OF_STEP = ("dapo", "cispo", "vespo")
 
 
 def skipping_dead_groups(trainer_class: type, spec: GrpoSpec) -> type:
+    """The trainer class, which skips dead groups if the recipe says so."""
     if not spec.skip_dead_groups:
         return trainer_class
     return trl_internals.skipping_trainer(trainer_class, signals_of, loss_share)

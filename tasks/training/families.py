@@ -83,6 +83,7 @@ class Family(NamedTuple):
 
 
 def templates() -> dict[str, str]:
+    """The chat templates of the installed TRL that models ship, by name."""
     from trl import chat_template_utils
 
     folder = Path(chat_template_utils.__file__).parent / "chat_templates"

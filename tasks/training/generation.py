@@ -24,6 +24,7 @@ INSTALL = (
 
 
 def check_generation(spec: GenerationSpec, machine: Machine) -> None:
+    """Raises Stop when the engine cannot run."""
     if spec.engine != "vllm":
         return
     if spec.mode == "colocate":

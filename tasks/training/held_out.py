@@ -49,6 +49,7 @@ def held_out_rows(environment: EnvironmentSpec, held: list[dict[str, Any]], mode
 
 
 def evaluation(spec: GrpoSpec) -> dict[str, Any]:
+    """The evaluation arguments of GRPOConfig; empty without held-out questions."""
     if not spec.held_out.questions:
         return {}
     return {

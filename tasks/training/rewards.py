@@ -60,6 +60,7 @@ def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
 
 
 def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
+    """All streams of the parts, with the environments' own weights."""
     return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
 
 

@@ -114,6 +114,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint."""
     return next(whole_checkpoints(folder), None)
 
 

@@ -18,6 +18,7 @@ RECIPES = Path(__file__).resolve().parents[3] / "deployments" / "recipes"
 
 
 def catalogue() -> list[dict[str, Any]]:
+    """Return every environment, for JSON."""
     return [_entry(name) for name in CATALOGUE]
 
 
@@ -41,6 +42,7 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def rows() -> list[dict[str, str]]:
+    """Return every environment, as table rows."""
     return [
         {
             "environment": f"{each['name']}: {each['what']}{_extra(each)}",

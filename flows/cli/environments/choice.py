@@ -84,6 +84,7 @@ def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentSe
 
 
 def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentServer:
+    """Return the server at a URL. Raises Stop if the URL is invalid."""
     if page := ON_THE_HUB.match(url):
         host = re.sub(r"[^a-z0-9]+", "-", f"{page[1]}-{page[2]}".lower())
         raise Stop(f"{page[0]} is the Space's page, not its server.", f"Use the server's URL: https://{host}.hf.space")

@@ -15,6 +15,7 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 def serve_environment(name: str, port: int, max_sessions: int) -> None:
+    """Serve the environment until Ctrl-C. Raises Stop if it cannot be served here."""
     import uvicorn
 
     settings_class(name)
