@@ -1,9 +1,8 @@
 """The command `apprentice`: the commands of the flows, `env build`, and `setup` and `deploy` for a Prefect server."""
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,19 +12,13 @@ from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.interruption import handle_signals
 from apprentice.flows.cli.streams import prepare_streams, report_write_errors, use_utf8
 
-
-class Infrastructure(StrEnum):
-    """The infrastructure on which workers run flows."""
-
-    process = "process"
-    kubernetes = "kubernetes"
+Infrastructure = Literal["process", "kubernetes"]
+"""The infrastructure on which workers run flows."""
 
 
 @app.command()
 def setup(
-    infrastructure: Annotated[Infrastructure, typer.Option("--type", help="Where workers run flows.")] = (
-        Infrastructure.process
-    ),
+    infrastructure: Annotated[Infrastructure, typer.Option("--type", help="Where workers run flows.")] = "process",
     notify: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +37,7 @@ def setup(
 
         check_server()
         with get_client(sync_client=True) as client:
-            for line in set_up(client, infrastructure.value, notify, outage_minutes):
+            for line in set_up(client, infrastructure, notify, outage_minutes):
                 print(line)
 
 

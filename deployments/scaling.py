@@ -73,7 +73,6 @@ SIZES = [
 
 
 def tables() -> str:
-    """Return all tables of SCALING.md as Markdown."""
     made = {
         "Collection within a teacher's limits": _sizes_table(),
         "Episodes per second without such limits, by sessions": _bounds_table(),

@@ -65,7 +65,6 @@ def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> s
 
 
 def template_of(pool: str, kind: str) -> Path:
-    """Return the path of a pool's base job template."""
     return THIS_PROCESS / "pools" / f"{pool}.json" if kind == "process" else THIS_PROCESS / kind / f"{pool}-pool.json"
 
 

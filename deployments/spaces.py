@@ -32,15 +32,12 @@ TEMPLATES = Environment(
 
 
 class Game(NamedTuple):
-    """The names of the classes in `server/game.py`."""
-
     environment: str
     action: str
     observation: str
 
 
 def served() -> list[str]:
-    """Return the environments that have a server."""
     return [name for name in known() if (folder_of(name) / "server" / "game.py").exists()]
 
 
@@ -72,7 +69,6 @@ def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) ->
 
 
 def values_of(name: str) -> dict[str, Any]:
-    """Return the templates' values for an environment."""
     folder = folder_of(name)
     game, debian = game_of(folder), folder / "packages.txt"
     return game._asdict() | {
@@ -126,7 +122,6 @@ def imported(server: Path) -> set[str]:
 
 
 def find_uv() -> str | None:
-    """Return the path of uv in this Python's environment or on PATH."""
     return shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 

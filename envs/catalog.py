@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, model_validator
 from typing_extensions import get_original_bases
 

@@ -18,7 +18,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def debugging() -> bool:
-    """Return whether to show tracebacks."""
     return bool(os.environ.get(DEBUG))
 
 
@@ -27,10 +26,7 @@ def set_defaults() -> None:
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
     if urllib.request.getproxies_environment().keys() & {"http", "https", "all"}:
-        excepted = [each.strip() for each in _no_proxy().split(",") if each.strip()]
+        given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        excepted = [each.strip() for each in given.split(",") if each.strip()]
         if "*" not in excepted:
             os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*excepted, *LOOPBACK]))
-
-
-def _no_proxy() -> str:
-    return os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""

@@ -7,7 +7,7 @@ its sessions. The pool finds the limit by opening one session after another.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from queue import SimpleQueue
@@ -119,33 +119,23 @@ class EnvironmentPool:
 
     def open_all(self) -> None:
         """Open every session; wait up to the server's `patience` for free ones. Raises SessionLost."""
-
-        async def all_of_them() -> list[Any]:
-            opening = (session.open(patient=True) for session in self.sessions)
-            return await asyncio.gather(*opening, return_exceptions=True)
-
-        for each in wait_for(all_of_them()):
-            if isinstance(each, BaseException):
-                raise each
+        _together(session.open(patient=True) for session in self.sessions)
 
     @property
     def granted(self) -> int:
-        """The number of open sessions."""
         return sum(session.is_open for session in self.sessions)
 
     def interrupt(self) -> None:
         """Stop what runs on another thread; `map` raises CancelledError there."""
+        start(self._stop_crews())
 
-        async def all_of_them() -> None:
-            for crew in self._crews:
-                await crew.stop()
-
-        start(all_of_them())
+    async def _stop_crews(self) -> None:
+        for crew in self._crews:
+            await crew.stop()
 
     async def _shut(self) -> None:
         self.breaker.stop()
-        for crew in self._crews:  # finished, or its results are no longer consumed
-            await crew.stop()
+        await self._stop_crews()  # which have finished, or whose results are no longer consumed
         await asyncio.gather(*(session.shut() for session in self.sessions))
 
     def map(self, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
@@ -162,15 +152,20 @@ class EnvironmentPool:
 
     def together(self, do: Callable[[int], R], count: int) -> list[R]:
         """Run `do(0)` … `do(count - 1)` concurrently and return the results in order. Raises the first exception."""
+        return _together(spawn(do, index) for index in range(count))
 
-        async def all_of_them() -> list[R | BaseException]:
-            return await asyncio.gather(*(spawn(do, index) for index in range(count)), return_exceptions=True)
 
-        results = wait_for(all_of_them())
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return results  # type: ignore[return-value]
+def _together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Return all results in order, once all have ended. Raises the first exception."""
+
+    async def all_of_them() -> list[R | BaseException]:
+        return await asyncio.gather(*coroutines, return_exceptions=True)
+
+    results = wait_for(all_of_them())
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results  # type: ignore[return-value]
 
 
 def sessions_with(
@@ -224,7 +219,6 @@ class Crew(Generic[I, R]):
             raise self._error
 
     async def stop(self) -> None:
-        """Cancel all workers."""
         if self._running is not None:
             await _end([self._running])
 

@@ -57,7 +57,6 @@ def begun_from(store: LocalStore, recipe: Recipe) -> Checkpoint | None:
 
 
 def _check_fits(store: LocalStore, recipe: Recipe, found: Checkpoint) -> None:
-    """Raise Stop if a checkpoint was trained in another environment or, in a round, began as another student."""
     node = node_of(store, parent(found), {})
     environment = (node.environment() or {}).get("name", recipe.environment.name)
     if environment != recipe.environment.name:

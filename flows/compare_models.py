@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from prefect import flow
 from pydantic import ValidationError
 
-from apprentice.envs.wire.address import without_secrets
+from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers

@@ -83,7 +83,6 @@ def shown_in_terminal(found: dict[str, Any]) -> None:
 
 
 def _judged(run: FinishedRun) -> dict[str, dict[str, Any]]:
-    """Return the lineage's row of each model's evaluation, by the model's name."""
     rows = {row["revision"]: row for row in run.report["lineage"]}
     inputs = next(row["inputs"] for row in run.report["lineage"] if row["stage"] == "verdict")
     revisions = {model: inputs.get(f"evaluations.{model}") for model in run.report["models"]}
@@ -95,7 +94,6 @@ def _evaluations(run: FinishedRun) -> dict[str, str]:
 
 
 def _logs(run: FinishedRun, store: LocalStore) -> dict[str, list[dict[str, Any]]]:
-    """Return the log of each training of the run, by the model's name."""
     repositories = {row["revision"]: row["repository"] for row in run.report["lineage"]}
     logs = {}
     for model, row in _judged(run).items():
@@ -118,7 +116,6 @@ def _pairs(named: dict[str, FinishedRun]) -> Iterator[tuple[str, str]]:
 
 
 def _check_same_questions(named: dict[str, FinishedRun], episodes: dict[str, list[EvaluatedEpisode]]) -> None:
-    """Raise Stop, with the reason, if a run was judged otherwise than the first one."""
     (first, one), *others = named.items()
     for run in named.values():
         if not run.report["contamination"]["clean"]:
@@ -147,12 +144,10 @@ def _check_same_questions(named: dict[str, FinishedRun], episodes: dict[str, lis
 
 
 def _questions(episodes: dict[str, list[EvaluatedEpisode]], run: str) -> list[str]:
-    """Return the questions of a run's first model: all of its models are asked the same."""
     return next([each.question for each in records] for name, records in episodes.items() if name.startswith(f"{run} "))
 
 
 def _settings_that_differ(named: dict[str, FinishedRun]) -> list[dict[str, str]]:
-    """Return one row per setting that is not the same in all runs."""
     flat = {name: dict(_leaves({k: v for k, v in run.recipe.items() if k not in WHERE})) for name, run in named.items()}
     paths = dict.fromkeys(path for leaves in flat.values() for path in leaves)
     rows = [{"setting": path} | {name: flat[name].get(path, "–") for name in flat} for path in paths]

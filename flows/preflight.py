@@ -5,6 +5,7 @@ trained. A run in which every stage is cached checks nothing and starts no serve
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -40,8 +41,6 @@ TRIES = 3
 
 
 class TrainedQuestions(NamedTuple):
-    """An environment with some of its questions."""
-
     environment: ToolEnvironment
     seeds: Sequence[int]
     questions: Sequence[str]
@@ -56,27 +55,24 @@ class Task(NamedTuple):
     needs: Needs
 
 
+@dataclass
 class Preflight:
-    """Called once, before the first stage that is not cached.
+    """Called once, before the first stage that is not cached."""
 
-    Args:
-        trains_here: Whether SFT and GRPO run on this machine.
-        rescore: Whether rollouts that exist are scored again, whatever changed.
-    """
-
-    def __init__(self, recipe: Recipe, trains_here: bool, rescore: bool = False):
-        self._recipe = recipe
-        self._trains_here = trains_here
-        self._rescore = rescore
+    recipe: Recipe
+    trains_here: bool
+    """Whether SFT and GRPO run on this machine."""
+    rescore: bool = False
+    """Whether rollouts that exist are scored again, whatever changed."""
 
     def __call__(self, run: RunContext, stage: str) -> None:
         """Raise Stop if a check fails. `stage` is the first one that is not cached; `log` has those before it."""
         if stage in JUDGING:
             return
-        recipe, done = self._recipe, {each.name for each in run.log}
+        recipe, done = self.recipe, {each.name for each in run.log}
         windows = recipe.seed_windows()
         ahead = [section for section in recipe.trains_on if section not in done]
-        if self._trains_here:
+        if self.trains_here:
             check_hardware(recipe, ahead)
         buys = self._teacher_ahead(run, done)
         if buys and not recipe.is_scripted:
@@ -100,15 +96,15 @@ class Preflight:
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
-        recipe = self._recipe
+        recipe = self.recipe
         if not recipe.buys or recipe.teacher is None or "collect" in done:
             return None
         given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, recipe.seed_windows().collect
-        found = collect.find(run, *given) or to_rescore(run, collect, given, self._rescore)
+        found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None
 
     def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
-        recipe = self._recipe
+        recipe = self.recipe
         first = recipe.seed_windows().collect
         tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(run, spec, first, needs)]
         guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
@@ -117,27 +113,25 @@ class Preflight:
         return tasks
 
 
+@dataclass
 class EvaluationPreflight:
     """The check of `apprentice evaluate`: called before each model's first stage that is not cached; checks once.
 
     What an endpoint answers is not checked, because that is what is evaluated.
     """
 
-    def __init__(self, recipe: Recipe, window: Window):
-        self._recipe = recipe
-        self._window = window
-        self._checked = False
+    recipe: Recipe
+    window: Window
+    checked: bool = False
 
     def __call__(self, run: RunContext, _stage: str) -> None:
-        """Raise Stop if the environment does not work."""
-        if not self._checked:
-            needs = Needs(0, self._recipe.evaluate.batch_size, 0)
-            _check_environments(_parts(run, self._recipe.environment, self._window, needs))
-            self._checked = True
+        if not self.checked:
+            needs = Needs(0, self.recipe.evaluate.batch_size, 0)
+            _check_environments(_parts(run, self.recipe.environment, self.window, needs))
+            self.checked = True
 
 
 def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
-    """Check every server, the first task's first. Raises Stop."""
     seen: list[TrainedQuestions] = []
     granted: set[str] = set()
     for task in tasks:
@@ -152,7 +146,6 @@ def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
 
 
 def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
-    """Return one task; for a mixture one per environment."""
     server = run.servers.environment(spec.name)
     if not spec.mixed:
         return [Task(spec, server, window.seeds()[:SEEDS], needs)]
@@ -166,7 +159,6 @@ def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs)
 
 
 def _wait_for(server: EnvironmentServer) -> None:
-    """Wait up to the server's `patience` until it answers. Raises Stop."""
     answered = answers(server)
     if not answered.may_pass:
         return
@@ -177,7 +169,6 @@ def _wait_for(server: EnvironmentServer) -> None:
 
 
 def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
-    """Render the questions with the student's chat template. Raises Stop."""
     if model is None:
         assert spec.build is not None
         texts = [(each.environment, list(each.questions)) for each in seen]
@@ -189,12 +180,10 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:
-    """Render calls and questions of every environment with the student's chat template. Raises Stop."""
     for each in seen:
         check_template(student, tokenizer, each.environment)
         check_prompt(student, tokenizer, longest, each.environment, each.questions)
 
 
 def _line(text: str) -> str:
-    """Return a server's text on one line of at most 300 characters."""
     return " ".join(text.split())[:300]

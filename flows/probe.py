@@ -31,8 +31,6 @@ from apprentice.tasks.settings.training import GrpoSpec
 
 
 class Rung(NamedTuple):
-    """A task that GRPO can train on."""
-
     environment: EnvironmentSpec
     questions: Questions
 
@@ -57,7 +55,6 @@ class Probed(NamedTuple):
         return self.rungs[self.chosen].questions
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield the artifacts of the ladder and the probe."""
         yield from (rung.questions for rung in self.rungs)
         yield from (*self.asked, *self.played)
 

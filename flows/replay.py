@@ -25,8 +25,6 @@ from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec
 
 
 class Replay(NamedTuple):
-    """How to reproduce one artifact."""
-
     node: Node
     stage: Stage[..., Any]
     arguments: dict[str, Any]

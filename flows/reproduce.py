@@ -4,7 +4,6 @@ In: a lineage. Out: for its artifact, or also for its ancestors, whether data or
 differ. Each is made from its recorded inputs, in a temporary store.
 """
 
-import hashlib
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from prefect.settings import PREFECT_DEFAULT_RESULT_STORAGE_BLOCK, PREFECT_LOCAL
 
 from apprentice.flows.replay import Replay, ask_first, pinned_arguments, replay_of, students_of
 from apprentice.flows.runtime.servers import RunServers
+from apprentice.tasks.artifacts.files import digest_of
 from apprentice.tasks.artifacts.lineage import Lineage
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD
@@ -31,8 +31,6 @@ COUNTED = {"model": (".safetensors",), "dataset": (".jsonl", ".json")}
 
 
 class Outcome(NamedTuple):
-    """The result of reproducing one artifact."""
-
     kind: str
     repository: str
     key: str
@@ -122,11 +120,12 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
     """
     record, repo_type = record_of(replay.node), replay.stage.produces.repo_type
     endings = COUNTED[repo_type]
-    if not any(
-        name.endswith(endings) for name in record.files
-    ):  # it refers to another model instead of holding weights
+    if not any(name.endswith(endings) for name in record.files):  # it refers to another model's weights
         endings = COUNTED["dataset"]
-    digest, digest_again = _digest(record.files, endings), _digest(again, endings)
+    digest, digest_again = (
+        digest_of({name: files[name] for name in sorted(files) if name.endswith(endings)})
+        for files in (record.files, again)
+    )
     return Outcome(
         **replay.node.named.model_dump(),
         stage=replay.stage.name,
@@ -142,14 +141,7 @@ def compared(replay: Replay, again: dict[str, str], seconds: float) -> Outcome:
     )
 
 
-def _digest(files: dict[str, str], endings: tuple[str, ...]) -> str:
-    """Return the digest of the files with these endings, computed like `apprentice.tasks.artifacts.local.digest`."""
-    lines = (f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()) if name.endswith(endings))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
-
-
 def rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """Return one table row per artifact."""
     return [
         {
             "artifact": f"{each.repository.partition('/')[2]}@{each.key[:12]}",

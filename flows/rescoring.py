@@ -65,7 +65,6 @@ def _environment(given: tuple[Any, ...]) -> EnvironmentSpec:
 
 
 def _newest_first(run: RunContext) -> list[tuple[Rollouts, ArtifactRecord]]:
-    """Return all rollouts of the store that are whole, with their records."""
     found = {}
     for key, revision in run.store.tags(Rollouts, "").items():
         try:

@@ -23,8 +23,6 @@ READ = {"recipe", "seed", "models", "lineage", "gate", "is_champion", "contamina
 
 
 class FinishedRun(NamedTuple):
-    """A run that ended with a report."""
-
     folder: Path
     report: dict[str, Any]
     recipe: dict[str, Any]
@@ -58,7 +56,6 @@ class FinishedRun(NamedTuple):
         return False
 
     def row(self, root: Path | None = None) -> dict[str, str]:
-        """The run as a row of a table."""
         model = self.report["models"][self.trained]
         return {
             "run": self.folder.name,
@@ -90,7 +87,6 @@ def run_named(name: str, runs: Path) -> FinishedRun:
 
 
 def _read(folder: Path) -> FinishedRun | None:
-    """Return the run of a folder; None if it holds none, or one of older code."""
     try:
         report = json.loads((folder / "report.json").read_text())
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text())

@@ -31,8 +31,6 @@ from apprentice.tasks.sft import sft
 
 
 class Taught(NamedTuple):
-    """The SFT model and what it learned from."""
-
     rollouts: Rollouts | None
     kept: KeptRollouts
     length_stats: LengthStats
@@ -74,7 +72,6 @@ def _lessons(
 
 
 def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoint) -> Evaluation:
-    """Have the student play every question of the collect window several times, sampled as in GRPO."""
     asked = tried_questions(run, questions)
     spec = EvaluateSpec(
         questions=asked.evaluate,

@@ -25,8 +25,6 @@ def seen(space: str | None) -> str:
 
 
 class Watched(BaseModel):
-    """A repository of the Hub."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["space", "dataset", "model"]

@@ -8,6 +8,7 @@ be split into shards, each with its own task and artifact; together they give th
 import json
 import shutil
 from collections import Counter
+from dataclasses import dataclass
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -80,36 +81,29 @@ def collect_shard(
         return _publish(kept, context.out / "rollouts.jsonl")
 
 
+@dataclass
 class Collector:
     """Plays the missing episodes of a journal."""
 
-    def __init__(
-        self,
-        context: StageContext,
-        spec: CollectSpec,
-        teacher: TeacherSpec,
-        environment: EnvironmentSpec,
-        kept: Journal,
-    ):
-        self._context = context
-        self._spec = spec
-        self._teacher = teacher
-        self._environment = environment
-        self._journal = kept
+    context: StageContext
+    spec: CollectSpec
+    teacher: TeacherSpec
+    environment: EnvironmentSpec
+    journal: Journal
 
     def play(self, window: Window | Seeds) -> list[Record]:
         """Plays the missing seeds. Returns the episodes that failed on every attempt: lost to infrastructure, or the
         environment failed on the question itself. Raises Stop."""
         lost: list[Record] = []
         broken: list[Record] = []
-        done = self._journal.done()
+        done = self.journal.done()
         if len(done) == window.size:
             return []
-        share = 1 / self._spec.shards
-        cap = self._teacher.budget_usd
-        budget = Budget(self._teacher.prices, cap and cap * share, self._context.scratch / "spent_usd")
-        url = self._context.run.servers.teacher()
-        teacher = Teacher(self._teacher, url, self._spec.asks, budget, 1.0 if shared() else share)
+        share = 1 / self.spec.shards
+        cap = self.teacher.budget_usd
+        budget = Budget(self.teacher.prices, cap and cap * share, self.context.scratch / "spent_usd")
+        url = self.context.run.servers.teacher()
+        teacher = Teacher(self.teacher, url, self.spec.asks, budget, 1.0 if shared() else share)
         seeds = (seed for seed in window.seeds() if seed not in done)
         try:
             with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:
@@ -118,19 +112,18 @@ class Collector:
                     seeds = iter([record.seed for record in lost])
         except BudgetReached:
             raise Stop(
-                f"The budget of {cap} USD is used up{f' (1/{self._spec.shards} per shard)' if share < 1 else ''}: "
-                f"{budget.spent:.4f} USD went into {len(self._journal)} of {window.size} episodes, which are kept.",
+                f"The budget of {cap} USD is used up{f' (1/{self.spec.shards} per shard)' if share < 1 else ''}: "
+                f"{budget.spent:.4f} USD went into {len(self.journal)} of {window.size} episodes, which are kept.",
                 "Raise teacher.budget_usd and run again: collection resumes from there.",
             ) from None
         except Refused as refused:
             raise Stop(
-                f"The environment refused the task: {refused}. {len(self._journal)} of {window.size} episodes are "
-                "kept.",
+                f"The environment refused the task: {refused}. {len(self.journal)} of {window.size} episodes are kept.",
                 "Correct environment.settings or server.url, then run again.",
             ) from refused
         except SessionLost as gone:
             raise Stop(
-                f"The environment is out of reach: {gone}. {len(self._journal)} of {window.size} episodes are kept.",
+                f"The environment is out of reach: {gone}. {len(self.journal)} of {window.size} episodes are kept.",
                 "Check that it runs, then run again: collection resumes from there.",
             ) from gone
         finally:
@@ -139,9 +132,9 @@ class Collector:
         return [*lost, *broken]
 
     def _pool(self) -> EnvironmentPool:
-        server = self._context.run.servers.environment(self._environment.name)
-        sessions = max(1, server.sessions // self._spec.shards)
-        return EnvironmentPool(self._environment, server, sessions, announce.warn, leases)
+        server = self.context.run.servers.environment(self.environment.name)
+        sessions = max(1, server.sessions // self.spec.shards)
+        return EnvironmentPool(self.environment, server, sessions, announce.warn, leases)
 
     def _pass(
         self, pool: EnvironmentPool, teacher: Teacher, seeds: Any, of: int, advance: Any, broken: list[Record]
@@ -150,22 +143,22 @@ class Collector:
         lost: list[Record] = []
 
         def play(instance: ToolEnvironment, seed: int) -> Record:
-            record = play_one(instance, seed, teacher, self._environment)
+            record = play_one(instance, seed, teacher, self.environment)
             if record.failed_at or record.asked_again:
                 why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
                 note("episode failed" if record.failed_at else "asked again", WARNING, episode=seed, **why)
             if record.is_final:
-                self._journal.append(record)
+                self.journal.append(record)
             return record
 
         for _, record in pool.map(play, seeds):
             if record.failed_at == "question":
                 broken.append(record)
-                check_broken(len(broken), of, self._spec.max_failed, record.cause)
+                check_broken(len(broken), of, self.spec.max_failed, record.cause)
                 advance(1)
             elif not record.is_final:
                 lost.append(record)
-                if len(lost) > max(self._spec.max_failed * of, 1):
+                if len(lost) > max(self.spec.max_failed * of, 1):
                     raise Stop(
                         f"{len(lost)} episodes were lost to infrastructure, the last one to: {record.cause}",
                         "Check that the servers run, then run again: finished episodes are kept.",

@@ -7,7 +7,7 @@ journaled, so an interrupted evaluation resumes where it stopped.
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -77,18 +77,15 @@ def evaluate_endpoint(
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
-    budget = Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd")
-    try:
-        teacher = Teacher(endpoint.model_copy(update=asked), context.run.servers.teacher(), asks=1, budget=budget)
-        try:
-            with evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep):
-                with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-                    play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
-                return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
-        finally:
-            teacher.close()
-    finally:
-        budget.close()
+    endpoint, url = endpoint.model_copy(update=asked), context.run.servers.teacher()
+    with (
+        closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd")) as budget,
+        closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
+        evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep),
+    ):
+        with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
+            play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
+        return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
 
 
 @contextmanager

@@ -86,7 +86,6 @@ def gate(
 def _guarded(
     context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
 ) -> list[Any]:
-    """For each guard rail, its rule and its row for the report."""
     return [
         _guard(
             guard,
@@ -121,9 +120,8 @@ def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, A
     low, high = compared["ci"]
     found = f"{_points(compared['delta'])} ({_points(low)} to {_points(high)}), p = {compared['p_value']:.2g}"
     margin_met = compared["delta"] >= spec.margin and compared["delta"] > 0
-    agrees = (
-        compared["delta"] > 0 and compared["p_value"] < spec.level
-    )  # with few changes the bootstrap is overconfident
+    # with few changes the bootstrap is overconfident
+    agrees = compared["delta"] > 0 and compared["p_value"] < spec.level
     held = (margin_met, low > 0, agrees)
     return [_rule(rule, holds, f"{metric}: {found}") for rule, holds in zip(rules, held, strict=True)]
 

@@ -158,7 +158,6 @@ def _as_stop() -> Iterator[None]:
 
 
 def _open_sessions(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
-    """Opens a session for every rollout of a step, before a model is loaded. Raises Stop when too few are granted."""
     try:
         pool.open_all()
     except SessionLost:

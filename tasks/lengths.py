@@ -5,7 +5,6 @@ Why: a max_length at the 99th percentile truncates fewer than one row in a hundr
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats
@@ -31,7 +30,8 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
             episode = json.loads(line)
             measured.append(len(row_ids(tokenizer, training_row(episode["messages"], json.loads(episode["tools"])))))
             advance(1)
-    stats = summarise(measured, spec, _positions(folder))
+    positions = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    stats = summarise(measured, spec, positions)
     (context.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
     picture = histogram(measured, stats["max_length"], context.out / "histogram.png")
     announce.table("token-lengths", "Tokens of a training text", [stats])
@@ -54,7 +54,3 @@ def summarise(measured: list[int], spec: LengthsSpec, positions: int) -> dict[st
         "max_length": max_length,
         "truncated": sum(length > max_length for length in measured),
     }
-
-
-def _positions(checkpoint: Path) -> int:
-    return json.loads((checkpoint / "config.json").read_text())["max_position_embeddings"]

@@ -19,9 +19,10 @@ from apprentice.tasks.analysis.slices import spoken
 from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.json_lines import read_rows
-from apprentice.tasks.episodes.questions import read_questions, same_text, write_questions
+from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_episodes
 from apprentice.tasks.filter import as_samples
+from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import MixSpec
@@ -33,14 +34,10 @@ NEAR = 0.9
 @stage(produces=Questions, version=1, title="Questions for the student to try")
 def tried_questions(context: StageContext, questions: Questions) -> dict[str, Any]:
     """The questions of the collect window, each once, as an evaluation takes them. Raises Stop when none is left."""
-    chosen: dict[str, dict[str, Any]] = {}
-    for row in read_questions(context.fetch(questions), "collect"):
-        if row["used"]:
-            chosen.setdefault(same_text(row["question"]), row | {"purpose": "evaluate"})
-    if not chosen:
+    used = [row for row in read_questions(context.fetch(questions), "collect") if row["used"]]
+    if not used:
         raise Stop("No question of windows.collect is left to try.", "Widen the task or the window.")
-    write_questions(context.out, chosen.values())
-    return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
+    return publish_exam(context, used)
 
 
 @stage(produces=KeptRollouts, version=1, title="Rollouts to learn from")

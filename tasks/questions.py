@@ -5,10 +5,9 @@ Why: small problem spaces repeat questions under different seeds. Knowing the te
 questions out of training and rejects a task with too few questions before anything is bought or trained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -40,7 +39,8 @@ def questions(
     for purpose, window in windows:
         for seed in window.seeds():
             text = texts[seed]
-            used = _is_used(purpose, seed, chosen.get(same_text(text)))
+            examined_under = chosen.get(same_text(text))
+            used = examined_under == seed if purpose == "evaluate" else examined_under is None
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
@@ -56,17 +56,19 @@ def questions(
 @stage(produces=Questions, version=1, title="Questions of a guard rail")
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
+    texts = sorted(ask(context, environment, window.seeds()).items())
+    return publish_exam(context, ({"seed": seed, "question": text} for seed, text in texts), examined)
+
+
+def publish_exam(context: StageContext, rows: Iterable[dict[str, Any]], most: int | None = None) -> dict[str, Any]:
+    """Writes the first `most` distinct questions as those of an evaluation; returns the fields of the `Questions`."""
     chosen: dict[str, dict[str, Any]] = {}
-    for seed, text in sorted(ask(context, environment, window.seeds()).items()):
-        if len(chosen) < examined:
-            chosen.setdefault(same_text(text), {"purpose": "evaluate", "seed": seed, "question": text, "used": True})
+    for row in rows:
+        if len(chosen) != most:
+            named = {"purpose": "evaluate", "seed": row["seed"], "question": row["question"], "used": True}
+            chosen.setdefault(same_text(row["question"]), named)
     write_questions(context.out, chosen.values())
     return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
-
-
-def _is_used(purpose: str, seed: int, examined: int | None) -> bool:
-    """`examined`: the seed of this question in the evaluation set; None when it is not in the set."""
-    return examined == seed if purpose == "evaluate" else examined is None
 
 
 def ask(
@@ -76,10 +78,6 @@ def ask(
 
     `named`: the recipe field that holds the task's settings, for the error message.
     """
-
-    def reset(instance: ToolEnvironment, seed: int) -> str:
-        return instance._ask(seed)
-
     texts = {}
     server = context.run.servers.environment(environment.name)
     try:
@@ -87,7 +85,7 @@ def ask(
             announce.progress("questions", len(seeds)) as advance,
             EnvironmentPool(environment, server, say=announce.warn) as pool,
         ):
-            for seed, text in pool.map(reset, seeds):
+            for seed, text in pool.map(lambda instance, seed: instance._ask(seed), seeds):
                 texts[seed] = text
                 advance(1)
     except Refused as refused:
@@ -148,12 +146,7 @@ def rung_questions(
 @stage(produces=Questions, version=1, title="Questions of the probe")
 def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions that GRPO would train on, or all if there are fewer."""
-    chosen: dict[str, dict[str, Any]] = {}
-    for row in _used(context, questions, "grpo"):
-        if len(chosen) < examined:
-            chosen.setdefault(same_text(row["question"]), row | {"purpose": "evaluate"})
-    write_questions(context.out, chosen.values())
-    return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
+    return publish_exam(context, _used(context, questions, "grpo"), examined)
 
 
 def _used(context: StageContext, questions: Questions, purpose: str) -> list[dict[str, Any]]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.files import digest
+from apprentice.tasks.artifacts.provenance import CARD, RECORD
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
-
-OF_THE_ARTIFACT = ("README.md", "artifact.json")
 
 
 @stage(produces=Release, version=1, title="Release")
@@ -21,7 +20,7 @@ def release(context: StageContext, trained: Checkpoint, judged: Verdict, decisio
     """Links the checkpoint's files and the gate's decision; the card has the results."""
     source = context.fetch(trained)
     for file in source.iterdir():
-        if file.name not in OF_THE_ARTIFACT:
+        if file.name not in (CARD, RECORD):
             _link(file, context.out / file.name)
     shutil.copyfile(context.fetch(decision) / "decision.json", context.out / "decision.json")
     return {

@@ -73,14 +73,11 @@ def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentS
 
 def _in_order(pool: EnvironmentPool, path: Path, environment: EnvironmentSpec) -> Iterator[tuple[Record, Replayed]]:
     """Yields each record with its replay, in the file's order; keeps only those that overtook an earlier one."""
-
-    def play(instance: ToolEnvironment, item: tuple[int, Record]) -> Replayed:
-        return replay(instance, item[1], environment)
-
     ahead: dict[int, tuple[Record, Replayed]] = {}
     following = 0
     with path.open("rb") as lines:
-        for (number, record), played in pool.map(play, enumerate(map(Record.model_validate_json, lines))):
+        records = enumerate(map(Record.model_validate_json, lines))
+        for (number, record), played in pool.map(lambda each, item: replay(each, item[1], environment), records):
             ahead[number] = record, played
             while following in ahead:
                 yield ahead.pop(following)

@@ -135,7 +135,6 @@ def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:
 
 
 def _stopper(enough: float) -> Any:
-    """Ends training once the logged mean token accuracy reaches `enough`."""
     from transformers import TrainerCallback
 
     class Stopper(TrainerCallback):

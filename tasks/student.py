@@ -33,7 +33,6 @@ def student(
 
 
 def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:
-    """Each part of a mixture with its questions; a single environment with all of them."""
     return [
         (part, [row["question"] for row in rows if instance._part(row["seed"]) is part]) for part in instance._parts()
     ]

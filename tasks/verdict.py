@@ -5,7 +5,6 @@ Nothing is compared when training has seen more of the evaluation's questions th
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -50,7 +49,11 @@ def verdict(
     shared = contamination(episodes[[*episodes][-1]], context.fetch(trained), bought, gate.max_overlap)
     episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
-    reading = _reading(context.fetch(trained), beta) if trained.stage == "grpo" else None
+    reading = None
+    if trained.stage == "grpo":
+        checkpoint = context.fetch(trained)
+        rules = GrpoSignals.model_validate(read_signals(checkpoint)["rules"])
+        reading = read_curves(read_log(checkpoint), beta, rules)._asdict()
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
@@ -71,8 +74,3 @@ def verdict(
     if not shared["clean"]:
         announce.warn(unclean(shared))
     return {"diagnosis": reading["diagnosis"] if reading else "", "contaminated": not shared["clean"]}
-
-
-def _reading(trained: Path, beta: float) -> dict[str, Any]:
-    rules = GrpoSignals.model_validate(read_signals(trained)["rules"])
-    return read_curves(read_log(trained), beta, rules)._asdict()

@@ -82,5 +82,4 @@ def _ask(*arguments: str) -> str:
 
 
 def _last_line(output: str) -> str:
-    """Return the last line that is not empty."""
     return next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")

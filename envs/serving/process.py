@@ -91,7 +91,6 @@ def serve(app: Any) -> None:
 
 
 def server_settings(app: Any, log_level: str = "critical") -> Any:
-    """Return a minimal uvicorn configuration for an ASGI application."""
     import uvicorn
 
     return uvicorn.Config(

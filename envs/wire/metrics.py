@@ -26,7 +26,6 @@ _lock = threading.Lock()
 
 
 def count(what: Counted, by: float = 1) -> None:
-    """Add to a counter."""
     with _lock:
         _totals[what] += by  # type: ignore[assignment]  # seconds and dollars are floats
 

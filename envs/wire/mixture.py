@@ -51,7 +51,6 @@ class SessionOfParts(Session):
         self._sessions = {name: Session(part, breaker.parts[name], lease(part)) for name, part in server.parts.items()}
 
     def part(self, name: str) -> Session:
-        """Return the session of the environment with that name."""
         return self._sessions[name]
 
     @property

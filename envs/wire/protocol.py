@@ -19,7 +19,6 @@ class WireClient(GenericEnvClient):
     """Raises BadReply, ServerError and connection errors."""
 
     async def ask(self, kind: str, payload: dict[str, Any]) -> Reply:
-        """Send a reset or a step and return the reply."""
         return reply_of(await self._exchanged({"type": kind, "data": payload}, "observation"))
 
     async def ask_state(self) -> dict[str, Any]:

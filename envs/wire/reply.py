@@ -127,7 +127,6 @@ def _named(path: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Describe a value briefly."""
     if isinstance(value, dict | list):
         return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
     return repr(one_line(value[:200] if isinstance(value, str | bytes) else value, 60))

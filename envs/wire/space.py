@@ -5,6 +5,7 @@ A request or a restart wakes a sleeping Space. A paused one and one with a runti
 token. https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,14 +15,14 @@ RESTARTED = ("SLEEPING", "PAUSED", "STOPPED", "RUNTIME_ERROR")
 """Stages in which a restart helps."""
 
 
+@dataclass
 class Space:
     """A Space on the Hub. `str(space)` describes its last known stage."""
 
-    def __init__(self, repository: str, api: "HfApi | None" = None):
-        self.repository = repository
-        self._api = api
-        self._known = "its stage is unknown"
-        self._restarted: str | None = None
+    repository: str
+    _api: "HfApi | None" = None
+    _known: str = "its stage is unknown"
+    _restarted: str | None = None
 
     def __str__(self) -> str:
         return f"Space {self.repository}: {self._known}"

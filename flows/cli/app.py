@@ -16,12 +16,10 @@ from apprentice.flows.cli.common import (
     RECIPE,
     SET,
     STORE,
-    begin_flows,
     exit_with_message,
     prepared,
     quiet,
     ready,
-    ready_for_flows,
 )
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.evaluate import evaluate
@@ -90,13 +88,14 @@ def rescore(
 
 def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, rescore: bool = False) -> None:
     chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
     from apprentice.flows.runtime.run_folder import check_runs
 
     check_runs(runs)
-    begin_flows()
+    begin_prefect_server()  # before a flow is imported, which takes as long
     from apprentice.flows.retrain import retrain
 
-    ready_for_flows()
+    start_prefect_server()
     folder = retrain(chosen, runs, rescore=rescore)
     from apprentice.flows.pages.report_page import BRIEF_ENDS
     from apprentice.tasks.reporting.announce import say
@@ -122,19 +121,19 @@ def improve(
             _schedule(on, recipe, set_, rounds)
             return
         chosen = prepared(recipe, set_)
+        from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
         from apprentice.flows.runtime.run_folder import check_runs
 
         check_runs(runs)
-        begin_flows()
+        begin_prefect_server()
         from apprentice.flows.improve import improve as improve_rounds
 
-        ready_for_flows()
+        start_prefect_server()
         for folder in improve_rounds(chosen, rounds, runs):
             print(folder)
 
 
 def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int | None = None) -> None:
-    """Schedule a run, or that many rounds, on a work pool, and print its link."""
     quiet()
     from prefect.utilities.urls import url_for
 
@@ -158,18 +157,12 @@ def status(
     """Show what is running, waiting or failed on Prefect's server, and why."""
     with exit_with_message():
         quiet()
-        from apprentice.tasks.reporting.errors import Stop
-        from apprentice.tasks.reporting.shared_server import shared
-
-        if not shared():
-            raise Stop(
-                "No Prefect server is configured: a run without one shows its progress in its own terminal.",
-                "Set PREFECT_API_URL to the server's URL, such as http://127.0.0.1:4200/api.",
-            )
+        from apprentice.flows.cli.status import show
         from apprentice.flows.cli.status import status as look
-        from apprentice.flows.cli.status_page import show
         from apprentice.flows.runtime.prefect_server import check_answers, server_url
+        from apprentice.flows.runtime.remote import check_server
 
+        check_server()
         check_answers(server_url())
         found = look(hours)
         if json_:
@@ -261,11 +254,12 @@ def reproduce(
         ready()
         from apprentice.flows.reproduce import reproduce as make_again
         from apprentice.flows.reproduce import rows
+        from apprentice.flows.runtime.prefect_server import start_prefect_server
         from apprentice.tasks.artifacts.lineage import lineage_of
         from apprentice.tasks.reporting.announce import table
 
         found = lineage_of(key, store, hub)
-        ready_for_flows()
+        start_prefect_server()
         outcomes = make_again(found, set_ or [], deep, yes)
         same = all(each.same for each in outcomes)
         table("reproduced", "Reproduced", rows(outcomes))

@@ -68,20 +68,6 @@ def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     return chosen
 
 
-def begin_flows() -> None:
-    """Begin to start a Prefect server if none runs. Call it before importing a flow, which takes as long."""
-    from apprentice.flows.runtime.prefect_server import begin_prefect_server
-
-    begin_prefect_server()
-
-
-def ready_for_flows() -> None:
-    """Make sure that a Prefect server runs. Raises Stop."""
-    from apprentice.flows.runtime.prefect_server import start_prefect_server
-
-    start_prefect_server()
-
-
 def ready() -> None:
     """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time."""
     quiet()

@@ -50,7 +50,6 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
 
 
 def _check(folder: Path, project: str | None) -> None:
-    """Raise Stop if the folder holds no metrics of the project."""
     known = sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
     if not known:
         raise Stop(

@@ -58,7 +58,7 @@ def check(
     """Check that a server works for an environment or a recipe: exit code 0, or 1 with the fixes."""
     with exit_with_message("Nothing was changed."):
         ready()
-        from apprentice.flows.cli.environments.verdict import as_json, chosen_for, verdict
+        from apprentice.flows.cli.environments.choice import as_json, chosen_for, verdict
         from apprentice.flows.runtime.environment_check import check as look
 
         server, spec, needs = chosen_for(url, environment, recipe, set_)

@@ -5,24 +5,15 @@ In: a recipe, the models' names. Out: a table, or one line of JSON.
 
 import json
 from datetime import date
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared, ready_for_flows
+from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, prepared
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
     from apprentice.tasks.settings.stages import Window
-
-
-class Protocol(StrEnum):
-    """How models are evaluated."""
-
-    parity = "parity"
-    tutorial = "tutorial"
-    inspect = "inspect"
 
 
 def evaluate(
@@ -36,12 +27,12 @@ def evaluate(
         ),
     ],
     protocol: Annotated[
-        Protocol,
+        Literal["parity", "tutorial", "inspect"],
         typer.Option(
             help="parity: as in training. tutorial: as the tutorial does, to compare with its results. "
             "inspect: as an Inspect AI task, with Inspect's model names, such as openai/gpt-5-mini."
         ),
-    ] = Protocol.parity,
+    ] = "parity",
     questions: Annotated[
         int | None, typer.Option(min=1, help="Number of questions. Default: the recipe's evaluate.questions.")
     ] = None,
@@ -64,19 +55,20 @@ def evaluate(
     with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.compare_models import check_addresses
+        from apprentice.flows.runtime.prefect_server import start_prefect_server
 
         check_addresses([*model, *([base_url] if base_url else [])])
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
         window = _window(chosen, spec.questions, seed)
-        ready_for_flows()
-        if protocol is Protocol.inspect:
+        start_prefect_server()
+        if protocol == "inspect":
             from apprentice.flows.inspection import inspect_models
 
             report = inspect_models(chosen, model, spec, window, served_student, base_url)
         else:
             from apprentice.flows.compare_models import compare_models
 
-            spec = spec.model_copy(update={"protocol": protocol.value})
+            spec = spec.model_copy(update={"protocol": protocol})
             report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from apprentice.tasks.analysis.diagnose import ENDS
-from apprentice.tasks.analysis.signals import Signal, entropy_of, reward_of
+from apprentice.tasks.analysis.signals import Signal, value_of
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 170, 46, 8, 10, 24
 SHOWN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -21,15 +21,13 @@ SHOWN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "SFT": {"loss": ("loss", ("nan",)), "mean_token_accuracy": ("token accuracy", ()), "entropy": ("entropy", ())},
 }
 """By kind of training: the metrics that are drawn, the title of each, the signals that are about it."""
-READ = {"reward": reward_of, "entropy": entropy_of}
 
 
 def curves_of(stage: str, log: list[dict[str, Any]], signals: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The metrics of a training: title, training's and held-out points (step, value), warnings about it."""
     found = []
     for metric, (title, kinds) in SHOWN.get(stage, SHOWN["SFT"]).items():
-        read = READ.get(metric, lambda entry, metric=metric: entry.get(metric))
-        trained = [(entry["step"], read(entry)) for entry in log if read(entry) is not None]
+        trained = [(entry["step"], value) for entry in log if (value := value_of(entry, metric)) is not None]
         held_out = [(entry["step"], entry[name]) for entry in log if (name := _held_out(entry, metric))]
         if trained or held_out:
             warnings = [Signal(**each).message() for each in signals if each["kind"] in kinds]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.artifacts.rows import pinned_rows
@@ -69,7 +69,6 @@ class Recipe(BaseModel):
     round: RoundSpec | None = None
 
     def seed_windows(self) -> SeedWindows:
-        """Return the three windows with their starts."""
         windows = {}
         for block, (purpose, window) in enumerate(self.windows):
             moved = 0 if purpose == "evaluate" else self.seed * SHIFT
@@ -175,7 +174,7 @@ class Recipe(BaseModel):
         return Window(start=start, size=2 * self.guards[index].questions)
 
     @model_validator(mode="after")
-    def _guards_have_names_of_their_own(self) -> "Recipe":
+    def _guards_have_names_and_windows_of_their_own(self) -> "Recipe":
         windows = [("guards." + guard.name, self.guard_window(index)) for index, guard in enumerate(self.guards)]
         for purpose, window in self.seed_windows():
             for name, guarded in windows:
@@ -219,7 +218,6 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _servers_are_one_for_each_environment(self) -> "Recipe":
-        """Raise ValueError if one environment has two servers."""
         known: dict[str, tuple[str, tuple[str, str]]] = {}
         for where, (environment, server) in self._played_where().items():
             if where != "server" and environment.name == self.environment.name and server.is_local:
@@ -258,14 +256,7 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _windows_are_disjoint(self) -> "Recipe":
-        self.seed_windows()
-        return self
-
-    @model_validator(mode="after")
     def _script_exists(self) -> "Recipe":
         if self.is_scripted:
-            from apprentice.envs.catalog import policy_of
-
             policy_of(self.environment.name).check(self.environment.settings)
         return self

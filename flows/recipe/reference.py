@@ -27,12 +27,10 @@ This page is generated from the settings' docstrings: `make docs`.
 
 
 def reference() -> str:
-    """Return the whole page."""
     return "\n".join([OPENING, *_section("", Recipe), ""])
 
 
 def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
-    """Yield a table of a model's fields, then its sections, depth first."""
     sections = [(name, found) for name, field in model.model_fields.items() if (found := _model_of(field.annotation))]
     yield f"## {f'`{path}`' if path else 'A recipe'}\n"
     yield f"{(model.__doc__ or '').strip()}\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 from apprentice.flows.recipe.recipe import BLOCK, Recipe
 from apprentice.flows.recipe.sections import SHIFT, RoundSpec
-from apprentice.tasks.analysis.spending import level_of
+from apprentice.tasks.analysis.statistics import level_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Window
 
@@ -51,7 +51,7 @@ def rounds_that_fit(recipe: Recipe) -> int:
     fits = []
     for purpose, window in windows.items():
         ends = [each.start for name, each in windows.items() if name != purpose] + others
-        if purpose != "evaluate" and recipe.windows.of(purpose).start is None:
+        if purpose != "evaluate" and getattr(recipe.windows, purpose).start is None:
             ends.append(window.start + SHIFT)  # where the windows of the next recipe seed begin
         room = min((end for end in ends if end > window.start), default=10 * BLOCK) - window.start
         fits.append(room // window.size)

@@ -100,7 +100,3 @@ class WindowSpecs(Spec):
     collect: WindowSpec
     grpo: WindowSpec
     evaluate: WindowSpec
-
-    def of(self, purpose: str) -> WindowSpec:
-        """Return the window of a purpose."""
-        return getattr(self, purpose)

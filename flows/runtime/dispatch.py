@@ -7,6 +7,7 @@ which resumes from its checkpoint. A crashed run (worker or machine) is also sch
 """
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from prefect.client.orchestration import get_client
@@ -38,16 +39,13 @@ LATE_AFTER_S = 60.0
 """Seconds after which to warn that no worker has taken a stage."""
 
 
+@dataclass
 class Pool:
-    """The GPU stages' deployments on a work pool.
+    """The GPU stages' deployments on a work pool."""
 
-    Args:
-        deployment: The deployments' name, such as a100; their flows are sft, grpo and evaluate.
-    """
-
-    def __init__(self, recipe: Recipe, deployment: str):
-        self._recipe = recipe
-        self._deployment = deployment
+    recipe: Recipe
+    deployment: str
+    """The deployments' name, such as a100; their flows are sft, grpo and evaluate."""
 
     def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched:
         """Run the stage and wait for it. Raises Stop if it fails in a way that needs a person."""
@@ -66,7 +64,8 @@ class Pool:
                 outages += 1
                 announce.warn(f"{title} lost a service it needs and saved its progress: {run.state.message}")
                 self._wait_for_environment(arguments)
-                self._wait_for_hub()
+                if self.recipe.store.hub is not None:
+                    wait_until_hub_answers(self.recipe.store.hub.patience)
                 time.sleep(min(BACKOFF_S * 2 ** (outages - 1), 60.0))  # it answers, but may be full or fail again
             elif run.state.type == StateType.CRASHED and crashes < MAX_CRASHES:
                 crashes += 1
@@ -94,8 +93,8 @@ class Pool:
         assert context is not None
         assert context.flow_run is not None
         parent = context.flow_run
-        name = f"{stage}/{self._deployment}"
-        parameters = {"recipe": self._recipe.as_parameters()} | {
+        name = f"{stage}/{self.deployment}"
+        parameters = {"recipe": self.recipe.as_parameters()} | {
             name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
             for name, value in arguments.items()
         }
@@ -106,21 +105,20 @@ class Pool:
             run = self._created(name, title, parameters, stage, again.pop(0))
         if run.state is not None and run.state.is_final() and run.state.type in (StateType.FAILED, StateType.CRASHED):
             _schedule_again(run)
-        announce.dispatched(title, self._deployment, str(run.id))
+        announce.dispatched(title, self.deployment, str(run.id))
         return run
 
     def _created(self, name: str, title: str, parameters: dict[str, Any], tag: str, key: str) -> FlowRun:
         """Create the deployment's flow run, or return the one with that idempotency key. Raises Stop."""
         try:
             run = retry_while_away(
-                lambda: run_deployment(
-                    name,
-                    parameters=parameters,
-                    flow_run_name=f"{self._recipe.name}-seed{self._recipe.seed}: {title}",
-                    tags=[self._recipe.name, tag],
-                    timeout=0,
-                    idempotency_key=key,
-                )
+                run_deployment,
+                name,
+                parameters=parameters,
+                flow_run_name=f"{self.recipe.name}-seed{self.recipe.seed}: {title}",
+                tags=[self.recipe.name, tag],
+                timeout=0,
+                idempotency_key=key,
             )
         except ObjectNotFound:
             raise Stop(
@@ -131,11 +129,10 @@ class Pool:
         return read_run(run.id)
 
     def _wait_for_environment(self, arguments: dict[str, Any]) -> None:
-        """Wait until the stage's environment answers. Raises Stop."""
         spec = arguments.get("environment")
         if not isinstance(spec, EnvironmentSpec):
             return
-        server = self._recipe.server_of(spec.name)
+        server = self.recipe.server_of(spec.name)
         for there in [server, *server.parts.values()]:
             if not there.url:
                 continue
@@ -146,11 +143,6 @@ class Pool:
                     f"The environment is out of reach: {lost}.",
                     "Check that its server runs, then retry this run: it resumes.",
                 ) from lost
-
-    def _wait_for_hub(self) -> None:
-        """Wait until the Hub answers, if the store uses it. Raises Stop."""
-        if self._recipe.store.hub is not None:
-            wait_until_hub_answers(self._recipe.store.hub.patience)
 
 
 def _ended(run: FlowRun) -> FlowRun:
@@ -169,12 +161,8 @@ def _ended(run: FlowRun) -> FlowRun:
         time.sleep(POLL)
 
 
+@retry_while_away.wraps
 def _schedule_again(run: FlowRun) -> None:
-    """Schedule the same flow run to run again now, whatever its state."""
-
-    def set_state() -> None:
-        with get_client(sync_client=True) as client:
-            state: State[Any] = Scheduled(message="Resumes from its saved progress.")
-            client.set_flow_run_state(run.id, state, force=True)
-
-    retry_while_away(set_state)
+    with get_client(sync_client=True) as client:
+        state: State[Any] = Scheduled(message="Resumes from its saved progress.")
+        client.set_flow_run_state(run.id, state, force=True)

@@ -49,8 +49,6 @@ class Needs(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
-
     what: str
     verdict: Literal["right", "slower", "wrong"]
     found: str
@@ -60,8 +58,6 @@ class Finding(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The results of all checks."""
-
     findings: list[Finding]
     granted: int
     latency_ms: dict[str, float]
@@ -70,7 +66,6 @@ class Checked(NamedTuple):
 
     @property
     def wrong(self) -> Finding | None:
-        """The first error."""
         return next((finding for finding in self.findings if finding.verdict == "wrong"), None)
 
     @property
@@ -102,7 +97,6 @@ def check(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, seeds:
 def _seen(
     server: EnvironmentServer, spec: EnvironmentSpec, sessions: list[Timed], seeds: Sequence[int]
 ) -> Seen | Finding:
-    """Play a few episodes; return what happened, or the reason they cannot be played."""
     try:
         return play_a_few(spec, sessions, seeds)
     except Refused as refused:
@@ -147,7 +141,6 @@ def calls_itself(server: EnvironmentServer) -> str:
 
 
 def known_as(name: str) -> str | None:
-    """Return the environment of the catalogue that matches a server's name."""
     plain = name.lower().removesuffix("environment").removesuffix("env").replace("_", "").replace("-", "")
     return next((each for each in known() if each.replace("_", "") == plain), None)
 
@@ -242,7 +235,6 @@ def _foreign(server: EnvironmentServer, spec: EnvironmentSpec, found: str) -> Fi
 
 
 def _of_the_space(server: EnvironmentServer) -> str:
-    """Describe the state of the Space, after restarting it if needed."""
     if server.space:
         space = Space(server.space)
         space.wake()

@@ -43,16 +43,7 @@ def place_of(run: FlowRun) -> WorkerLocation:
     return WorkerLocation(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
 
 
-def read_run(run_id: UUID) -> FlowRun:
-    def read() -> FlowRun:
-        with get_client(sync_client=True) as client:
-            return client.read_flow_run(run_id)
-
-    return retry_while_away(read)
-
-
 def _is_passing(error: BaseException) -> bool:
-    """Whether Prefect's server may answer later."""
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500 or error.response.status_code == 429
     return isinstance(error, httpx.TransportError)
@@ -65,6 +56,13 @@ retry_while_away = tenacity.Retrying(
     reraise=True,
 )
 """Retries a call while Prefect's server is unreachable."""
+
+
+@retry_while_away.wraps
+def read_run(run_id: UUID) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run_id)
+
 
 AWAY = {
     "environment": "EnvironmentAway",

@@ -98,7 +98,6 @@ def check_answers(url: str) -> None:
 
 
 def _check_proxy() -> None:
-    """Raise Stop if the environment sets a proxy that httpx cannot use."""
     try:
         httpx.Client().close()
     except (ImportError, ValueError, httpx.InvalidURL) as error:

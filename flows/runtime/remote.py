@@ -47,7 +47,7 @@ def check_server() -> None:
     """Raise Stop if no Prefect server is configured."""
     if not shared():
         raise Stop(
-            "No Prefect server is configured.",
+            "No Prefect server is configured: a run without one shows its progress in its own terminal.",
             "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
         )
 
@@ -67,7 +67,6 @@ def _deployment_of(name: str, pool: str, deploy: str) -> DeploymentResponse:
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths at which two recipes differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in {**one, **other}:
             yield from _differences(one.get(name, MISSING), other.get(name, MISSING), f"{path}.{name}".lstrip("."))

@@ -44,7 +44,6 @@ def main(tag: str) -> None:
 
 
 def mark_crashed(tag: str) -> None:
-    """Set the unfinished flow runs with a tag to Crashed."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.states import Crashed

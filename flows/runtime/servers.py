@@ -47,7 +47,6 @@ class RunServers:
         return server.model_copy(update={"url": ", ".join(part.url for part in parts.values()), "parts": parts})
 
     def _running(self, name: str, server: EnvironmentServer) -> EnvironmentServer:
-        """Return the server, started here on first use if it has no URL."""
         if not server.url:
             if name not in self._local:
                 self._local[name] = self._start(name, server)
@@ -104,10 +103,7 @@ def environment_server(
 
 @contextmanager
 def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
-    from apprentice.envs.serving.container import (  # OpenEnv's package takes seconds to import
-        ContainerFailed,
-        container,
-    )
+    from apprentice.envs.serving.container import ContainerFailed, container  # OpenEnv takes seconds to import
 
     try:
         with container(server.image, sessions, server.patience) as url:

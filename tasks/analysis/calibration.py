@@ -54,7 +54,6 @@ def _rate(right: list[float]) -> dict[str, Any]:
 
 
 def _handed_in(messages: list[dict[str, Any]]) -> str | None:
-    """The argument of the last call, if it has exactly one."""
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     try:
         given = json.loads(calls[-1]["function"]["arguments"]) if calls else None

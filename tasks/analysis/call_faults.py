@@ -36,7 +36,6 @@ def _fault(body: str, end: str) -> str:
 
 
 def _json_fault(text: Any) -> str:
-    """Why and where text is not valid JSON; empty if it is."""
     try:
         json.loads(text) if isinstance(text, str) else None
     except json.JSONDecodeError as error:

@@ -123,7 +123,6 @@ def against_control(comparisons: list[dict[str, Any]]) -> str:
 
 
 def label(model: str) -> str:
-    """The name of a model in tables."""
     return LABELS.get(model, model)
 
 

@@ -10,7 +10,7 @@ there and teach nothing. The delta compares different questions and is noisy; th
 from statistics import mean
 from typing import Any, NamedTuple
 
-from apprentice.tasks.analysis.signals import ADVICE, are_dead, have_no_signal, reward_of
+from apprentice.tasks.analysis.signals import ADVICE, are_dead, have_no_signal, value_of
 from apprentice.tasks.analysis.statistics import Interval, welch_interval
 from apprentice.tasks.settings.signals import GrpoSignals
 
@@ -36,27 +36,19 @@ class Reading(NamedTuple):
 
 def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Reading:
     """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without any."""
-    rewards = [reward for entry in log if (reward := reward_of(entry)) is not None]
+    rewards = [reward for entry in log if (reward := value_of(entry, "reward")) is not None]
     if not rewards:
         raise ValueError("the log has no rewards; lower grpo.logging_steps")
     first, last = rewards[:ENDS], rewards[-ENDS:]
     dead = [entry["frac_reward_zero_std"] for entry in log if entry.get("frac_reward_zero_std") is not None]
     delta = mean(last) - mean(first)
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
-    ends = mean(first), mean(last), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:])
-    diagnosis, advice = _judge(*ends, beta, rules)
-    return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), diagnosis, advice)
+    judged = _judge(mean(first), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta, rules)
+    return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), *judged)
 
 
 def _judge(
-    first: float,
-    last: float,
-    ci: Interval | None,
-    logs: int,
-    dead_first: float,
-    dead_last: float,
-    beta: float,
-    rules: GrpoSignals,
+    first: float, ci: Interval | None, logs: int, dead_first: float, dead_last: float, beta: float, rules: GrpoSignals
 ) -> tuple[str, str]:
     if ci is None and logs < 2 * ENDS:
         return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."

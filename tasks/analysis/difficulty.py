@@ -52,10 +52,7 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     ci = wilson(round(played.accuracy * played.n), played.n)
     reading = _reading(played.accuracy, rules)
     ends = [_reading(end, rules) for end in ci]
-    others: list[Reading] = []
-    for each in READINGS:
-        if each != reading and each in ends:
-            others.append(each)
+    others: list[Reading] = [each for each in READINGS if each != reading and each in ends]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
     return Difficulty(played.n, *rates, reading, others)
 
@@ -136,7 +133,6 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def difficulty_as_markdown(report: dict[str, Any]) -> str:
-    """The probe's result as a sentence and a table."""
     rows = [row | ({"settings": code(row["settings"])} if "settings" in row else {}) for row in rows_of(report)]
     return f"{report['says']}\n\n{markdown_table(rows)}"
 
@@ -146,7 +142,6 @@ def _reading(accuracy: float, rules: GrpoSignals) -> Reading:
 
 
 def _leaves(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The innermost settings by their own names."""
     return [
         leaf
         for name, value in settings.items()

@@ -5,20 +5,20 @@ source: two machines that share a store see the same history, and so begin the s
 """
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.judgements import read_decision
-from apprentice.tasks.analysis.spending import level_of
-from apprentice.tasks.analysis.statistics import wilson
+from apprentice.tasks.analysis.statistics import level_of, wilson
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Provenance, parent
-from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, KeptRollouts, Questions, Release
+from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, KeptRollouts, Questions, Release
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.reporting.errors import Stop
 
+A = TypeVar("A", bound=Artifact)
 REJECTED = "rejected-"
 
 
@@ -38,24 +38,18 @@ class PastRound(NamedTuple):
     @property
     def trained(self) -> Checkpoint:
         """The model that was released. Raises Stop if it is gone."""
-        found = self._input("trained").artifact
-        assert isinstance(found, Checkpoint)
-        return found
+        return self._input(Checkpoint, "trained")
 
     @property
     def judged(self) -> Evaluation:
         """The evaluation of whoever is champion after the round, on its own window. Raises Stop if it is gone."""
         name = "challenger" if self.release.promoted else "rival"
-        found = self._input("decision", f"evaluations.{name}").artifact
-        assert isinstance(found, Evaluation)
-        return found
+        return self._input(Evaluation, "decision", f"evaluations.{name}")
 
     @property
     def questions(self) -> Questions:
         """What the round asked. Raises Stop if it is gone."""
-        found = self._input("decision", "evaluations.challenger", "questions").artifact
-        assert isinstance(found, Questions)
-        return found
+        return self._input(Questions, "decision", "evaluations.challenger", "questions")
 
     @property
     def kept(self) -> KeptRollouts | None:
@@ -64,7 +58,6 @@ class PastRound(NamedTuple):
         return found.artifact if found else None  # type: ignore[return-value]
 
     def row(self) -> dict[str, str]:
-        """The round as a row of a table."""
         judged, kept = self.judged, self._trained_on()
         bought = _bought(kept)
         return {
@@ -94,7 +87,7 @@ class PastRound(NamedTuple):
             trained = before if before is not None and not before.is_a(Release) else None
         return trained.inputs["kept"] if trained else None
 
-    def _input(self, *path: str) -> Node:
+    def _input(self, kind: type[A], *path: str) -> A:
         node = self.node
         for name in path:
             if name not in node.inputs:
@@ -103,7 +96,9 @@ class PastRound(NamedTuple):
                     "Restore the artifacts of the earlier rounds, or begin anew under another recipe name.",
                 )
             node = node.inputs[name]
-        return node
+        found = node.artifact
+        assert isinstance(found, kind)
+        return found
 
 
 def past_rounds(store: LocalStore) -> list[PastRound]:
@@ -130,7 +125,6 @@ def _bought(kept: Node | None) -> dict[str, Any]:
 
 
 def _players(store: LocalStore, kept: Node | None) -> str:
-    """How many rows of a round who played."""
     folder = kept.fetch() if kept else None
     if folder is None:
         return "0"

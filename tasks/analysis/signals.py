@@ -7,6 +7,7 @@ so a resumed training reports none twice. `diagnose.py` applies the same rules t
 import json
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -30,8 +31,6 @@ ADVICE = {
 
 
 class Signal(NamedTuple):
-    """A detected problem."""
-
     kind: str
     step: int
     found: str
@@ -65,15 +64,11 @@ def new_signals(entries: list[Entry], rules: Signals, known: Iterable[str]) -> d
     return seen
 
 
-def reward_of(entry: Entry) -> Any:
-    """The mean reward of the environment; `reward` differs from it when GRPO weights several streams."""
-    return entry.get("own_reward", entry.get("reward"))
-
-
-def entropy_of(entry: Entry) -> Any:
-    """The mean entropy of the completions that were learned from: all of them, or those with a signal where GRPO skips
-    the others."""
-    return entry.get(ENTROPY_WITH_SIGNAL, entry.get("entropy"))
+def value_of(entry: Entry, metric: str) -> Any:
+    """A metric of a log's entry, or None. `reward` is the environment's mean reward, also where GRPO weights several
+    streams; `entropy` is that of the completions that were learned from, where GRPO skips the others."""
+    own = {"reward": "own_reward", "entropy": ENTROPY_WITH_SIGNAL}.get(metric, metric)
+    return entry.get(own, entry.get(metric))
 
 
 def steps_of(log: Iterable[Entry]) -> list[Entry]:
@@ -120,22 +115,18 @@ def as_lines(kept: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _nan(entries: list[Entry], rules: Signals) -> str | None:
-    return ", ".join(not_numbers(entries[-1])) or None
-
-
-def _saturated(entries: list[Entry], rules: GrpoSignals) -> str | None:
-    groups, reward = _dead_groups(entries, rules)
-    if groups is None or reward is None or have_no_signal(groups, reward, rules) or not are_dead(groups, rules):
+def _dead(entries: list[Entry], rules: GrpoSignals, near_zero: bool) -> str | None:
+    """Whether most groups of the last window are dead, at rewards near zero or above."""
+    recent = entries[-rules.window :]
+    groups, rewards = _numbers(recent, "frac_reward_zero_std"), _numbers(recent, "reward")
+    if len(groups) < rules.window or not rewards or not are_dead(mean(groups), rules):
         return None
-    return _describe(groups, reward, rules)
-
-
-def _no_signal(entries: list[Entry], rules: GrpoSignals) -> str | None:
-    groups, reward = _dead_groups(entries, rules)
-    if groups is None or reward is None or not have_no_signal(groups, reward, rules):
+    if have_no_signal(mean(groups), mean(rewards), rules) != near_zero:
         return None
-    return _describe(groups, reward, rules)
+    return (
+        f"{mean(groups):.0%} of the groups scored all the same in the last {rules.window} logs, "
+        f"at a mean reward of {mean(rewards):.3g}"
+    )
 
 
 def _length(entries: list[Entry], rules: GrpoSignals) -> str | None:
@@ -164,28 +155,12 @@ def _entropy(entries: list[Entry], rules: GrpoSignals) -> str | None:
 
 
 KINDS: dict[str, Callable[[list[Entry], Any], str | None]] = {
-    "nan": _nan,
-    "saturated": _saturated,
-    "no_signal": _no_signal,
+    "nan": lambda entries, _: ", ".join(not_numbers(entries[-1])) or None,
+    "saturated": partial(_dead, near_zero=False),
+    "no_signal": partial(_dead, near_zero=True),
     "length": _length,
     "entropy": _entropy,
 }
-
-
-def _dead_groups(entries: list[Entry], rules: GrpoSignals) -> tuple[float | None, float | None]:
-    """The share of dead groups and the reward in the last window."""
-    recent = entries[-rules.window :]
-    groups, rewards = _numbers(recent, "frac_reward_zero_std"), _numbers(recent, "reward")
-    if len(groups) < rules.window or not rewards:
-        return None, None
-    return mean(groups), mean(rewards)
-
-
-def _describe(groups: float, reward: float, rules: GrpoSignals) -> str:
-    return (
-        f"{groups:.0%} of the groups scored all the same in the last {rules.window} logs, "
-        f"at a mean reward of {reward:.3g}"
-    )
 
 
 def _ends(entries: list[Entry], name: str, window: int) -> tuple[float | None, float | None]:
@@ -197,6 +172,5 @@ def _ends(entries: list[Entry], name: str, window: int) -> tuple[float | None, f
 
 
 def _numbers(entries: list[Entry], name: str) -> list[float]:
-    read = {"reward": reward_of, "entropy": entropy_of}.get(name, lambda entry: entry.get(name))
-    values = (read(entry) for entry in entries)
+    values = (value_of(entry, name) for entry in entries)
     return [value for value in values if value is not None and math.isfinite(value)]

@@ -41,7 +41,6 @@ def places_of_slices(episodes: Episodes) -> dict[tuple[str, str], list[int]]:
 
 
 def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
-    """The share of right samples of each question, by the place of its first sample."""
     samples: dict[int, list[bool]] = {}
     for record in records:
         samples.setdefault(record.place - record.sample, []).append(record.is_right)

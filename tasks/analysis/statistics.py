@@ -12,6 +12,8 @@ Interval = tuple[float, float]
 RESAMPLES = 10_000
 POWER = 0.8
 LEVEL = 0.05
+DECAY = 1.6
+"""How fast the levels of gates fall from round to round; a larger one leaves less for late gates."""
 
 
 def wilson(successes: int, n: int) -> Interval:
@@ -143,3 +145,15 @@ def welch_interval(before: list[float], after: list[float]) -> Interval | None:
         return None
     interval = ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
     return float(interval.low), float(interval.high)
+
+
+def level_of(number: int) -> float:
+    """The significance level of the gate of round `number`; round 0 is judged at LEVEL by itself.
+
+    Alpha spending (D. Foster and R. Stine, J. R. Stat. Soc. B 70, 2008): gate r may spend LEVEL × w_r, and the w_r of
+    infinitely many gates sum to 1; by the union bound no more than LEVEL is spent, however many rounds are run and
+    whatever they depend on. w_r falls as r ** -1.6, as in the R package onlineFDR.
+    """
+    from scipy.special import zeta
+
+    return LEVEL * number**-DECAY / float(zeta(DECAY))

@@ -24,8 +24,6 @@ CHANGE = re.compile(rf"{TAG}-(\d{{4,9}})-(\d{{8}}T\d{{6}}Z)-(promoted|rollback)"
 
 
 class Change(NamedTuple):
-    """One change of champion."""
-
     number: int
     at: str
     """UTC, such as 20261121T114500Z."""
@@ -34,8 +32,6 @@ class Change(NamedTuple):
 
 
 class Champions:
-    """The champions of one project."""
-
     def __init__(self, store: LocalStore):
         self._store = store
 

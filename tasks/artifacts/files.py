@@ -8,22 +8,17 @@ import fcntl
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from apprentice.tasks.artifacts.provenance import CARD, RECORD, BadRecord, read_record
 from apprentice.tasks.reporting.errors import Stop
 
-_whole: set[tuple[str, int, int, int]] = set()
-"""Files whose hash this process has compared: path, inode, size, time of the last change."""
-
 
 def damage(snapshot: Path, revision: str) -> list[str]:
     """The files of a snapshot that are not what its record says, or of which it says nothing.
 
-    What this process compared, and nobody has touched since, is not read again; a card may be edited.
-
-    Args:
-        revision: What the record itself must come to.
+    A card may be edited. `revision`: what the record itself must come to.
     """
     try:
         record = read_record(snapshot)
@@ -34,23 +29,19 @@ def damage(snapshot: Path, revision: str) -> list[str]:
     damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
     for name, expected in record.files.items():
         path = snapshot / name
-        if name in damaged or not path.is_file():
-            damaged += [] if name in damaged else [name]
-            continue
-        found = path.stat()
-        seen = (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
-        if seen in _whole or name == CARD:
-            continue
-        if sha256_of(path) == expected:
-            _whole.add(seen)
-        else:
+        if name not in damaged and not (path.is_file() and (name == CARD or known_sha256_of(path) == expected)):
             damaged.append(name)
     return damaged
 
 
 def digest(folder: Path, files: str = "*") -> str:
     """40 hex digits over the names and contents of all files below `folder` that `files` fits, links followed."""
-    lines = (f"{name}\0{each}\n" for name, each in hashes(folder, files).items())
+    return digest_of(hashes(folder, files))
+
+
+def digest_of(files: dict[str, str]) -> str:
+    """40 hex digits over files' names and their SHA-256, in this order."""
+    lines = (f"{name}\0{each}\n" for name, each in files.items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
 
 
@@ -61,7 +52,6 @@ def hashes(folder: Path, files: str = "*") -> dict[str, str]:
 
 
 def _files(folder: Path) -> list[str]:
-    """What lies in a folder, hidden files apart."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
 
@@ -74,6 +64,17 @@ def _links(folder: Path) -> list[str]:
 def sha256_of(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def known_sha256_of(file: Path) -> str:
+    """Like `sha256_of`; what this process has read, and nobody has touched since, is not read again."""
+    now = file.stat()
+    return _sha256_of(file, now.st_ino, now.st_size, now.st_mtime_ns)
+
+
+@cache
+def _sha256_of(file: Path, *_state: int) -> str:
+    return sha256_of(file)
 
 
 @contextmanager
@@ -99,7 +100,6 @@ def writable(root: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
-    """Says in words what a full or read-only disk did."""
     try:
         yield
     except OSError as error:

@@ -28,16 +28,7 @@ A = TypeVar("A", bound=Artifact)
 
 
 class HubStore(LocalStore):
-    """An artifact store on the Hub.
-
-    Args:
-        root: The folder in front.
-        namespace: A user or an organisation to which the token may write.
-        private: Whether repositories are made private.
-        patience: Seconds that the Hub may be away, or busy.
-        needed: Whether other machines wait there for what is published: then nothing is done without it.
-        license: Written on every card, as the Hub knows it.
-    """
+    """An artifact store on the Hub, with the folder `root` in front; see `LocalStore` and `HubConnection`."""
 
     def __init__(
         self,
@@ -176,7 +167,6 @@ class HubStore(LocalStore):
             mark.unlink()
 
     def _send(self, artifact: A) -> A:
-        """Commits and tags; returns the artifact that has the key then."""
         kind = type(artifact)
         found = self._hub.at_tag(kind, artifact.key, artifact.key)
         if found is None:
@@ -199,7 +189,6 @@ class HubStore(LocalStore):
         return None
 
     def _holding(self, artifact: Artifact) -> Published:
-        """Where the Hub has an artifact. Raises Stop."""
         published = self._at_key(type(artifact), artifact.key, artifact.revision)
         if published is None:
             waits = self._pointed(type(artifact), artifact.key, UNSENT) == artifact.revision
@@ -232,5 +221,4 @@ class HubStore(LocalStore):
 
 
 def _conflict_tag(key: str, revision: str) -> str:
-    """The tag of an artifact whose key another machine's has."""
     return f"{key}-{revision[:12]}"

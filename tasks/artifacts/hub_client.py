@@ -6,6 +6,7 @@ In: a call of huggingface_hub. Out: its answer, or a `Stop` that says which perm
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import tenacity
@@ -38,32 +39,29 @@ def ask(call: Callable[[], R], namespace: str, patience: float) -> R:
         return _patiently(patience)(call)
 
 
+@dataclass
 class HubConnection:
-    """What one store may expect of the Hub.
+    """What one store may expect of the Hub."""
 
-    Args:
-        namespace: A user or an organisation to which the token may write.
-        patience: Seconds that the Hub may be away, or busy.
-        needed: Whether other machines wait there for what is published: then nothing is done without it.
-    """
-
-    def __init__(self, namespace: str, patience: float, needed: bool):
-        self.needed = needed
-        self.is_lost = False
-        self._namespace = namespace
-        self._patience = patience
-        self._has_answered = False
+    namespace: str
+    """A user or an organisation to which the token may write."""
+    patience: float
+    """Seconds that the Hub may be away, or busy."""
+    needed: bool
+    """Whether other machines wait there for what is published: then nothing is done without it."""
+    is_lost: bool = False
+    has_answered: bool = False
 
     def ask(self, call: Callable[[], R]) -> R:
         """What the Hub answers. Raises Stop, and what the client raises where it stays away."""
-        first = not self.needed and not self._has_answered
+        first = not self.needed and not self.has_answered
         try:
-            answer = ask(call, self._namespace, min(FIRST_PATIENCE, self._patience) if first else self._patience)
+            answer = ask(call, self.namespace, min(FIRST_PATIENCE, self.patience) if first else self.patience)
         except Exception as error:
             if not self.needed and is_away(error):
                 self._lose()
             raise
-        self._has_answered = True
+        self.has_answered = True
         return answer
 
     def or_without(self, remote: Callable[[], R], local: Callable[[], R]) -> R:
@@ -82,7 +80,6 @@ class HubConnection:
         return local()
 
     def _lose(self) -> None:
-        """From now on it is done without the Hub."""
         if not self.is_lost:
             self.is_lost = True
             announce.warn(
@@ -116,7 +113,6 @@ def wait_until_hub_answers(patience: float) -> None:
 
 
 def _patiently(patience: float) -> tenacity.Retrying:
-    """Asks again, with growing intervals, while the Hub is away or busy."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),
         wait=_Interval(min(30.0, patience / 4)),

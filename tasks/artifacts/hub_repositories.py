@@ -9,6 +9,7 @@ https://huggingface.co/docs/huggingface_hub/guides/repository
 import glob
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,26 +24,21 @@ if TYPE_CHECKING:
 
 
 class Published(NamedTuple):
-    """What the Hub has under a tag."""
-
     artifact: Any
     commit: str
     record: ArtifactRecord
     tag: str
 
 
+@dataclass
 class HubRepositories:
-    """The repositories of one project.
+    """The repositories of one project."""
 
-    Args:
-        name: The repository of a kind of artifacts.
-        private: Whether repositories are made private.
-    """
-
-    def __init__(self, connection: HubConnection, name: Callable[[type[Artifact]], str], private: bool):
-        self._ask = connection.ask
-        self._name = name
-        self._private = private
+    connection: HubConnection
+    name: Callable[[type[Artifact]], str]
+    """The repository of a kind of artifacts."""
+    private: bool
+    """Whether repositories are made private."""
 
     @cached_property
     def _api(self) -> "HfApi":
@@ -59,12 +55,12 @@ class HubRepositories:
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
         where = self._where(kind)
-        self._ask(lambda: self._api.create_repo(**where, private=self._private, exist_ok=True))
+        self.connection.ask(lambda: self._api.create_repo(**where, private=self.private, exist_ok=True))
         message = f"{record.made_by['stage']} {record.key}"
         while True:
-            head = self._ask(lambda: self._api.repo_info(**where)).sha
+            head = self.connection.ask(lambda: self._api.repo_info(**where)).sha
             try:
-                return self._ask(
+                return self.connection.ask(
                     lambda head=head: self._api.upload_folder(
                         **where,
                         folder_path=folder,
@@ -86,7 +82,7 @@ class HubRepositories:
 
         where = self._where(kind)
         try:
-            self._ask(lambda: self._api.create_tag(tag=tag, revision=commit, **where))
+            self.connection.ask(lambda: self._api.create_tag(tag=tag, revision=commit, **where))
         except HfHubHTTPError as error:
             if error.response is None or error.response.status_code != 409:
                 raise
@@ -94,7 +90,7 @@ class HubRepositories:
         return True
 
     def delete_tag(self, kind: type[Artifact], tag: str) -> None:
-        self._ask(lambda: self._api.delete_tag(tag=tag, **self._where(kind)))
+        self.connection.ask(lambda: self._api.delete_tag(tag=tag, **self._where(kind)))
 
     def at_tag(self, kind: type[Artifact], tag: str, key: str | None = None) -> Published | None:
         """What a tag points to, or None. One request: the record, whose answer names the commit.
@@ -104,10 +100,10 @@ class HubRepositories:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
-        repository = self._name(kind)
+        repository = self.name(kind)
         url = hf_hub_url(repository, RECORD, repo_type=kind.repo_type, revision=tag)
         try:
-            content, commit = self._ask(lambda: _read_from(url))
+            content, commit = self.connection.ask(lambda: _read_from(url))
         except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
             return None
         record = record_from(content, f"{RECORD} of {repository}@{tag}")
@@ -127,14 +123,13 @@ class HubRepositories:
         from huggingface_hub.errors import RepositoryNotFoundError
 
         try:
-            refs = self._ask(lambda: self._api.list_repo_refs(**self._where(kind)))
+            refs = self.connection.ask(lambda: self._api.list_repo_refs(**self._where(kind)))
         except RepositoryNotFoundError:
             return []
         return [tag.name for tag in refs.tags]
 
     def download(self, published: Published, folder: Path) -> None:
-        """Brings the files of a commit."""
-        self._ask(
+        self.connection.ask(
             lambda: self._api.snapshot_download(
                 published.artifact.repository,
                 repo_type=published.artifact.repo_type,
@@ -146,7 +141,7 @@ class HubRepositories:
         shutil.rmtree(folder / ".cache", ignore_errors=True)
 
     def _where(self, kind: type[Artifact]) -> dict[str, Any]:
-        return {"repo_id": self._name(kind), "repo_type": kind.repo_type}
+        return {"repo_id": self.name(kind), "repo_type": kind.repo_type}
 
 
 def _read_from(url: str) -> tuple[bytes, str]:
@@ -166,5 +161,4 @@ def _read_from(url: str) -> tuple[bytes, str]:
 
 
 def _exactly(record: ArtifactRecord) -> list[str]:
-    """Patterns for an artifact's own files: a name may hold what is a wildcard in a pattern."""
     return [glob.escape(name) for name in (*record.files, RECORD)]

@@ -26,8 +26,6 @@ EPISODES = {Rollouts: "rollouts.jsonl", KeptRollouts: "kept.jsonl"}
 
 
 class Lineage:
-    """An artifact and all that it was made from."""
-
     def __init__(self, store: LocalStore, named: Parent):
         self.store = store
         self.root = node_of(store, named, {})
@@ -62,7 +60,8 @@ class Lineage:
     def learned(self, node: Node) -> list[dict[str, Any]]:
         """Every episode that a checkpoint learned from; of those that the teacher played, which artifact holds them."""
         with _as_rows(node, LEARNED):
-            rows = [_learned(json.loads(line)) for line in self._lines(node, LEARNED)]
+            rows = list(map(json.loads, self._lines(node, LEARNED)))
+            rows = [row | {name: row[name] for name in ("stage", "seed", "question")} for row in rows]
         held = {each: kept.ref for kept in self._taught_by(node) for each in self.played(kept)}
         return [
             row | {"rollouts": held.get((row["seed"], row["question"]))} if row["stage"] == "sft" else row
@@ -134,17 +133,12 @@ def lineage_of(key: str, root: Path, hub: str | None = None) -> Lineage:
 
 @contextmanager
 def _as_rows(node: Node, name: str) -> Iterator[None]:
-    """Raises Stop for a file that holds something else than its name says."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Stop(
             f"{name} of {node.ref} is not what its name says ({type(error).__name__}).", "Make it anew."
         ) from error
-
-
-def _learned(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {name: row[name] for name in ("stage", "seed", "question")}
 
 
 def _question(messages: list[dict[str, Any]]) -> str:

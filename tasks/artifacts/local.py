@@ -54,7 +54,6 @@ class LocalStore:
         return f"{self.namespace}/{self.project}-{kind.suffix}"
 
     def address(self, kind: type[Artifact], key: str) -> str:
-        """An artifact as a URI."""
         return f"local://{kind.repo_type}s/{self.repository(kind)}@{key}"
 
     def send_waiting(self) -> list[tuple[Artifact, bool]]:
@@ -199,7 +198,6 @@ class LocalStore:
         return self._give_key(artifact)
 
     def _give_key(self, artifact: A) -> A:
-        """Makes a snapshot the one that its key names."""
         self._point(artifact, artifact.key)
         return artifact
 
@@ -212,16 +210,13 @@ class LocalStore:
         os.replace(by, snapshot)
 
     def _swap_in(self, snapshot: Path) -> AbstractContextManager[None]:
-        """One process at a time gives a snapshot its place."""
         snapshot.parent.mkdir(parents=True, exist_ok=True)
         return flock(self.root / ".locks" / f"place-{snapshot.name}")
 
     def _read(self, kind: type[Artifact], revision: str) -> ArtifactRecord:
-        """The record in the folder. Raises FileNotFoundError, BadRecord."""
         return read_record(self._folder(kind, self.repository(kind)) / "snapshots" / revision)
 
     def _artifact(self, kind: type[A], revision: str, key: str | None = None) -> A:
-        """What the folder has under a revision. Raises FileNotFoundError, BadRecord."""
         return artifact_of(kind, self.repository(kind), revision, self._read(kind, revision), key)
 
     def _pointed(self, kind: type[Artifact], tag: str, among: str = "refs") -> str | None:

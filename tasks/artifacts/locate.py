@@ -155,7 +155,8 @@ def _in_folder(root: Path, name: str) -> Iterator[Match]:
         except (OSError, BadRecord):  # what is torn, or was meddled with, is no artifact
             continue
         if record is not None:
-            kind = record.kind or _name(kind_of(repository.parts[-3].removesuffix("s"), repository.name))
+            by_name = kind_of(repository.parts[-3].removesuffix("s"), repository.name)
+            kind = record.kind or (by_name.__name__ if by_name else "")
             where = {"repository": f"{repository.parent.name}/{repository.name}", "revision": revision}
             yield Match(Parent(kind=kind, key=record.key, **where), called)
 
@@ -212,7 +213,3 @@ def _nothing(key: str, root: Path, hub: str | None) -> Stop:
         f"No artifact has the key, revision or tag {key} in {where}.{empty}",
         f"{said}--store names another folder; {other}.",
     )
-
-
-def _name(kind: type[Artifact] | None) -> str:
-    return kind.__name__ if kind else ""

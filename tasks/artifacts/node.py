@@ -6,6 +6,7 @@ is then looked for in the folder.
 """
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from apprentice.tasks.artifacts.provenance import (
     ArtifactRecord,
     BadRecord,
     Parent,
-    Provenance,
     artifact_of,
     read_record,
 )
@@ -27,19 +27,17 @@ JUDGEMENTS = (Decision, Evaluation, Verdict)
 """What judges a model; nothing was learned from what these were made from."""
 
 
+@dataclass(eq=False)
 class Node:
-    """An artifact, and what it was made from, which is read when it is first asked for.
+    """An artifact, and what it was made from, which is read when it is first asked for."""
 
-    Attributes:
-        named: Its kind, repository, revision and key; the revision is empty for one that is being made.
-        record: What made it; None where it is gone.
-    """
-
-    def __init__(self, store: LocalStore, named: Parent, record: ArtifactRecord | None, known: dict[str, "Node"]):
-        self.store = store
-        self.named = named
-        self.record = record
-        self._known = known  # by revision, shared by all nodes of a lineage: each record is read once
+    store: LocalStore
+    named: Parent
+    """Its kind, repository, revision and key; the revision is empty for one that is being made."""
+    record: ArtifactRecord | None
+    """What made it; None where it is gone."""
+    _known: dict[str, "Node"]
+    """By revision, shared by all nodes of a lineage: each record is read once."""
 
     @property
     def kind(self) -> type[Artifact] | None:
@@ -119,20 +117,6 @@ class Node:
             return self.store.fetch(self.artifact)
         except Stop:
             return None
-
-
-def node_being_made(
-    store: LocalStore,
-    kind: type[Artifact],
-    key: str,
-    counts: dict[str, Any],
-    made_by: dict[str, Any],
-    provenance: Provenance,
-) -> Node:
-    """The node of an artifact that is not published yet."""
-    named = Parent(kind=kind.__name__, repository=store.repository(kind), revision="", key=key)
-    made = {"key": key, "counts": counts, "made_by": made_by, "files": {}, "provenance": provenance}
-    return Node(store, named, ArtifactRecord(kind=kind.__name__, **made), {})
 
 
 def node_of(store: LocalStore, named: Parent, known: dict[str, Node]) -> Node:

@@ -145,7 +145,6 @@ _REMEDY = "Somebody or something changed it: delete its tag (in a folder: its fi
 
 
 def _first(error: Exception) -> str:
-    """The first mistake in one short line."""
     if isinstance(error, ValidationError):
         mistake = error.errors(include_input=False, include_url=False)[0]
         at = ".".join(str(part)[:40] for part in mistake["loc"])

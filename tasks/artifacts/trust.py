@@ -137,9 +137,7 @@ def readable(what: object) -> Iterator[None]:
     """Says in words that a model or a tokenizer cannot be loaded."""
     from safetensors import SafetensorError
 
-    from apprentice.tasks.artifacts.hub_client import (
-        is_away,  # which imports, by way of the teacher, whoever imports this
-    )
+    from apprentice.tasks.artifacts.hub_client import is_away  # which imports, by way of the teacher, our importers
 
     try:
         yield
@@ -155,7 +153,6 @@ def readable(what: object) -> Iterator[None]:
 
 
 def _references(checkpoint: Path) -> Iterator[str]:
-    """The classes that the configurations in a checkpoint want from Python files."""
     for file in sorted(checkpoint.glob("*config.json")):
         yield from _strings((_json(file) or {}).get("auto_map"))
 
@@ -180,7 +177,6 @@ def _is_the_same(checkpoint: Path, spec: StudentSpec) -> bool:
 
 
 def _code_at(spec: StudentSpec) -> Path:
-    """A folder with the Python files of a model."""
     from huggingface_hub import snapshot_download
 
     from apprentice.tasks.artifacts.hub_client import ask

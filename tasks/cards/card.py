@@ -14,8 +14,8 @@ from apprentice.tasks.analysis.comparison import against_control, comparison_row
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.node import node_being_made
-from apprentice.tasks.artifacts.provenance import CARD, Provenance
+from apprentice.tasks.artifacts.node import Node
+from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, Provenance
 from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.cards.dataset import DatasetFacts, played_by
 from apprentice.tasks.cards.facts import as_json, lines_of, shown, taught_by
@@ -44,7 +44,9 @@ def write_card(
     """Writes `out`/README.md with the Hub's metadata block."""
     from huggingface_hub import DatasetCard, ModelCard
 
-    made = node_being_made(store, kind, key, counts, made_by, provenance)
+    named = Parent(kind=kind.__name__, repository=store.repository(kind), revision="", key=key)
+    fields = {"key": key, "counts": counts, "made_by": made_by, "files": {}, "provenance": provenance}
+    made = Node(store, named, ArtifactRecord(kind=kind.__name__, **fields), {})
     facts = ModelFacts(made, out) if kind.repo_type == "model" else DatasetFacts(made, out)
     data = facts.metadata()
     template = PAGES.get_template(f"{kind.repo_type}.md.j2")

@@ -26,8 +26,6 @@ SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M"
 
 
 class DatasetFacts(Facts):
-    """What the card of a dataset tells."""
-
     def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
         self.data = sorted(out.glob("*.jsonl"))

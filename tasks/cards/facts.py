@@ -104,7 +104,6 @@ def lines_of(file: Path) -> int:
 
 
 def _failures(out: Path, counts: dict[str, Any]) -> dict[str, int]:
-    """How many of the rollouts failed at which boundary."""
     rollouts = out / "rollouts.jsonl"
     if not counts.get("failed") or not rollouts.exists():
         return {}

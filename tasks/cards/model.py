@@ -9,6 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
@@ -22,8 +26,8 @@ from apprentice.tasks.artifacts.types import (
     Release,
     SftCheckpoint,
 )
-from apprentice.tasks.cards.example import example_prompt
 from apprentice.tasks.cards.facts import Facts, called, shown
+from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
 if TYPE_CHECKING:
@@ -34,14 +38,13 @@ METRICS = {
     "format_compliance": "Format compliance (episodes whose every call was valid)",
     "mean_score": "Mean reward",
 }
+NO_QUESTION = "Put a question here."
 NEW_TOKENS = 64
 """Of a turn, where no recipe says how long it may be."""
 TRAININGS = {"SFT, by TRL's `SFTTrainer`": SftCheckpoint, "GRPO, by TRL's `GRPOTrainer`": GrpoCheckpoint}
 
 
 class ModelFacts(Facts):
-    """What the card of a model tells."""
-
     def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
         self.sources = made.ancestors()
@@ -132,7 +135,6 @@ class ModelFacts(Facts):
 
 
 def _learned(out: Path) -> dict[str, int]:
-    """How many questions each training asked."""
     if not (out / "learned.jsonl").exists():
         return {}
     with (out / "learned.jsonl").open() as rows:
@@ -151,3 +153,24 @@ def rung_of(trained: Node) -> dict[str, Any] | None:
     base, own = trained.nearest(BaseStudent), trained.settings.get("environment") or {}
     taught = (base.settings.get("environment") if base else None) or own
     return own["settings"] if own.get("settings") != taught.get("settings") else None
+
+
+def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The messages that open an episode, with a question, and the tools, as a model was trained to read them."""
+    seed, question = _question(made)
+    try:
+        part = EnvironmentSpec.model_validate(made.environment()).make()._part(seed)
+    except ValidationError:  # this code has the environment no more, or in another version
+        return [{"role": "user", "content": question}], []
+    return prompt(part, question), tool_schemas(part)
+
+
+def _question(made: Node) -> tuple[int, str]:
+    """Seed and text of a question of the evaluation, or of GRPO where there is none among the nearest."""
+    asked = made.nearest(Questions)
+    if (folder := asked.fetch() if asked else None) is None:
+        return 0, NO_QUESTION
+    with (folder / "questions.jsonl").open() as file:
+        used = [row for row in map(json.loads, file) if row["used"]]
+    by_purpose = {row["purpose"]: (row["seed"], row["question"]) for row in reversed(used)}  # the first of each
+    return by_purpose.get("evaluate") or by_purpose.get("grpo", (0, NO_QUESTION))

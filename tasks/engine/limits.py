@@ -121,10 +121,8 @@ async def _ensure(name: str, limit: int, decay: float) -> int:
 def one_run(store: LocalStore, name: str) -> Iterator[None]:
     """One run of that name at a time, of all processes over one folder and of all over one permanent Prefect server."""
 
-    def say(_: str) -> None:
-        announce.warn(f"Another run of {name} is under way; waiting for it to end.")
-
-    with store.exclusive(name, say):
+    waiting = f"Another run of {name} is under way; waiting for it to end."
+    with store.exclusive(name, lambda _: announce.warn(waiting)):
         if not shared():
             yield
             return

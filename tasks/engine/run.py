@@ -32,18 +32,14 @@ class Dispatched(NamedTuple):
     counts: dict[str, float]
 
 
-class Dispatch(Protocol):
-    """Runs a stage on its work pool; returns when the artifact is in the store."""
-
-    def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched: ...
+Dispatch = Callable[[str, str, dict[str, Any], str], Dispatched]
+"""Runs a stage, by name, title, arguments and key, on its work pool; returns when the artifact is in the store."""
 
 
 class Servers(Protocol):
     """The servers of a run: started at first use, stopped when the run ends."""
 
-    def environment(self, name: str) -> EnvironmentServer:
-        """The server of the environment `name`."""
-        ...
+    def environment(self, name: str) -> EnvironmentServer: ...
 
     def teacher(self) -> str | None:
         """The base URL of the teacher's OpenAI-compatible endpoint; None for OpenAI."""

@@ -136,7 +136,6 @@ class Stage(Generic[P, A]):
         return [future.result() for future in futures]
 
     def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
-        """The stage as a Prefect task with its run name and assets."""
         made, made_from = announce.assets(
             run.store.address(self.produces, key),
             [run.store.address(type(each), each.key) for each in self.inputs(*given).values()],
@@ -156,7 +155,6 @@ class Stage(Generic[P, A]):
         return run.store.find(self.produces, self.key(args, kwargs))
 
     def scratch(self, run: RunContext, key: str) -> Path:
-        """The scratch folder of a stage."""
         return run.store.root / ".scratch" / f"{self.name}-{key}"
 
     def key_contents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -187,7 +185,6 @@ class Stage(Generic[P, A]):
         return bound.arguments
 
     def _titled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The title, formatted with the arguments, such as "Evaluation of {checkpoint.stage}"."""
         return self.title.format(**self._bound(args, kwargs))
 
     def _make(self, run: RunContext, key: str, given: tuple[Any, Any]) -> A:
@@ -211,7 +208,6 @@ class Stage(Generic[P, A]):
             return artifact
 
     def _record(self, run: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
-        """The artifact's record: the part that its revision covers, and the provenance beside it."""
         settings, inputs = self.key_contents(args, kwargs)
         made_by = {
             "stage": self.name,

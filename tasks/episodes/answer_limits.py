@@ -52,12 +52,9 @@ def _too_deep(arguments: Any) -> bool:
         return _deepest(arguments) > MOST_DEPTH
     level = [arguments]
     for _ in range(MOST_DEPTH + 1):
-        level = [part for each in level if isinstance(each, dict | list) for part in _parts(each)]
+        nested = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [part for parts in nested for part in parts]
     return any(isinstance(each, dict | list) for each in level)
-
-
-def _parts(value: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value
 
 
 def _deepest(text: str) -> int:

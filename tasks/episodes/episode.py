@@ -16,6 +16,7 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas, tools_of
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.answer_limits import beyond_limits, cut
+from apprentice.tasks.reporting.errors import Stop
 
 Message = dict[str, Any]
 
@@ -49,7 +50,6 @@ class Episode:
 
     @property
     def turns(self) -> int:
-        """Number of assistant messages so far."""
         return self._turns
 
     @property
@@ -66,6 +66,16 @@ class Episode:
         """Format compliance: the model called tools, and every call fits its schema."""
         return self._turns > 0 and not self.causes
 
+    def check_question(self, recorded: str) -> None:
+        """Raises Stop where the server asks another question than the one on record."""
+        if self.question != recorded:
+            raise Stop(
+                f"For seed {self.seed} the server asks another question than the recorded one: "
+                f"{self.question[:80]!r}, not {recorded[:80]!r}. The server has changed, so its results cannot be "
+                "compared with earlier ones.",
+                "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
+            )
+
     def step(self, message: Message) -> None:
         """Takes the model's next message and executes its calls. Raises SessionLost."""
         message = self._taken(message)
@@ -78,7 +88,6 @@ class Episode:
         self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
 
     def _taken(self, message: Message) -> Message:
-        """Adds the message to the transcript; an oversized one is truncated and loses its calls."""
         if found := beyond_limits(message):
             self.causes.append(found)
             message = cut(message)

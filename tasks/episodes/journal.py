@@ -12,16 +12,11 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from apprentice.tasks.episodes.json_lines import JsonLines
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.errors import Stop
-
-
-class Line(Protocol):
-    """A record that serializes to one line."""
-
-    def line(self) -> bytes: ...
 
 
 class Journal:
@@ -47,7 +42,7 @@ class Journal:
         """The numbers of the finished episodes."""
         return set(self._numbers)
 
-    def append(self, record: Line) -> None:
+    def append(self, record: Record | EvaluatedEpisode) -> None:
         """Writes and flushes one episode, so that a killed process does not lose it."""
         line = record.line()
         self._lines.append(line)

@@ -33,5 +33,4 @@ def as_line(value: Any) -> bytes:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All values of a file."""
     return list(map(json.loads, path.read_bytes().splitlines()))

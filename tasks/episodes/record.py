@@ -6,6 +6,7 @@ values with a schema of their own (tools, a call's arguments) are JSON text.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,21 +105,23 @@ class EvaluatedEpisode(BaseModel):
         return self.model_dump_json().encode() + b"\n"
 
 
-def with_texts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with all call arguments as JSON text."""
+def with_arguments(messages: list[dict[str, Any]], form: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:
+    """The messages, with `form(call)` as the arguments of each call."""
+
+    def changed(call: dict[str, Any]) -> dict[str, Any]:
+        return call | {"function": call["function"] | {"arguments": form(call)}}
+
     return [
-        message | {"tool_calls": [_with_text(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
+        message | {"tool_calls": list(map(changed, message["tool_calls"]))} if message.get("tool_calls") else message
         for message in messages
     ]
 
 
-def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+def as_text(call: dict[str, Any]) -> str:
+    """A call's arguments as JSON text."""
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # lone surrogates cannot be encoded
-    return call | {"function": call["function"] | {"arguments": text}}
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # lone surrogates cannot be encoded
 
 
 def read_episodes(folder: Path) -> list[EvaluatedEpisode]:

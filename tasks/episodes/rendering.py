@@ -12,6 +12,7 @@ import json
 from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.record import with_arguments
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
@@ -91,18 +92,7 @@ def as_read(tokenizer: Any, messages: list[Message]) -> list[Message]:
     forms = chat_format(tokenizer).arguments
     if len(forms) != 1:  # it reads both, or its check has refused it
         return messages
-    form = _mapping if "mapping" in forms else _spelt
-    return [
-        message
-        | {
-            "tool_calls": [
-                call | {"function": call["function"] | {"arguments": form(call)}} for call in message["tool_calls"]
-            ]
-        }
-        if message.get("tool_calls")
-        else message
-        for message in messages
-    ]
+    return with_arguments(messages, _mapping if "mapping" in forms else _spelt)
 
 
 def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
@@ -119,7 +109,6 @@ def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[s
 
 
 def _as_trained(message: Message) -> Message:
-    """The message without call ids, with its arguments formatted as in the chat template."""
     kept: Message = {"role": message["role"], "content": message.get("content") or ""}
     if message.get("tool_calls"):
         kept["tool_calls"] = [

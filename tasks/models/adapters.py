@@ -26,7 +26,6 @@ def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -
 
 
 def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:
-    """Further arguments of TRL's trainers."""
     return {} if lora is None else {"peft_config": _config(lora)}
 
 

@@ -13,8 +13,6 @@ from apprentice.tasks.settings.training import TrainerSpec
 
 
 class Machine(NamedTuple):
-    """The properties of a machine that are checked."""
-
     gpus: int
     """Number of NVIDIA GPUs that torch sees."""
     processes: int

@@ -75,7 +75,6 @@ def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) ->
 
 
 def _is_valid(spec: Spec, remedy: Remedy) -> bool:
-    """Whether the settings are still valid after the change."""
     changed = spec.model_dump()
     for path, value in remedy.change.items():
         *parents, last = path.split(".")
@@ -92,7 +91,6 @@ def _is_valid(spec: Spec, remedy: Remedy) -> bool:
 
 
 def _of_generation(spec: GrpoSpec) -> Iterator[Remedy]:
-    """Remedies where generation shares the GPU with the trained model."""
     engine = spec.generation
     colocated = engine.engine == "vllm" and engine.mode == "colocate"
     if colocated or engine.engine == "continuous_batching":
@@ -119,7 +117,6 @@ def _same_training(spec: TrainerSpec) -> Iterator[Remedy]:
 
 
 def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Remedy]:
-    """LoRA, and QLoRA where there is a GPU."""
     if spec.lora is None:
         yield Remedy({"lora": {}}, "gradients and optimizer state of adapters only; raise learning_rate tenfold")
     if gpus and (spec.lora is None or not spec.lora.quantized):

@@ -84,7 +84,6 @@ def forget_the_network(config: Path) -> None:
 
 
 def _without_pickles(out: Path, spec: StudentSpec) -> None:
-    """Converts trusted pickled weights to safetensors."""
     from transformers import AutoModelForCausalLM
 
     pickled = [*out.glob("pytorch_model*.bin"), *out.glob("pytorch_model.bin.index.json")]
@@ -97,7 +96,6 @@ def _without_pickles(out: Path, spec: StudentSpec) -> None:
 
 
 def _check_weights(spec: StudentSpec) -> None:
-    """Raises Stop when the model has pickled weights only."""
     from huggingface_hub import constants, list_repo_files
 
     assert spec.model is not None

@@ -4,12 +4,11 @@ In: the recipe's `StudentSpec`. Out: the same, pinned, so that the key names exa
 https://huggingface.co/docs/huggingface_hub/guides/download
 """
 
-import hashlib
 import re
 import shutil
 from pathlib import Path
 
-from apprentice.tasks.artifacts.files import sha256_of
+from apprentice.tasks.artifacts.files import digest_of, known_sha256_of
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.trust import PATIENCE, is_repository
 from apprentice.tasks.episodes.learned import LEARNED
@@ -24,8 +23,6 @@ READ = (
 """The files of a folder that loading reads, and learned.jsonl."""
 PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 COMMIT = re.compile("[0-9a-f]{40}")
-_seen: dict[tuple[str, int, int, int], str] = {}
-"""SHA-256 digests that this process has computed, by path, inode, size and modification time."""
 
 
 def pinned(spec: StudentSpec) -> StudentSpec:
@@ -75,17 +72,7 @@ def _as_folder(spec: StudentSpec, folder: Path) -> StudentSpec:
 
 
 def _content(folder: Path, spec: StudentSpec) -> str:
-    """Digest of the names and contents of the files that loading reads: 40 hex digits."""
-    lines = (f"{file.name}\0{_hash(file)}\n" for file in files_of(folder, spec))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:40]
-
-
-def _hash(file: Path) -> str:
-    now = file.stat()
-    state = (str(file), now.st_ino, now.st_size, now.st_mtime_ns)
-    if state not in _seen:
-        _seen[state] = sha256_of(file)
-    return _seen[state]
+    return digest_of({file.name: known_sha256_of(file) for file in files_of(folder, spec)})
 
 
 def _commit_of(model: str, revision: str) -> str:

@@ -40,8 +40,6 @@ class _Choice(BaseModel):
 
 
 class Completion(BaseModel):
-    """One chat completion."""
-
     choices: list[_Choice] | None = None
     usage: Any = None
     """The endpoint's usage, unchecked; see `usage_of`."""

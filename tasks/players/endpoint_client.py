@@ -33,7 +33,6 @@ class _Bounded(DefaultAioHttpClient):
         self._largest = largest
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Raises Unanswered, Redirected."""
         request.headers["Accept-Encoding"] = "identity"
         options["stream"], options["follow_redirects"] = True, False
         try:
@@ -73,7 +72,6 @@ def _describe(error: BaseException) -> str:
 
 
 def _address(location: str) -> str:
-    """The redirect's target without credentials and query."""
     try:
         parts = urlsplit(location)
         return one_line(f"{parts.scheme or 'the same host'}://{parts.hostname or ''}{parts.path}")[:100]

@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 
 class Checkout(NamedTuple):
-    """An environment and its session."""
-
     environment: ToolEnvironment
     session: Session
 
@@ -97,7 +95,6 @@ class EpisodeSlot:
             return await spawn(call, *given)
 
     async def leave(self) -> None:
-        """Returns the environment to the queue."""
         async with self._busy:
             if self._checkout is not None:
                 checkout, self._checkout = self._checkout, None

@@ -85,7 +85,6 @@ def records_of(log: Path) -> list[EvaluatedEpisode]:
 
 
 def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> "Model":
-    """The model's client. Raises Stop when Inspect does not know the provider or finds no key."""
     from inspect_ai.model import get_model
 
     try:

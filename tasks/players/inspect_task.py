@@ -98,7 +98,6 @@ def episodes_task(
 
 
 async def _there(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Awaits, on Inspect's event loop, a coroutine that runs on that of `waiting`."""
     return await asyncio.wrap_future(start(coroutine))
 
 
@@ -187,7 +186,6 @@ def _as_ours(message: "ChatMessageAssistant") -> Message:
 
 
 def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
-    """System, user and tool messages in Inspect's types."""
     from inspect_ai.model import ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
     made: list[ChatMessage] = []

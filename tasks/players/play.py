@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Protocol
 from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode, with_texts
+from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.reporting.errors import Stop
 
 Keep = Callable[[EvaluatedEpisode], None]
 
@@ -55,7 +54,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], player: Player, p
             len(starting),
         )
         for (_, play), episode in zip(starting, begun, strict=True):
-            check_question(play, episode)
+            episode.check_question(play.question)
             episode.sample = play.sample
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
@@ -72,7 +71,7 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
 
     def play_one(environment: ToolEnvironment, play: Play) -> EvaluatedEpisode:
         episode = protocol.begin(environment, play.seed)
-        check_question(play, episode)
+        episode.check_question(play.question)
         while not episode.done:
             episode.environment._wait_for_server()  # do not buy a turn that cannot be played
             episode.step(player.reply([episode])[0])
@@ -80,17 +79,6 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
 
     for _, record in pool.map(play_one, plays):
         keep(record)
-
-
-def check_question(play: Play, episode: Episode) -> None:
-    """Raises Stop when the server's question differs from the recorded one."""
-    if episode.question != play.question:
-        raise Stop(
-            f"For seed {play.seed} the server asks another question than the recorded one: "
-            f"{episode.question[:80]!r}, not {play.question[:80]!r}. The server has changed, so its results cannot be "
-            "compared with earlier ones.",
-            "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
-        )
 
 
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
@@ -102,7 +90,7 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
         seed=play.seed,
         sample=play.sample,
         question=episode.question,
-        messages=with_texts(episode.messages),
+        messages=with_arguments(episode.messages, as_text),
         turns=sum(message["role"] == "assistant" for message in episode.messages),
         reward=episode.reward,
         broken=episode.broken,
@@ -113,13 +101,12 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
     )
 
 
-class Endpoint:
+class Endpoint(NamedTuple):
     """An OpenAI-compatible endpoint as a player; its answers count unchanged, invalid calls included."""
 
-    def __init__(self, teacher: Teacher, spent: Spent):
-        self._teacher = teacher
-        self._spent = spent
+    teacher: Teacher
+    spent: Spent
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
         """One message per episode. Raises TeacherFailed, TeacherUnavailable, Stop."""
-        return [self._teacher.say(each.messages, each.tools, self._spent, "auto", each.seed) for each in episodes]
+        return [self.teacher.say(each.messages, each.tools, self.spent, "auto", each.seed) for each in episodes]

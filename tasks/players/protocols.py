@@ -40,7 +40,6 @@ class Parity:
         return prompt_ids(tokenizer, episode.messages, episode.tools)
 
     def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Episode) -> Message:
-        """Parses the model's token ids as a message."""
         return parse(tokenizer, ids, prefix, episode.tools)
 
     def accuracy(self, records: list[EvaluatedEpisode]) -> float:

@@ -139,10 +139,7 @@ class Teacher:
     ) -> Message:
         import openai
 
-        body: dict[str, Any] = {
-            **self._settings,
-            "messages": messages,
-        }
+        body: dict[str, Any] = {**self._settings, "messages": messages}
         if self._spec.scripted_error_rate is not None:
             body |= script  # a script may look up the answer by the seed; a model would use it for sampling
         if tools and self._spec.serves_student:  # the same prompt as in training
@@ -193,7 +190,6 @@ class Teacher:
         return answer
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer's JSON. Raises Unanswered, Redirected, openai.APIError."""
         try:
             async with asyncio.timeout(self._spec.timeout):  # the client's timeout is per chunk
                 raw = await self._client.post("/chat/completions", body=body, cast_to=object)
@@ -207,7 +203,6 @@ class Teacher:
         return raw
 
     def _book(self, answer: Completion, body: dict[str, Any], sent: int, spent: Spent) -> float:
-        """Adds the answer's usage to `spent`; returns its cost in USD."""
         message = answer.message()
         calls = [call["function"] for call in message.get("tool_calls", [])]
         read = len(message["content"].encode()) + sum(len(each["name"] + each["arguments"]) for each in calls)
@@ -259,7 +254,6 @@ class Teacher:
         )
 
     def _detail(self, error: Any) -> str:
-        """The endpoint's error message on one line, without the key."""
         body = getattr(error, "body", None)
         detail = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body
         whole = f"{error.message}: {detail}" if detail and str(detail) not in str(error.message) else str(error.message)

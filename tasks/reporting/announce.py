@@ -124,14 +124,12 @@ def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list
 
 
 def materialized(asset: str, metadata: dict[str, Any]) -> None:
-    """Adds metadata to an asset that the running task materializes."""
     context = AssetContext.get()
     if context is not None and any(each.key == asset for each in context.downstream_assets):
         context.add_asset_metadata(asset, metadata)
 
 
 def link(key: str, url: str, text: str) -> None:
-    """Adds a link to the run's page in Prefect."""
     if _in_prefect():
         create_link_artifact(link=url, link_text=text, key=key, description=text)
 
@@ -176,7 +174,7 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
     shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        shown.add_row(*(str(value) for value in row.values()))
+        shown.add_row(*map(str, row.values()))
     console.print(shown)
     if _in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)

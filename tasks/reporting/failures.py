@@ -36,7 +36,6 @@ class Failure(NamedTuple):
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """`error` and its causes, outermost first."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -47,7 +46,6 @@ def _of(*types: type[BaseException]) -> Callable[[BaseException], bool]:
 
 
 def _prefect_is_unavailable(error: BaseException) -> bool:
-    """Whether Prefect's server did not answer any of its client's retries."""
     import httpx
     from prefect.exceptions import PrefectHTTPStatusError
 
@@ -57,7 +55,6 @@ def _prefect_is_unavailable(error: BaseException) -> bool:
 
 
 def _hub_is_busy(error: BaseException) -> bool:
-    """Whether the Hub answered 429 or 5xx, or the connection to it failed."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -73,7 +70,6 @@ def _hub_refuses(error: BaseException) -> bool:
 
 
 def _memory_ran_out(error: BaseException) -> bool:
-    """Whether memory of the device or of the machine ran out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # by name: avoids importing torch
         return True
     invalid = isinstance(error, ValidationError)  # a settings error may contain the same words

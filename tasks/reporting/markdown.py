@@ -19,7 +19,6 @@ def points(share: float) -> str:
 
 
 def cell(value: str) -> str:
-    """Text as a cell of a table."""
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
@@ -39,5 +38,4 @@ def fenced(text: str, language: str = "text") -> str:
 
 
 def _longest_run(text: str) -> int:
-    """Length of the longest run of backticks."""
     return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from apprentice.envs.wire.address import without_secrets
+from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec import OPERATIONAL, Spec
 
 

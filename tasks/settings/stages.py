@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.source import digest_of_script
-from apprentice.envs.wire.address import without_secrets
+from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.who_played import who_played
 

@@ -120,5 +120,4 @@ def _config_class(section: str) -> Any:
 
 
 def _type_name(annotation: Any) -> str:
-    """A type annotation as text, without module names."""
     return re.sub(r"\w+\.", "", inspect.formatannotation(annotation))

@@ -35,7 +35,6 @@ class CompletionLog:
         JsonLines(self._path).append(*map(as_line, rows))
 
     def publish(self, out: Path) -> None:
-        """Copies the rows to the artifact and shows them in Prefect."""
         shutil.copyfile(self._path, out / COMPLETIONS)
         announce.rows(
             "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_completions(out)]
@@ -80,7 +79,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
             {
                 "step": str(row["step"]),
                 "question": code(row["question"]),
-                "said": code(_spoken(row)),
+                "said": code(" ".join([row["said"], *row["calls"]]).strip()),
                 "reward": _reward(row),
             }
             for row in rows
@@ -89,7 +88,6 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def last_groups(rows: list[dict[str, Any]], number: int = 2) -> list[dict[str, Any]]:
-    """The rows of the last `number` logged steps."""
     steps = sorted({row["step"] for row in rows})[-number:]
     return [row for row in rows if row["step"] in steps]
 
@@ -117,10 +115,6 @@ def _shown(row: dict[str, Any]) -> dict[str, str]:
     named = {name: str(row[name]) for name in ("step", "seed", "question", "said")}
     cells = named | {"calls": "\n".join(row["calls"]), "reward": _reward(row)}
     return {name: cell.replace("\0", "␀") for name, cell in cells.items()}  # PostgreSQL rejects NUL in JSON
-
-
-def _spoken(row: dict[str, Any]) -> str:
-    return " ".join([row["said"], *row["calls"]]).strip()
 
 
 def _reward(row: dict[str, Any]) -> str:

@@ -23,7 +23,8 @@ def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dic
         return play_turns(trainer, rollouts, instance.max_turns, *first)
 
     trainer_class = trl_internals.episode_trainer(rollouts.begin, play)
-    return trainer_class, {"environment_factory": _factories(instance)}
+    of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
+    return trainer_class, {"environment_factory": of_parts.get("") or of_parts}  # of a mixture by label
 
 
 def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
@@ -35,8 +36,10 @@ def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type
     def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
         rows = [messages[-1] for messages in prompts]
         rollouts.begin(rows)
+        tokenizer, parts = trl_internals.tokenizer_of(trainer), [instance._part(row["seed"]) for row in rows]
         rendered = [
-            _rendered(trl_internals.tokenizer_of(trainer), instance._part(row["seed"]), row["question"]) for row in rows
+            prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part))
+            for part, row in zip(parts, rows, strict=True)
         ]
         mode = "num_generations" if trainer.model.training else "num_generations_eval"
         first_ids, logprobs = trl_internals.generate(trainer, rendered, getattr(trainer, mode))
@@ -67,16 +70,6 @@ def row_of(mode: str, instance: ToolEnvironment, seed: int, question: str) -> di
     if mode == "rollout_func":
         return {"prompt": [*opening[:-1], opening[-1] | named]}
     return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
-
-
-def _rendered(tokenizer: Any, part: ToolEnvironment, question: str) -> list[int]:
-    return prompt_ids(tokenizer, prompt(part, question), tool_schemas(part))
-
-
-def _factories(instance: ToolEnvironment) -> Any:
-    """One factory; for a mixture one per label, selected by the dataset's column `environment`."""
-    of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
-    return of_parts.get("") or of_parts
 
 
 def _facade(environment: ToolEnvironment) -> ToolEnvironment:

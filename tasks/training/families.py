@@ -99,7 +99,6 @@ def toy_tokenizer(template: str) -> Any:
 
 
 def family(name: str, template: str) -> Family:
-    """Examines one template."""
     tokenizer = toy_tokenizer(template)
     if fault := unparsed(tokenizer) or fault_of(tokenizer, [TOOL]):
         return Family(name, f"It {fault}")
@@ -116,7 +115,6 @@ def family(name: str, template: str) -> Family:
 
 
 def _switches(tokenizer: Any) -> bool:
-    """Whether the template's arguments change the generation prompt."""
     asked: Any = [{"role": "user", "content": "user"}]
     off, on = (
         tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, enable_thinking=switch)
@@ -137,7 +135,6 @@ def _reads_back(tokenizer: Any, text: str) -> bool:
 
 
 def page() -> str:
-    """The whole page."""
     import trl
 
     found = [family(name, template) for name, template in templates().items()]

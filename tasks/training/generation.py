@@ -68,7 +68,6 @@ def _check_package() -> None:
 
 
 def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
-    """The engine's arguments of GRPOConfig."""
     if spec.engine == "plain":
         return {}
     share = spec.gpu_memory_utilization

@@ -43,7 +43,6 @@ class Stream(NamedTuple):
 
     @property
     def called(self) -> str:
-        """The name in TRL's metric `rewards/…/mean`."""
         only = Stream().name
         return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
 

@@ -122,12 +122,7 @@ class Rollouts:
         episode = await asyncio.wrap_future(self._begun[index])
         if episode is None:
             return
-        if episode.question != self._questions[index]:
-            raise Stop(
-                f"For seed {episode.seed} the server asks another question than the recorded one: "
-                f"{episode.question[:80]!r}, not {self._questions[index][:80]!r}.",
-                "Use the server's previous version, or a separate store for the new one (--set store.path=…).",
-            )
+        episode.check_question(self._questions[index])
         try:
             await spawn(episode.step, message)
         except SessionLost:  # as above

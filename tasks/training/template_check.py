@@ -61,7 +61,8 @@ def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]
             return ""
         heard = parse(tokenizer, turn, prefix, tools).get("tool_calls") or []
         if [call["function"] for call in heard] != [called]:
-            return f"renders the call {_call(called)} so that TRL's parser reads {_calls(heard)}."
+            read = ", ".join(_call(call["function"]) for call in heard) or "no call"
+            return f"renders the call {_call(called)} so that TRL's parser reads {read}."
         if (again := _concatenated(tokenizer, prefix, turn, [reply])) != ids[: len(again)]:
             return "renders a tool's reply otherwise than TRL's GRPO inserts it, so SFT would have other token ids."
     return ""
@@ -85,15 +86,10 @@ def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: l
 
 
 def _example(schema: dict[str, Any]) -> Any:
-    """A value that fits a schema."""
     if schema.get("enum"):
         return schema["enum"][0]
     types = schema.get("type", "string")
     return EXAMPLES[types if isinstance(types, str) else types[0]]
-
-
-def _calls(heard: list[dict[str, Any]]) -> str:
-    return ", ".join(_call(call["function"]) for call in heard) or "no call"
 
 
 def _call(function: dict[str, Any]) -> str:

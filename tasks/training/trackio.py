@@ -21,7 +21,6 @@ PATIENCE = 20.0
 
 
 def trackio_arguments(run: "RunContext") -> dict[str, Any]:
-    """Trackio's fields of TrainingArguments."""
     return {
         "project": run.store.project,
         "trackio_space_id": run.trackio.space_id,

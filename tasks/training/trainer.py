@@ -129,10 +129,8 @@ def whole_checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def _was_the_last(checkpoint: Path) -> bool:
-    """Whether training ended with this checkpoint's step."""
-    return json.loads((checkpoint / STATE).read_text())["stateful_callbacks"]["TrainerControl"]["args"][
-        "should_training_stop"
-    ]
+    state = json.loads((checkpoint / STATE).read_text())
+    return state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
 
 
 def step_of(checkpoint: Path | None) -> int:
@@ -162,7 +160,6 @@ def _keeper() -> Any:
 
 @contextmanager
 def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
-    """Shows a progress bar during training."""
     from transformers import PrinterCallback, TrainerCallback
 
     class Bar(TrainerCallback):
@@ -242,5 +239,4 @@ def _or_none(value: Any) -> Any:
 
 
 def read_log(checkpoint: Path) -> list[dict[str, Any]]:
-    """The trainer's log history of a checkpoint."""
     return json.loads((checkpoint / "log.json").read_text())

@@ -249,6 +249,5 @@ def _kept_rows(batch: dict[str, Any], signals: Any, count: int, multiple: int) -
 
 
 def _tokens(batch: dict[str, Any]) -> int:
-    """The number of tokens that carry loss."""
     mask = batch["completion_mask"]
     return int((mask if "tool_mask" not in batch else mask * batch["tool_mask"]).sum())

@@ -59,7 +59,6 @@ def _wait(url: str, timeout: float) -> None:
 
 
 def _asked(url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
-    """The JSON of an answer; None without a valid one."""
     import httpx
 
     try:

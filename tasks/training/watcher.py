@@ -78,7 +78,6 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
 
 
 def _stop(args: Any, control: Any, invalid: bool) -> None:
-    """Ends the training after this step, with an evaluation and a checkpoint unless its weights are invalid."""
     control.should_training_stop = True
     control.should_evaluate = not invalid and args.eval_strategy != "no"
     control.should_save = not invalid
@@ -105,7 +104,6 @@ def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
 
 
 def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> int:
-    """Loads the weights and returns their step."""
     last, best = trainer.state.global_step, trainer.state.best_global_step
     broken = _first_invalid(trainer.state.log_history)
     trusted = broken is None or (rules.nan == "warn" and broken == last)  # the last step was skipped
@@ -117,11 +115,8 @@ def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> i
             trl_internals.load_weights(trainer, checkpoint)
             if _all_finite(trainer, _weights(trainer)):
                 return step
-    cause = (
-        f"Step {broken}: {_invalid_metrics(trainer.state.log_history)}"
-        if broken
-        else f"After step {last} weights are NaN"
-    )
+    invalid = ", ".join(not_numbers(steps_of(trainer.state.log_history)[-1], OF_WEIGHTS))
+    cause = f"Step {broken}: {invalid}" if broken else f"After step {last} weights are NaN"
     raise Stop(f"{cause}, and no checkpoint from before is left to publish.", ADVICE["nan"])
 
 
@@ -133,10 +128,6 @@ def _first_invalid(log: list[Entry]) -> int | None:
             break
         first = entry["step"]
     return first
-
-
-def _invalid_metrics(log: list[Entry]) -> str:
-    return ", ".join(not_numbers(steps_of(log)[-1], OF_WEIGHTS))
 
 
 def _weights(trainer: Any) -> list[Any]:

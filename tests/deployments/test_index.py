@@ -1,7 +1,7 @@
 """The index holds: every entry point loads, every pool and recipe is there, schedules and limits are what they say."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -44,8 +44,8 @@ def test_every_stage_that_wants_a_gpu_is_deployed_where_a_run_looks_for_it():
 def test_every_pool_has_a_template_for_each_kind_of_infrastructure():
     assert {each["work_pool"]["name"] for each in INDEX["deployments"]} == set(INDEX["pools"])
     for pool in INDEX["pools"]:
-        for infrastructure in Infrastructure:
-            assert template_of(pool, infrastructure.value).exists()
+        for infrastructure in get_args(Infrastructure):
+            assert template_of(pool, infrastructure).exists()
 
 
 def test_runs_of_one_recipe_never_overlap_and_schedules_have_a_time_zone():

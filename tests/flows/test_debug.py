@@ -12,7 +12,7 @@ from tests.hostile.endings import assert_clear_exit
 APPRENTICE = str(Path(sys.executable).with_name("apprentice"))
 BROKEN = """
 from pathlib import Path
-from apprentice.flows.cli.common import ready, ready_for_flows, exit_with_message
+from apprentice.flows.cli.common import ready, exit_with_message
 
 with exit_with_message():
     ready()
@@ -26,7 +26,8 @@ with exit_with_message():
     def run() -> None:
         stage()
 
-    ready_for_flows()
+    from apprentice.flows.runtime.prefect_server import start_prefect_server
+    start_prefect_server()
     run()
 """
 

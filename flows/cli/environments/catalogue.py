@@ -71,7 +71,6 @@ def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether its server can run here."""
     try:
         check_extra(name)
     except ExtraMissing:
@@ -86,7 +85,6 @@ def recipes_of(name: str) -> list[Path]:
 
 @cache
 def _read(path: Path) -> dict[str, Any]:
-    """Return a recipe's raw data."""
     return yaml.safe_load(path.read_text())
 
 
@@ -95,7 +93,6 @@ def _mixed_in(path: Path) -> set[str]:
 
 
 def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
-    """Return the recipe with the environment's name, else the first; for a laptop, or for a GPU."""
     fitting = [path for path in recipes if bool(_read(path).get("student", {}).get("build")) == laptop]
     fitting.sort(key=lambda path: (name not in path.stem.replace("-", "_"), "laptop" not in path.stem))
     return _shown(fitting[0]) if fitting else None
@@ -124,7 +121,6 @@ def _stem(recipe: str | None) -> str:
 
 
 def _extra(entry: dict[str, Any]) -> str:
-    """Return the extras that its server needs, and whether they are installed."""
     if not entry["extras"]:
         return ""
     return f". Extra: {', '.join(entry['extras'])}{'' if entry['installed'] else ' (not installed)'}"

@@ -1,6 +1,6 @@
 """Resolves the arguments of `env check` and `env play` to an environment, its settings and its server.
 
-In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`.
+In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`; a check's result.
 """
 
 import re
@@ -15,6 +15,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
 from apprentice.flows.recipe.loading import explain, load_recipe, override_field
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
 from apprentice.tasks.reporting.errors import Stop
 
 ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/?#]+)")
@@ -95,3 +96,56 @@ def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentSer
             f"That is not the URL of a server: {explain(error, EnvironmentServer).strip()}.",
             "Use one that begins with http:// or https://.",
         ) from None
+
+
+def chosen_for(
+    url: str, name: str | None, recipe: Path | None, overrides: list[str] | None
+) -> tuple[EnvironmentServer, EnvironmentSpec, Needs]:
+    """Return server, environment and needs. Raises Stop if the arguments conflict or the environment is unknown."""
+    if recipe is not None:
+        whole = recipe_at(recipe, overrides)
+        spec, server = in_recipe(whole, name or whole.environment.name)
+        server, needs = server_at(url, like=server), Needs.of(whole)
+    elif overrides:
+        raise Stop("--set changes a recipe, and none is given.", "Pass it with --recipe.")
+    else:
+        server = server_at(url)
+        spec, _ = environment_of(name or _named_by(server))
+        needs = Needs(0, 0, server.sessions)
+    if mixed := sorted({part.name for part in spec.mixed.values()}):
+        raise Stop(
+            f"{spec} is a mixture, and each of its environments has a server: {', '.join(mixed)}.",
+            f"Choose one: --environment {mixed[0]}",
+        )
+    return server, spec, needs
+
+
+def _named_by(server: EnvironmentServer) -> str:
+    if (name := known_as(calls_itself(server))) is not None:
+        return name
+    trouble = answers(server)
+    if trouble.verdict == "wrong":
+        raise Stop(f"{server.url}: {trouble.found}.", trouble.fix)
+    raise Stop(
+        f"{server.url} does not report which environment it serves.", "Pass --environment NAME, or --recipe FILE."
+    )
+
+
+def verdict(server: EnvironmentServer, spec: EnvironmentSpec, checked: Checked) -> str:
+    if checked.ok:
+        slow = [each.what for each in checked.findings if each.verdict == "slower"]
+        return f"{server.url} works for {spec}" + (f", with too few {' and '.join(slow)}." if slow else ".")
+    wrong = ", ".join(each.what for each in checked.findings if each.verdict == "wrong")
+    return f"{server.url} does not work for {spec}: {wrong}."
+
+
+def as_json(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, checked: Checked) -> dict[str, Any]:
+    return {
+        "ok": checked.ok,
+        "url": server.url,
+        "environment": spec.name,
+        "granted": checked.granted,
+        "needed": needs._asdict(),
+        "latency_ms": {what: round(each, 2) for what, each in checked.latency_ms.items()},
+        "findings": [each._asdict() for each in checked.findings],
+    }

@@ -11,8 +11,7 @@ from prefect.states import Failed, Late, Running, Scheduled, State
 from prefect.types._datetime import now
 from rich.text import Text
 
-from apprentice.flows.cli.status import status
-from apprentice.flows.cli.status_page import show
+from apprentice.flows.cli.status import show, status
 from apprentice.tasks.reporting.announce import console
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

@@ -9,7 +9,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.rounds import long_run_window, round_of, rounds_that_fit
 from apprentice.flows.recipe.sections import RoundSpec
-from apprentice.tasks.analysis.spending import level_of
+from apprentice.tasks.analysis.statistics import level_of
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import TOY
 

@@ -73,4 +73,4 @@ def test_a_gpu_stage_waits_for_the_hub_for_a_part_of_the_grace_only(recipe: Reci
 
 def _patience(store: Any) -> float:
     assert isinstance(store, HubStore)
-    return store._connection._patience
+    return store._connection.patience

@@ -42,6 +42,6 @@ def test_nothing_is_wrong_with_a_valid_call():
 
 def test_what_is_invisible_is_written_out_on_pages():
     text = "4\x1b[2J2\u202e é 漢\tx\ny"
-    assert visible(text) == "4\\x1b[2J2\\u202e é 漢\\x09x\ny"
+    assert visible(text) == "4\\x1b[2J2\\u202e é 漢\\tx\ny"
     assert one_line(text) == "4\\x1b[2J2\\u202e é 漢 x y"
     assert "\x1b" not in code(text) + fenced(text)
