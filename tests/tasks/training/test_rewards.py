@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.signals import reward_of
+from apprentice.tasks.analysis.signals import value_of
 from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rewards import OWN_REWARD, EnvironmentReward, Stream, streams_of
@@ -123,5 +123,5 @@ def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_besid
     )
     first(seed=[1, 2, 3], question=["", "", ""], log_metric=logged.__setitem__)
     assert logged == {OWN_REWARD: 0.75}
-    assert reward_of({"reward": 1.3, OWN_REWARD: 0.75}) == 0.75
-    assert reward_of({"reward": 0.5}) == 0.5
+    assert value_of({"reward": 1.3, OWN_REWARD: 0.75}, "reward") == 0.75
+    assert value_of({"reward": 0.5}, "reward") == 0.5
