@@ -10,6 +10,11 @@ from pydantic import Field
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.echo.server.text import share_of, text_of
+from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.session import Refused
+
+TOOL = "echo_message"
+"""Of the published environment."""
 
 
 class Settings(EnvironmentSettings):
@@ -33,10 +38,13 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The text that `seed` names."""
+        self._text = None
         reply = self._start(seed, words=self.settings.words)
-        published = reply.observation.keys() <= {"metadata"}  # it says nothing, so the text is drawn here
-        self._text = text_of(seed, self.settings.words) if published else None
-        return self._text or reply.read(str, "text")
+        if not reply.observation.keys() <= {"metadata"}:
+            return reply.read(str, "text")
+        self._check_published()  # such a server asks nothing
+        self._text = text_of(seed, self.settings.words)
+        return self._text
 
     def echo(self, message: str) -> str:
         """Say the text again.
@@ -54,8 +62,17 @@ class Environment(ToolEnvironment):
         self.correct = reply.read(str, "text")
         return "OK."
 
+    def _check_published(self) -> None:
+        """Raises BadReply where a server that asks nothing is none of the published environment either."""
+        try:
+            tools = self._act({"type": "list_tools"}).read(list, "tools")
+        except Refused as refused:
+            raise BadReply(f"the reply has no text, and there are no tools: {refused}") from refused
+        if not any(isinstance(tool, dict) and tool.get("name") == TOOL for tool in tools):
+            raise BadReply(f"the reply has no text, and there is no tool {TOOL}")
+
     def _echo_published(self, text: str, message: str) -> str:
-        reply = self._act({"type": "call_tool", "tool_name": "echo_message", "arguments": {"message": message}})
+        reply = self._act({"type": "call_tool", "tool_name": TOOL, "arguments": {"message": message}})
         self.reward, self.done, self.correct = share_of(text, reply.read(str, "result", "data")), True, text
         return "OK."
 

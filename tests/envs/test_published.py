@@ -271,6 +271,14 @@ def test_echo_is_the_same_game_on_a_published_server(playing: Any):
     assert game("published", 3, text_of(3, 2)[:4])[2] == pytest.approx(4 / len(text_of(3, 2)))
 
 
+def test_a_server_that_asks_nothing_and_has_other_tools_is_no_echo():
+    other = [{"name": "add"}]
+    asked = Exchange("reset", {}, {"observation": {}, "reward": 0.0, "done": False})
+    told = Exchange("step", {}, {"observation": {"tools": other}, "reward": 0.0, "done": False})
+    with pytest.raises(BadReply, match="there is no tool echo_message"):
+        ECHO.make(Recorded([asked, told])).reset(seed=1)
+
+
 def test_catch_refuses_a_server_that_ignores_the_seed(servers: dict[tuple[str, str], EnvironmentServer], playing: Any):
     settings = {"rows": 10, "columns": 5, "least_moves": 9, "most_moves": 9}
     environment = playing(EnvironmentSpec(name="catch", settings=settings), "published")

@@ -60,7 +60,7 @@ SCRIPTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *[("reset", {"seed": 3}), ("state", {}), say("[1 1 1]"), *map(say, SOLVING)],
         *[("reset", {"seed": 3}), ("state", {}), say(SOLVING[0]), say("[9 9]"), say("[1 1 1]")],
     ],
-    "echo": [("reset", {"seed": 3, "words": 2}), echo("bado kif"), echo("")],
+    "echo": [("reset", {"seed": 3, "words": 2}), ("step", {"type": "list_tools"}), echo("bado kif"), echo("")],
     "catch": [("reset", {"seed": 3}), ("step", {"action_id": 1, "game_name": "catch", "game_params": {}})],
 }
 
