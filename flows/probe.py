@@ -129,6 +129,6 @@ def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec) -> EvaluateSpec:
 
 
 def _show(report: dict[str, Any]) -> None:
-    announce.table("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
-    announce.say(report["says"])
+    announce.rows("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
+    announce.detail(report["says"])
     announce.markdown("difficulty", difficulty_as_markdown(report), "How hard GRPO's task is for the SFT model")

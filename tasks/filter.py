@@ -53,7 +53,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
         )
     text = as_samples(samples)
     (context.out / "samples.md").write_text(text)
-    announce.say(text)
+    announce.detail(text)
     announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
 
@@ -66,7 +66,7 @@ def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, 
     ]
     for name, own in mixed.items() if len(mixed) > 1 else ():
         rows.append({"rollouts": f"of {name}: kept", "count": own[True], "share": f"{own[True] / own.total():.1%}"})
-    announce.table("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
+    announce.rows("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
 
 
 def as_samples(episodes: list[dict[str, Any]]) -> str:

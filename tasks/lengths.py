@@ -34,7 +34,7 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
     stats = summarise(measured, spec, positions)
     (context.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
     picture = histogram(measured, stats["max_length"], context.out / "histogram.png")
-    announce.table("token-lengths", "Tokens of a training text", [stats])
+    announce.rows("token-lengths", "Tokens of a training text", [stats])
     announce.picture("token-lengths-histogram", picture, "Tokens of the training texts; the line is max_length")
     return stats
 

@@ -82,7 +82,7 @@ def mix_rollouts(
     (context.out / "kept.jsonl").write_bytes(b"".join(Record.model_validate(row).line() for row in rows))
     (context.out / "samples.md").write_text(as_samples(rows))
     counted = Counter(row["player"] for row in rows)
-    announce.table("players", "Who played what SFT learns from", [{"player": n, "rows": c} for n, c in counted.items()])
+    announce.rows("players", "Who played what SFT learns from", [{"player": n, "rows": c} for n, c in counted.items()])
     return {"episodes": len(rows) + dropped.total(), "kept": len(rows), "dropped": dict(dropped)}
 
 

@@ -66,7 +66,7 @@ def verdict(
         "teacher": calibration(bought, environment) if bought else None,
     }
     (context.out / "verdict.json").write_text(json.dumps(report, indent=2))
-    announce.table("models", "Held-out evaluation", table(report["models"]))
+    announce.rows("models", "Held-out evaluation", table(report["models"]))
     if broke:
         announce.warn(broke)
     if reading:

@@ -51,6 +51,9 @@ ON = Annotated[
     str | None,
     typer.Option(metavar="POOL", help="Run on this work pool, as deployed by `apprentice deploy`; print the link."),
 ]
+VERBOSE = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show every stage's tables, and the report's instead of its outcome.")
+]
 
 
 @app.command()
@@ -59,6 +62,7 @@ def run(
     set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
     on: ON = None,
+    verbose: VERBOSE = False,
 ) -> None:
     """Run a recipe from its first unfinished stage, and show the report.
 
@@ -68,7 +72,7 @@ def run(
         if on is not None:
             _schedule(on, recipe, set_)
             return
-        _run_and_show(recipe, set_, runs)
+        _run_and_show(recipe, set_, runs, verbose)
 
 
 @app.command()
@@ -76,6 +80,7 @@ def rescore(
     recipe: RECIPE,
     set_: SET = None,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
+    verbose: VERBOSE = False,
 ) -> None:
     """Run a recipe on its newest rollouts, scored again by its environment; no teacher is asked.
 
@@ -83,10 +88,10 @@ def rescore(
     `apprentice run` does so by itself where only the second number of the environment's version was raised.
     """
     with exit_with_message():
-        _run_and_show(recipe, set_, runs, rescore=True)
+        _run_and_show(recipe, set_, runs, verbose, rescore=True)
 
 
-def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, rescore: bool = False) -> None:
+def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose: bool, rescore: bool = False) -> None:
     chosen = prepared(recipe, overrides)
     from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
     from apprentice.flows.runtime.run_folder import check_runs
@@ -94,13 +99,25 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, rescore
     check_runs(runs)
     begin_prefect_server()  # before a flow is imported, which takes as long
     from apprentice.flows.retrain import retrain
+    from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
+
+    if verbose:
+        be_verbose()
 
     start_prefect_server()
     folder = retrain(chosen, runs, rescore=rescore)
     from apprentice.flows.pages.report_page import BRIEF_ENDS
-    from apprentice.tasks.reporting.announce import say
 
-    say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+    stages = [each["state"] for each in json.loads((folder / "report.json").read_text())["stages"]]
+    text = (folder / "report.md").read_text()
+    if verbose:
+        say(text.split(BRIEF_ENDS)[0])
+    elif set(stages) == {"cached"}:
+        print(f"Nothing to do: all {len(stages)} stages are cached.")
+        say(text.split("\n\n")[1])
+    else:
+        show_cached()
+        say(text.split("\n## ")[0].partition("\n")[2])
     print(folder)
 
 

@@ -84,7 +84,7 @@ def _matches(root: Path, hub: str | None, name: str, repositories: set[str] | No
     if not re.fullmatch(NAME, name):
         raise Stop(
             f"{name!r} is no artifact's key, revision or tag: such a name has letters, digits, dots and dashes.",
-            "Take one from the lines of `apprentice run` (kept as …) or from the report's lineage.",
+            "Take one from the report's lineage, or from `apprentice runs`.",
         )
     found = [each for each in _in_folder(root, name) if not repositories or each.artifact.repository in repositories]
     return found or (list(_on_hub(root, hub, name, repositories)) if hub else [])

@@ -39,6 +39,11 @@ class Artifact(BaseModel):
     key: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     """Names what made it: stage, version, settings, inputs' revisions."""
 
+    @property
+    def figure(self) -> str:
+        """What it came to in a few words, for the terminal; empty where a number would say nothing."""
+        return ""
+
 
 class Questions(Artifact):
     """Questions of seed windows, as text."""
@@ -49,6 +54,10 @@ class Questions(Artifact):
     evaluate: Count
     dropped_from_grpo: Count
     """GRPO seeds whose question stands in the evaluation set."""
+
+    @property
+    def figure(self) -> str:
+        return f"{self.collect + self.grpo + self.evaluate:,} questions"
 
 
 class Rollouts(Artifact):
@@ -65,6 +74,10 @@ class Rollouts(Artifact):
     reasoning_tokens: Count
     """Of the completion tokens."""
     cost_usd: Usd
+
+    @property
+    def figure(self) -> str:
+        return f"{self.episodes:,} episodes" + (f", {self.failed:,} failed" if self.failed else "")
 
 
 class RescoredRollouts(Rollouts):
@@ -93,6 +106,10 @@ class KeptRollouts(Artifact):
     dropped: dict[str, Count]
     """How many were dropped for which cause."""
 
+    @property
+    def figure(self) -> str:
+        return f"{self.kept:,} of {self.episodes:,} kept"
+
 
 class LengthStats(Artifact):
     """Token lengths of the training texts, and the max_length that follows."""
@@ -105,6 +122,10 @@ class LengthStats(Artifact):
     max_length: Count
     truncated: Count
 
+    @property
+    def figure(self) -> str:
+        return f"max_length {self.max_length:,}"
+
 
 class Checkpoint(Artifact):
     """A model with its tokenizer."""
@@ -112,6 +133,10 @@ class Checkpoint(Artifact):
     repo_type = "model"
     parameters: Count
     stage: Literal["base", "sft", "grpo", "champion"]
+
+    @property
+    def figure(self) -> str:
+        return f"{self.parameters:,} parameters"
 
 
 class BaseStudent(Checkpoint):
@@ -151,6 +176,10 @@ class Evaluation(Artifact):
     mean_score: Number
     cost_usd: Usd
 
+    @property
+    def figure(self) -> str:
+        return f"{self.accuracy:.1%} of {self.n:,}"
+
 
 class Decision(Artifact):
     """Whether a challenger becomes the champion, and why."""
@@ -162,6 +191,10 @@ class Decision(Artifact):
     """Of the metric, challenger less rival; None when nothing was left to compare."""
     reasons: list[str]
 
+    @property
+    def figure(self) -> str:
+        return "promoted" if self.promoted else "not promoted"
+
 
 class Release(Checkpoint):
     """A trained model with its results and the gate's verdict on its card."""
@@ -172,6 +205,10 @@ class Release(Checkpoint):
     """Digest of the weights."""
     promoted: bool
 
+    @property
+    def figure(self) -> str:
+        return "champion" if self.promoted else "kept beside the champion"
+
 
 class Verdict(Artifact):
     """The models compared, the GRPO curves read, and the advice that follows."""
@@ -180,6 +217,10 @@ class Verdict(Artifact):
     diagnosis: str
     contaminated: bool
     """The examination shares more with training than the recipe allows: nothing was compared."""
+
+    @property
+    def figure(self) -> str:
+        return "contaminated" if self.contaminated else self.diagnosis
 
 
 def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[str, str]) -> str:

@@ -115,7 +115,7 @@ class Stage(Generic[P, A]):
         seconds = time.perf_counter() - started
         ended = StageRun(self.name, "cached" if found else "ran", seconds, key, title, *location, attempts, counts)
         run.log.append(ended)
-        announce.stage_ended(title, ended, emit=not run.holds_device)
+        announce.stage_ended(title, ended, artifact.figure, emit=not run.holds_device)
         return artifact
 
     def titled(self, title: str) -> "Stage[P, A]":
@@ -195,9 +195,8 @@ class Stage(Generic[P, A]):
             if (found := run.store.find(self.produces, key)) is not None:
                 return found
             made_by, provenance = self._record(run, args, kwargs)
-            announce.stage_starts(self._titled(args, kwargs))
             scratch = self.scratch(run, key)
-            with run.store.staging(name) as out:
+            with announce.stage_running(self._titled(args, kwargs)), run.store.staging(name) as out:
                 scratch.mkdir(parents=True, exist_ok=True)
                 body: Callable[..., dict[str, Any]] = self.body
                 counts = body(StageContext(run, key, out, scratch), *args, **kwargs)

@@ -38,6 +38,8 @@ from apprentice.tasks.reporting.log import note
 from apprentice.tasks.reporting.shared_server import shared
 
 P = ParamSpec("P")
+FEW = 20
+"""Rows of a table that a terminal shows."""
 
 
 def _go_quiet(self: Console) -> None:
@@ -49,6 +51,15 @@ def _go_quiet(self: Console) -> None:
 Console.on_broken_pipe = _go_quiet  # type: ignore[method-assign]
 console = Console(file=sys.__stdout__, highlight=False)
 """Bypasses redirection: output of libraries is hidden while a progress bar runs, this console's output is not."""
+
+
+_verbose = False
+
+
+def be_verbose() -> None:
+    """Shows the stages' tables and samples on the terminal, too, and a line for each cached stage."""
+    global _verbose
+    _verbose = True
 
 
 Teller = Callable[..., None]
@@ -134,18 +145,49 @@ def link(key: str, url: str, text: str) -> None:
         create_link_artifact(link=url, link_text=text, key=key, description=text)
 
 
-def stage_starts(title: str) -> None:
-    console.print(f"[bold]▶ {title}[/]")
+_cached: list[str] = []
+"""Titles of the cached stages that no line was printed for yet."""
+
+
+def show_cached() -> None:
+    """Prints one line for the cached stages since the last line of a stage."""
+    if _cached:
+        console.print(f"[dim]✓ {len(_cached)} stage{'s' * (len(_cached) > 1)} cached[/]")
+        _cached.clear()
+
+
+@contextmanager
+def stage_running(title: str) -> Iterator[None]:
+    """Shows a stage while it runs; a log, which has no bars, gets a line at its start."""
+    show_cached()
     _log(title)
     note("stage began", title=title)
+    if not console.is_terminal:
+        console.print(f"▶ {title}")
+        yield
+        return
+    with _bars.bar(f"[bold]▶ {escape(title)}", None, 0):
+        yield
 
 
-def stage_ended(title: str, run: "StageRun", emit: bool = True) -> None:
-    """`emit`: also write to the log and emit an event; for a dispatched stage the dispatcher does that."""
-    if run.state == "cached":
-        console.print(f"[dim]✓ {title}: cached as {run.key}[/]")
+def stage_ended(title: str, run: "StageRun", figure: str, emit: bool = True) -> None:
+    """Prints a stage's line.
+
+    Args:
+        figure: What the stage came to, in a few words.
+        emit: Also write to the log and emit an event; for a dispatched stage the dispatcher does that.
+    """
+    if run.state == "cached" and not _verbose:
+        _cached.append(title)
     else:
-        console.print(f"[green]✓ {title}[/]: {run.seconds:.1f} s, kept as {run.key}")
+        show_cached()
+        seconds = "cached" if run.state == "cached" else f"{run.seconds:,.1f} s"
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        line.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        line.add_column(width=10, justify="right", no_wrap=True)
+        line.add_column(width=24, no_wrap=True, overflow="ellipsis")
+        line.add_row(f"[green]✓[/] {escape(title)}", seconds, escape(figure))
+        console.print(line)
     _log(f"{title}: {run.state}, {run.seconds:.1f} s, {run.key}")
     if emit:
         fields = {**run._asdict(), "seconds": round(run.seconds, 1)}
@@ -155,6 +197,7 @@ def stage_ended(title: str, run: "StageRun", emit: bool = True) -> None:
 
 
 def dispatched(title: str, deployment: str, run: str) -> None:
+    show_cached()
     console.print(f"[bold]▶ {title}[/]: on {deployment}, flow run {run}")
     _log(f"{title}: on {deployment}, flow run {run}")
     note("stage dispatched", title=title, deployment=deployment, flow_run=run)
@@ -172,17 +215,23 @@ def warn(text: str) -> None:
 @_said_there
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
-    shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for row in rows:
-        shown.add_row(*map(str, row.values()))
-    console.print(shown)
+    _print_table(title, rows)
     if _in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
+def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        shown.add_row(*map(str, row.values()))
+    console.print(shown)
+
+
 @_said_there
 def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Shows rows as a table in Prefect only, for tables too long for the terminal."""
+    """Shows rows as a table in Prefect, and on the terminal of a verbose run if they are few."""
+    if _verbose and len(rows) <= FEW:
+        _print_table(title, rows)
     if _in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)
 
@@ -190,6 +239,12 @@ def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
 def say(text: str) -> None:
     """Shows Markdown on the terminal."""
     console.print(Markdown(text))
+
+
+def detail(text: str) -> None:
+    """Shows Markdown on the terminal of a verbose run."""
+    if _verbose:
+        say(text)
 
 
 @_said_there
@@ -211,14 +266,16 @@ class _Bars:
     """The terminal's progress bars: one display for all concurrent stages."""
 
     def __init__(self):
-        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._display = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._display = Progress(
+            *columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
+        )
         self._using = 0
         self._lock = threading.Lock()
 
     @contextmanager
-    def bar(self, title: str, total: int, done: int) -> Iterator[Callable[[int], int]]:
-        """Yields a function that advances the bar and returns its position."""
+    def bar(self, title: str, total: int | None, done: int) -> Iterator[Callable[[int], int]]:
+        """Yields a function that advances the bar and returns its position; without a total the bar only pulses."""
         with self._lock:
             self._using += 1
             if self._using == 1:
@@ -259,7 +316,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
     artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
     shown, began = done, monotonic()
     updated = began
-    with _bars.bar(title, total, done) as bar:
+    with _bars.bar(f"  {escape(title)}", total, done) as bar:
 
         def advance(units: int) -> None:
             nonlocal shown, updated, artifact

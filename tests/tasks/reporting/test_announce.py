@@ -1,10 +1,15 @@
 """What a run says must not end it."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
-from apprentice.tasks.reporting.announce import duration_text
+import pytest
+from rich.console import Console
+
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.announce import StageRun, duration_text
 
 SPEAKS = """
 import sys
@@ -42,3 +47,56 @@ def test_a_duration_is_told_as_a_person_would():
     assert [duration_text(seconds) for seconds in (0.2, 45, 200, 9000)] == [
         *("about 1 s", "about 45 s", "about 3 min", "about 2.5 h")
     ]
+
+
+LONG = "Evaluation of grpo in reasoning_gym spell_backward, of a guard rail, with a title that goes on and on and on"
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> io.StringIO:
+    """What the terminal shows: not one, but a log of 80 columns, or of as many as are asked for."""
+    text = io.StringIO()
+    monkeypatch.setattr(announce, "console", Console(file=text, width=getattr(request, "param", 80)))
+    return text
+
+
+def ended(title: str, state: str = "ran", figure: str = "") -> None:
+    announce.stage_ended(title, StageRun("toy", state, 3725.04, "0123"), figure, emit=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shown", [80, 120], indirect=True)
+def test_a_stage_is_one_line_with_its_seconds_and_its_figure_in_columns(shown: io.StringIO):
+    ended("SFT", figure="18,912 parameters")
+    ended(LONG, figure="89.5% of 1,000")
+    first, second = shown.getvalue().splitlines()
+    assert first.index("3,725.0 s") == second.index("3,725.0 s")
+    assert first.index("18,912") == second.index("89.5%")
+
+
+def test_cached_stages_share_a_line_before_the_next_one_that_runs(shown: io.StringIO):
+    for title in ("Questions", "Student"):
+        ended(title, "cached")
+    assert shown.getvalue() == ""
+    with announce.stage_running("SFT"):
+        pass
+    ended("GRPO", "cached")
+    announce.show_cached()
+    announce.show_cached()
+    assert shown.getvalue().splitlines() == ["✓ 2 stages cached", "▶ SFT", "✓ 1 stage cached"]
+
+
+def test_what_a_stage_shows_of_itself_is_for_a_verbose_run(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    rows = [{"rollouts": "kept", "count": 3}]
+    announce.rows("toy", "Filter", rows)
+    announce.detail("a sample")
+    assert shown.getvalue() == ""
+    monkeypatch.setattr(announce, "_verbose", True)
+    announce.rows("toy", "Filter", rows)
+    announce.detail("a sample")
+    ended("Student", "cached")
+    assert ["kept" in shown.getvalue(), "a sample" in shown.getvalue(), "cached" in shown.getvalue()] == [True] * 3
+
+
+def test_brackets_in_a_title_are_no_markup(shown: io.StringIO):
+    ended("Rollouts of [/red] and [bold]words")
+    assert "[/red] and [bold]words" in shown.getvalue()
