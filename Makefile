@@ -21,6 +21,7 @@ test-all: test  ## the long ones, too: whole commands, browsers, several trainin
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the successor of the locked openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(OPENENV)/bin/python -m pytest tests/envs/test_outside.py -k openenv_validates  # needs uv
 
 mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
