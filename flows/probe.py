@@ -130,5 +130,6 @@ def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec) -> EvaluateSpec:
 
 def _show(report: dict[str, Any]) -> None:
     announce.rows("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
-    announce.detail(report["says"])
+    tell = announce.say if len(report["rungs"]) > 1 else announce.detail  # which rung was chosen is for everybody
+    tell(report["says"])
     announce.markdown("difficulty", difficulty_as_markdown(report), "How hard GRPO's task is for the SFT model")
