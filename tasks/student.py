@@ -1,4 +1,4 @@
-"""The student before training: an existing model (student_model.py), or a small Qwen3 with seeded random weights.
+"""The student before training: an existing model (student_model.py), or a small Qwen3 built here from a seed.
 
 In: the recipe's student settings, the task's prompt, the questions. Out: `BaseStudent`.
 The built student has its own tokenizer: a model of a million weights has no capacity to spare for copying the prompt.
@@ -14,6 +14,7 @@ from apprentice.tasks.artifacts.types import BaseStudent, Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.models.checkpoints import save
+from apprentice.tasks.models.pretraining import pretrain
 from apprentice.tasks.models.student_model import from_model
 from apprentice.tasks.models.tokenizer import tokenizer_of
 from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
@@ -39,10 +40,15 @@ def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tupl
 
 
 def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], seed: int, out: Path) -> int:
+    tokenizer = tokenizer_of(asked)
+    return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]
+
+
+def built_model(spec: BuiltStudent, tokenizer: Any, seed: int) -> Any:
+    """A Qwen3 of these sizes with seeded random weights, pretrained where the settings say so."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = tokenizer_of(asked)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
@@ -55,6 +61,11 @@ def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], s
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        initializer_range=spec.initializer_range,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
     )
     torch.manual_seed(seed)
-    return save(Qwen3ForCausalLM(config), tokenizer, out)["parameters"]
+    model = Qwen3ForCausalLM(config)
+    if spec.pretraining_steps:
+        pretrain(model, tokenizer, spec.pretraining_steps, seed)
+    return model

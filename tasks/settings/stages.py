@@ -84,7 +84,7 @@ class SeedWindows(Spec):
 
 
 class BuiltStudent(Spec):
-    """A small Qwen3 with seeded random weights and a byte-level tokenizer; nothing is downloaded."""
+    """A small Qwen3 with a byte-level tokenizer, built from the seed; nothing is downloaded."""
 
     hidden_size: int = Field(default=128, ge=2)
     """Width. Twice the width is about four times the compute."""
@@ -96,6 +96,14 @@ class BuiltStudent(Spec):
     """Attention heads; hidden_size ÷ heads must be even."""
     max_positions: int = Field(default=512, ge=1)
     """Longest sequence in tokens."""
+    pretraining_steps: int = Field(default=0, ge=0, json_schema_extra=WHEN_GIVEN)
+    """Steps of pretraining on random strings, each followed by itself or by its reverse: like a model from the Hub, the
+    student then has a skill that SFT and GRPO bring out. 0: random weights."""
+    initializer_range: float = Field(default=0.02, gt=0.0, json_schema_extra=WHEN_GIVEN)
+    """Standard deviation of the random weights; a narrow model learns faster from larger ones, such as 0.05."""
+    rope_theta: float = Field(default=10000.0, gt=1.0, json_schema_extra=WHEN_GIVEN)
+    """Base of the rotary position encoding. In sequences of fewer than a hundred tokens, such as those of a small
+    student, positions are easier to tell apart with about 30."""
 
     @model_validator(mode="after")
     def _heads_divide_it(self) -> "BuiltStudent":

@@ -1,0 +1,55 @@
+"""What a built student knows before the first episode: to repeat and to reverse letters, and nothing of the task."""
+
+import random
+
+import pytest
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.models.pretraining import BETWEEN, LETTERS, text_of
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.stages import BuiltStudent
+from apprentice.tasks.student import built_model
+
+
+@pytest.fixture
+def tokenizer(chain_sum: EnvironmentSpec):
+    return build_tokenizer(chain_sum, ["12 + 34 =", "56 - 78 ="])
+
+
+def test_a_text_is_a_string_and_the_string_again_forward_or_backward(tokenizer):
+    draw, seen = random.Random(0), set()
+    for _ in range(200):
+        ids, known = text_of(tokenizer, draw)
+        again = tokenizer.decode(ids[known:-1])
+        word = tokenizer.decode(ids[1 : 1 + len(again)])
+        assert again in (word, word[::-1])
+        assert LETTERS[0] <= len(word) <= LETTERS[1]
+        assert BETWEEN[0] <= known - 1 - len(word) <= BETWEEN[1]
+        assert ids[-1] == tokenizer.eos_token_id
+        seen.add(again == word)
+    assert seen == {True, False}
+
+
+def test_no_text_holds_a_digit_or_a_whole_episode(tokenizer):
+    draw = random.Random(0)
+    assert not any(
+        letter.isdigit() for _ in range(200) for letter in tokenizer.decode(text_of(tokenizer, draw)[0][1:6])
+    )
+
+
+def test_pretraining_lowers_the_loss_on_new_texts_and_the_same_seed_gives_the_same_weights(tokenizer):
+    import torch
+
+    small = BuiltStudent(hidden_size=32, intermediate_size=32, layers=1, heads=2, max_positions=64)
+    draw = random.Random(1)
+    texts = [text_of(tokenizer, draw) for _ in range(20)]
+    losses, weights = [], []
+    for steps in (0, 60, 60):
+        model = built_model(small.model_copy(update={"pretraining_steps": steps}), tokenizer, seed=3).eval()
+        with torch.no_grad():
+            told = [torch.tensor([[-100] * known + ids[known:]]) for ids, known in texts]
+            asked = [torch.tensor([ids]) for ids, _ in texts]
+            losses.append(sum(model(input_ids=i, labels=t).loss.item() for i, t in zip(asked, told, strict=True)) / 20)
+        weights.append(torch.cat([each.flatten() for each in model.parameters()]))
+    assert losses[1] < losses[0] - 1.0
+    assert torch.equal(weights[1], weights[2])
