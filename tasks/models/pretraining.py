@@ -22,7 +22,7 @@ BETWEEN = (3, 6)
 
 
 def pretrain(model: Any, tokenizer: Any, steps: int, seed: int) -> None:
-    """Trains on `steps` batches of random texts. Raises nothing; the same seed draws the same texts."""
+    """Trains on `steps` batches of random texts, which the seed draws."""
     import torch
     from transformers import get_linear_schedule_with_warmup
 
@@ -32,7 +32,7 @@ def pretrain(model: Any, tokenizer: Any, steps: int, seed: int) -> None:
     model.train()
     with announce.progress("Pretraining steps", steps) as advance:
         for _ in range(steps):
-            loss = model(**_batch(tokenizer, draw)).loss
+            loss = model(**batch_of(tokenizer, draw)).loss
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -41,7 +41,7 @@ def pretrain(model: Any, tokenizer: Any, steps: int, seed: int) -> None:
             advance(1)
 
 
-def _batch(tokenizer: Any, draw: random.Random) -> dict[str, Any]:
+def batch_of(tokenizer: Any, draw: random.Random) -> dict[str, Any]:
     """Token ids, attention mask and labels of BATCH_SIZE texts, padded on the right."""
     import torch
 

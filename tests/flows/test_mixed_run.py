@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(home: Path) -> "subprocess.CompletedProcess[str]":
-    done = run_command(command(*MIXED), home)
+    done = run_command([*command(*MIXED), "--verbose"], home)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

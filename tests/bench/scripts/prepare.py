@@ -5,6 +5,7 @@ import json
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.student import built_model
 from tests.bench.scripts.given import Given, Row
 
 
@@ -25,27 +26,10 @@ def is_kept(row: Row, examined: set[str]) -> bool:
 
 
 def build(given: Given) -> object:
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     spec = given.recipe.student.build
     assert spec is not None
     texts = [row["question"] for row in given.read("collect.jsonl")]
     tokenizer = build_tokenizer(given.recipe.environment, texts)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.intermediate_size,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=spec.heads,
-        num_key_value_heads=spec.heads,
-        head_dim=spec.hidden_size // spec.heads,
-        max_position_embeddings=spec.max_positions,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    torch.manual_seed(given.recipe.seed)
-    Qwen3ForCausalLM(config).save_pretrained(given.folder / "base")
+    built_model(spec, tokenizer, given.recipe.seed).save_pretrained(given.folder / "base")
     tokenizer.save_pretrained(given.folder / "base")
     return tokenizer

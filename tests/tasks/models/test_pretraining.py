@@ -5,7 +5,7 @@ import random
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.models.pretraining import BETWEEN, LETTERS, text_of
+from apprentice.tasks.models.pretraining import BATCH_SIZE, BETWEEN, LETTERS, batch_of, text_of
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.stages import BuiltStudent
 from apprentice.tasks.student import built_model
@@ -35,6 +35,19 @@ def test_no_text_holds_a_digit_or_a_whole_episode(tokenizer):
     assert not any(
         letter.isdigit() for _ in range(200) for letter in tokenizer.decode(text_of(tokenizer, draw)[0][1:6])
     )
+
+
+def test_the_loss_is_on_the_repetition_alone_and_padding_is_not_attended_to(tokenizer):
+    draw = random.Random(2)
+    texts = [text_of(tokenizer, draw) for _ in range(BATCH_SIZE)]
+    batch = batch_of(tokenizer, random.Random(2))
+    columns = [batch[name].tolist() for name in ("input_ids", "labels", "attention_mask")]
+    for (ids, known), given, labels, seen in zip(texts, *columns, strict=True):
+        assert given[: len(ids)] == ids
+        assert labels[:known] == [-100] * known
+        assert labels[known : len(ids)] == ids[known:]
+        assert set(labels[len(ids) :]) <= {-100}
+        assert sum(seen) == len(ids)
 
 
 def test_pretraining_lowers_the_loss_on_new_texts_and_the_same_seed_gives_the_same_weights(tokenizer):
