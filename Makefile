@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder 
 OPENENV := build/openenv/venv
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-openenv mutants lint bench bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots docs spaces lock clean
+.PHONY: run test test-all test-openenv mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -33,6 +33,9 @@ lint: .venv/dev build/types/apprentice
 
 bench: .venv/dev  ## the laptop recipe anew for seeds 20, 21 and 22; prints the README's table
 	$(BIN)/python -m tests.bench.laptop
+
+bench-episodes: .venv/dev  ## the laptop recipe with 24 to 384 of the teacher's episodes: docs/episodes.png
+	$(BIN)/python -m tests.bench.episodes
 
 bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
 	$(BIN)/python -m tests.bench.collect

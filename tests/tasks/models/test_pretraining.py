@@ -17,7 +17,7 @@ def tokenizer(chain_sum: EnvironmentSpec):
 
 
 def test_a_text_is_a_string_and_the_string_again_forward_or_backward(tokenizer):
-    draw, seen = random.Random(0), set()
+    draw, forward = random.Random(0), 0
     for _ in range(200):
         ids, known = text_of(tokenizer, draw)
         again = tokenizer.decode(ids[known:-1])
@@ -26,8 +26,8 @@ def test_a_text_is_a_string_and_the_string_again_forward_or_backward(tokenizer):
         assert LETTERS[0] <= len(word) <= LETTERS[1]
         assert BETWEEN[0] <= known - 1 - len(word) <= BETWEEN[1]
         assert ids[-1] == tokenizer.eos_token_id
-        seen.add(again == word)
-    assert seen == {True, False}
+        forward += again == word
+    assert 60 < forward < 140
 
 
 def test_no_text_holds_a_digit_or_a_whole_episode(tokenizer):
