@@ -58,7 +58,7 @@ def draw(points: list[Point], to: Path) -> None:
     axes.set_xticks(EPISODES, [str(each) for each in EPISODES])
     axes.set(xlabel="the teacher's episodes", ylabel="accuracy on unseen words, %", ylim=(0, 100))
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="lower right")
     figure.savefig(to, dpi=130)
 
 
