@@ -11,6 +11,9 @@ from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.dead_groups import dead_and_live
 
+QUESTIONS_ASKED = "refill/questions"
+"""The metric of the questions that a step asked."""
+
 
 def asked_first(rows: Any, spec: GrpoSpec) -> Any:
     """The rows that steps ask whatever their rewards are; `rows` has `spec.questions_a_step` for each step in turn."""
@@ -57,7 +60,7 @@ class ByRewards:
         dead, _ = dead_and_live(trainer, rewards)
         groups = self._spec.groups_a_step
         return {
-            "refill/questions": float(len(dead)),
+            QUESTIONS_ASKED: float(len(dead)),
             "refill/dead_before": sum(dead[:groups]) / groups,
             "refill/dead_after": sum(dead[group] for group in self._groups(trainer, rewards)) / groups,
         }
