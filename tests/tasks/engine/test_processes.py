@@ -55,9 +55,11 @@ TWO_GRPO = GrpoSpec(
     max_steps=3,
     reward="exact",
 )
-REFILLED = TWO_GRPO.model_copy(update={"oversample": 2.0})
 SEED = 5
 """Of the four groups of a step, 3, 1 and 4 have a signal."""
+REFILLED = TWO_GRPO.model_copy(update={"oversample": 1.75})
+REFILLED_SEED = 7
+"""The second step asks two further questions, then one."""
 
 
 class Made:
@@ -136,7 +138,7 @@ def two(made: Made) -> Two:
         on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
     kept = step_of(newest_checkpoint(lost.scratch))
     all_rows = TWO_GRPO.model_copy(update={"skip_dead_groups": False}), *given[1:]
-    further = REFILLED, *given[1:]
+    further = REFILLED, *given[1:-1], REFILLED_SEED
     trainings = [
         (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)),
         *((puppets, whole, given), (puppets, lost, given), (puppets, unskipped, all_rows)),
@@ -203,7 +205,7 @@ def test_two_processes_that_skip_dead_groups_learn_as_those_that_do_not(two: Two
 def test_two_processes_ask_the_further_questions_of_one_and_share_them(made: Made, two: Two):
     """Also an odd number of them, so that a group is played in two processes."""
     one, exclusive = made.context("one-refilled"), REFILLED.model_copy(update={"processes": 1, "batch_size": 16})
-    on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, SEED)
+    on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, REFILLED_SEED)
     metrics = ("loss", "reward", "refill/questions", "refill/dead_before", "refill/dead_after")
     same_training(one, two.refilled, metrics, steps=3)
     asked = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
