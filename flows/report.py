@@ -7,6 +7,7 @@ import json
 import resource
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from apprentice.envs.base import traits_of
@@ -40,6 +41,7 @@ from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio
 from apprentice.tasks.training.completions import last_groups, read_completions
+from apprentice.tasks.training.refill import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
 
 EPISODES = "episodes.jsonl"
@@ -202,7 +204,8 @@ def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any
     """Seconds of each training that this run made, the tokens that each trained on, and GRPO's rollouts with their
     tokens."""
     spec, log = recipe.grpo, logs.get("GRPO", [])
-    rollouts = spec.rollouts_a_step if spec else 0
+    asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
+    rollouts = (fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step) if spec else 0
     lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
     trained = [each for each in work.log if each.name in ("sft", "grpo") and each.state == "ran"]
     return {
@@ -210,7 +213,7 @@ def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any
         "trained_on": {
             title: max((each.get("num_tokens", 0) for each in log), default=0) for title, log in logs.items()
         },
-        "rollouts": rollouts * max((each["step"] for each in log), default=0),
+        "rollouts": round(rollouts * max((each["step"] for each in log), default=0)),
         "tokens": round(sum(lengths) * spec.logging_steps * rollouts) if spec else 0,
     }
 

@@ -35,6 +35,7 @@ from apprentice.tasks.training.dead_groups import skipping_dead_groups
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
+from apprentice.tasks.training.refill import asked_first, refilling
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream, streams_of
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
@@ -100,7 +101,9 @@ def train_grpo(
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder, context.run.trusted)
-        trainer_class = skipping_dead_groups(with_engine(trainer_class, spec.generation), spec)
+        rows = _rows(environment, used, spec, seed)
+        trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, rows)
+        trainer_class = skipping_dead_groups(trainer_class, spec)
         model = model_to_train(folder, spec, context.run.trusted)
         if len(ends := chat_format(tokenizer).ends) > 1:  # TRL stops at the tokenizer's end token and the model's
             known = model.generation_config.eos_token_id
@@ -109,7 +112,7 @@ def train_grpo(
         trainer = trainer_class(
             model=model,
             processing_class=tokenizer,
-            train_dataset=_rows(environment, used, spec, seed),
+            train_dataset=asked_first(rows, spec),
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=[reward, *reward.others()],
             args=on_one_gpu(config),
@@ -129,7 +132,7 @@ def train_grpo(
 
 
 def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
-    """The training dataset: one row per question, with the prompt and the seed.
+    """The questions that steps may ask, in their order: one row per question, with the prompt and the seed.
 
     Rows come in the order of TRL's sampler, repeated for as many epochs as the steps need: TRL's sampler loses its
     epoch when a training is resumed.
@@ -137,7 +140,7 @@ def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSp
     import torch
     from datasets import Dataset
 
-    needed = spec.max_steps * spec.rollouts_a_step // spec.num_generations
+    needed = spec.max_steps * spec.questions_a_step
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     while len(order) < needed:

@@ -3,6 +3,7 @@
 In: a recipe's sections `sft` and `grpo`. Out: validated settings; everything else keeps TRL's defaults.
 """
 
+from math import ceil, gcd
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -171,6 +172,11 @@ class GrpoSpec(TrainerSpec):
     is zero. The weights are the same up to rounding; it enters the key, because over many steps a rounded weight can
     change a sampled token. Entropy and clip ratios are then logged as `with_signal/…`: they cover the other
     completions. Nothing is skipped with `beta` above 0, dropout, an entropy bonus or quantile, or a router's loss."""
+    oversample: float = Field(default=1.0, ge=1.0, le=10.0, json_schema_extra=WHEN_GIVEN)
+    """Bound of the questions that a step asks, as a multiple of its groups. Above 1, a step asks further questions in
+    place of groups whose rewards are all equal, until its groups differ or the bound is reached. Completions beyond
+    need are discarded: none is trained on by later weights. A group of which infrastructure lost a rollout is not
+    replaced. A step takes longer, and needs no more sessions."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that infrastructure may lose; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
@@ -197,6 +203,32 @@ class GrpoSpec(TrainerSpec):
     def rollouts_a_step(self) -> int:
         """Completions per step over all processes; each needs a session."""
         return self.batch_size * self.gradient_accumulation * self.processes
+
+    @property
+    def groups_a_step(self) -> int:
+        """Groups that a step learns from, over all processes."""
+        return self.rollouts_a_step // self.num_generations
+
+    @property
+    def groups_asked_together(self) -> int:
+        """The smallest number of groups whose rollouts the processes share equally."""
+        return self.processes // gcd(self.num_generations, self.processes)
+
+    @property
+    def questions_a_step(self) -> int:
+        """The most questions that a step asks."""
+        further = int(self.groups_a_step * (self.oversample - 1.0) + 1e-9)  # 1.1 - 1.0 is below 0.1 in floating point
+        return self.groups_a_step + further - further % self.groups_asked_together
+
+    @model_validator(mode="after")
+    def _further_questions_fit(self) -> "GrpoSpec":
+        if self.oversample > 1.0 and self.questions_a_step == self.groups_a_step:
+            least = 1 + ceil(100 * self.groups_asked_together / self.groups_a_step) / 100
+            raise ValueError(
+                f"oversample ({self.oversample:g}) leaves no room for a further question in a step of "
+                f"{self.groups_a_step} groups on {self.processes} processes; set it to {least:g} or more"
+            )
+        return self
 
     @model_validator(mode="after")
     def _evaluations_fit(self) -> "GrpoSpec":

@@ -30,11 +30,30 @@ def signals_of(trainer: Any, rewards: Any) -> Any:
     """
     if not _is_exact(trainer):
         return None
-    if trainer.multi_objective_aggregation == "normalize_then_sum":  # each stream is compared within its group
-        return rows_with_signal(rewards, trainer.num_generations)
+    return rows_with_signal(_compared(trainer, rewards), trainer.num_generations)
+
+
+def dead_and_live(trainer: Any, rewards: Any) -> tuple[list[bool], list[bool]]:
+    """Which groups have equal rewards, and which have rewards that differ. A group of which infrastructure lost a
+    rollout is never dead: where the other rewards are equal, it is neither.
+
+    Args:
+        rewards: As in `signals_of`.
+    """
+    compared = _compared(trainer, rewards)
+    live = rows_with_signal(compared, trainer.num_generations).view(-1, trainer.num_generations).any(dim=1)
+    whole = ~compared.isnan().all(dim=1).view(-1, trainer.num_generations).any(dim=1)
+    return (whole & ~live).tolist(), live.tolist()
+
+
+def _compared(trainer: Any, rewards: Any) -> Any:
+    """The rewards that are compared within a group: TRL's weighted sum, or each stream where TRL normalizes them one by
+    one."""
+    if trainer.multi_objective_aggregation == "normalize_then_sum":
+        return rewards
     total = (rewards * trainer.reward_weights.to(rewards.device)).nansum(dim=1, keepdim=True)
     total[rewards.isnan().all(dim=1)] = float("nan")
-    return rows_with_signal(total, trainer.num_generations)
+    return total
 
 
 def rows_with_signal(rewards: Any, generations: int) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
@@ -86,8 +86,8 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
     """A GRPOTrainer with our tool loop: trl `_generate_and_score_completions`, `_generate`, `_tokenize_prompts` and
     `_tool_call_loop`.
 
-    Calls `begin(rows)` before a step generates, and `play(trainer, prompt_ids, completion_ids, logprobs)` instead of
-    TRL's loop, which calls tools sequentially and generates one turn beyond the end of an episode (law 6). TRL renders
+    Calls `begin(rows)` before it generates, and `play(trainer, prompt_ids, completion_ids, logprobs)` instead of TRL's
+    loop, which calls tools sequentially and generates one turn beyond the end of an episode (law 6). TRL renders
     the prompt of every rollout and parses every completion, one at a time; here a group's prompt is rendered once, and
     only `play` parses.
     """
@@ -97,13 +97,15 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
         """TRL's trainer, but the environment ends an episode, and all rollouts of a turn are stepped concurrently."""
 
         _parsers: dict[str, Any]
+        _rows: Any
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
-            begin(inputs)
+            self._rows = inputs
             return super()._generate_and_score_completions(inputs)
 
         def _generate(self, prompts: Any) -> Any:
             """Hides the tokenizer's parser from TRL up to the tool loop, so that TRL decodes and does not parse."""
+            begin(self._rows)
             self._parsers = {name: vars(self._tokenizer)[name] for name in PARSERS if name in vars(self._tokenizer)}
             self._set_parsers(dict.fromkeys(self._parsers))
             try:
@@ -165,6 +167,95 @@ def batching_trainer(trainer_class: Any, rounded: Callable[[Any], AbstractContex
             return ids, logprobs
 
     return BatchingTrainer
+
+
+class Refill(Protocol):
+    """Decides what `refilling_trainer` asks and keeps; the same in every process.
+
+    `rewards` are those of all processes' rollouts of a step so far, (rows, reward functions), in the order asked.
+    """
+
+    def further(self, trainer: Any, rewards: Any) -> list[dict[str, Any]]:
+        """The dataset rows to play next, one for each rollout of all processes; empty for no more."""
+        ...
+
+    def filled(self, trainer: Any, rewards: Any) -> list[int]:
+        """The rollouts that the step learns from, by their index in `rewards`."""
+        ...
+
+    def metrics(self, trainer: Any, rewards: Any) -> dict[str, float]: ...
+
+
+def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
+    """A trainer that plays further questions in a step and keeps some rollouts: trl `_generate_and_score_completions`,
+    `_generate`, `_calculate_rewards` and `_metrics`. TRL's advantages, log-probabilities and token counts depend on the
+    whole batch, so TRL does a last pass over the kept rollouts, which are given to it instead of generated and scored.
+
+    TRL's metrics are those of the questions that were asked first, as without refill.
+    """
+    from accelerate.utils import gather_object
+    from torch import cat
+
+    class RefillingTrainer(trainer_class):
+        _is_last_pass = False
+        _generated: Any
+        _rewards: Any
+
+        def _generate(self, prompts: Any) -> Any:
+            if not self._is_last_pass:
+                self._generated = super()._generate(prompts)
+            return self._generated
+
+        def _calculate_rewards(self, *given: Any) -> Any:
+            if not self._is_last_pass:
+                self._rewards = super()._calculate_rewards(*given)
+            return self._rewards
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batch = super()._generate_and_score_completions(inputs)
+            if not self.model.training:
+                return batch
+            metrics, self._metrics["train"] = self._metrics["train"], defaultdict(list)
+            rewards, rounds = self._rewards, [_rollouts(inputs, self._generated)]
+            try:
+                while rows := refill.further(self, rewards):
+                    own = self._share(rows)
+                    super()._generate_and_score_completions(own)
+                    rewards = cat([rewards, self._rewards])
+                    rounds.append(_rollouts(own, self._generated))
+                if len(rounds) > 1:
+                    played = [rollout for each in rounds for rollout in gather_object(each)]
+                    kept = refill.filled(self, rewards)
+                    inputs, self._generated = _as_generated([played[n] for n in self._share(kept)])
+                    self._rewards, self._is_last_pass = rewards[kept], True
+                    batch = super()._generate_and_score_completions(inputs)
+            finally:
+                self._metrics["train"], self._is_last_pass = metrics, False
+            metrics["num_tokens"] = [self.state.num_input_tokens_seen]
+            for name, value in refill.metrics(self, rewards).items():
+                metrics[name].append(value)
+            return batch
+
+        def _share(self, rows: list[Any]) -> list[Any]:
+            """This process's part, in TRL's order."""
+            count = len(rows) // self.accelerator.num_processes
+            begin = self.accelerator.process_index * count
+            return rows[begin : begin + count]
+
+    return RefillingTrainer
+
+
+def _rollouts(inputs: list[Any], generated: Any) -> list[tuple[Any, ...]]:
+    """What trl `_generate` returned, by rollout: dataset row, prompt ids, completion ids, tool mask, messages and
+    log-probabilities. Its other values are images, which no environment has, and columns that TRL merged into rows."""
+    columns = ([None] * len(inputs) if column is None else column for column in generated[:5])
+    return list(zip(inputs, *columns, strict=True))
+
+
+def _as_generated(rollouts: list[tuple[Any, ...]]) -> tuple[list[Any], tuple[Any, ...]]:
+    """The dataset rows, and what trl `_generate` would have returned for them."""
+    inputs, *columns = map(list, zip(*rollouts, strict=True))
+    return inputs, (*(None if column[0] is None else column for column in columns), {}, None, [])
 
 
 WITH_SIGNAL = "with_signal"

@@ -35,7 +35,8 @@ def puppets(context: StageContext, *given: Any) -> dict[str, Any]:
         class Puppet(trainer_class):
             def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> Any:
                 texts = [says(self._tokenizer.decode(ids)) for ids in prompt_ids]
-                texts = [text.replace('"}}', f'{place % 4 or ""}"}}}}') for place, text in enumerate(texts)]
+                begin = self.accelerator.process_index * len(texts)
+                texts = [text.replace('"}}', f'{n % 4 or ""}"}}}}') for n, text in enumerate(texts, begin)]
                 return [[*self._tokenizer.encode(text), self._tokenizer.eos_token_id] for text in texts], None
 
         return Puppet, how

@@ -29,7 +29,7 @@ from apprentice.tasks.settings.stages import BuiltStudent, SeedWindows, StudentS
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
-from apprentice.tasks.training.trainer import newest_checkpoint, step_of
+from apprentice.tasks.training.trainer import newest_checkpoint, read_log, step_of
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,
@@ -57,6 +57,9 @@ TWO_GRPO = GrpoSpec(
 )
 SEED = 5
 """Of the four groups of a step, 3, 1 and 4 have a signal."""
+REFILLED = TWO_GRPO.model_copy(update={"oversample": 1.75})
+REFILLED_SEED = 7
+"""The second step asks two further questions, then one."""
 
 
 class Made:
@@ -111,8 +114,8 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class Two(NamedTuple):
-    """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, the rest of the first, and a
-    GRPO that skips nothing."""
+    """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, the rest of the first, a GRPO
+    that skips nothing, and one that asks further questions."""
 
     stopped: Stop
     kept: int
@@ -123,24 +126,28 @@ class Two(NamedTuple):
     grpo: StageContext
     resumed: StageContext
     unskipped: StageContext
+    refilled: StageContext
 
 
 @pytest.fixture(scope="module")
 def two(made: Made) -> Two:
-    sft, whole, lost, unskipped = (made.context(name) for name in ("sft", "grpo", "lost", "unskipped"))
+    names = ("sft", "grpo", "lost", "unskipped", "refilled")
+    sft, whole, lost, unskipped, refilled = (made.context(name) for name in names)
     given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, SEED
     with pytest.raises(Stop) as stopped:
         on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
     kept = step_of(newest_checkpoint(lost.scratch))
     all_rows = TWO_GRPO.model_copy(update={"skip_dead_groups": False}), *given[1:]
+    further = REFILLED, *given[1:-1], REFILLED_SEED
     trainings = [
         (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)),
         *((puppets, whole, given), (puppets, lost, given), (puppets, unskipped, all_rows)),
+        (puppets, refilled, further),
     ]
     each = [(body, (at.key, at.out, at.scratch), given) for body, at, given in trainings]
     with counted() as counts:
         returned = on_processes(SPEC, one_after_another, made.context("two"), TASKS["chain_sum"], *each)
-    return Two(stopped.value, kept, returned, counts, sft, whole, lost, unskipped)
+    return Two(stopped.value, kept, returned, counts, sft, whole, lost, unskipped, refilled)
 
 
 def weights(context: StageContext) -> dict[str, Any]:
@@ -181,8 +188,9 @@ def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
     assert here["episodes"] == 48
-    assert two.counts["episodes"] == 48 + 16 + 48, (
-        "the step that was left of the other one, and the one without skipping"
+    refilled = sum(TWO_GRPO.num_generations * entry["refill/questions"] for entry in read_log(two.refilled.out))
+    assert two.counts["episodes"] == 48 + 16 + 48 + refilled, (
+        "the step that was left of the other one, the one without skipping, and the one with further questions"
     )
 
 
@@ -192,6 +200,17 @@ def test_two_processes_that_skip_dead_groups_learn_as_those_that_do_not(two: Two
     assert 0.25 in shares, "in no step has a process nothing to learn from"
     assert 0.75 in shares, "in no step have both some, and different numbers"
     same_training(two.unskipped, two.grpo, ("loss", "reward", "grad_norm"), steps=3)
+
+
+def test_two_processes_ask_the_further_questions_of_one_and_share_them(made: Made, two: Two):
+    """Also an odd number of them, so that a group is played in two processes."""
+    one, exclusive = made.context("one-refilled"), REFILLED.model_copy(update={"processes": 1, "batch_size": 16})
+    on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, REFILLED_SEED)
+    metrics = ("loss", "reward", "refill/questions", "refill/dead_before", "refill/dead_after")
+    same_training(one, two.refilled, metrics, steps=3)
+    asked = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
+    assert any(number % 2 for number in asked)
+    assert max(asked) <= REFILLED.questions_a_step
 
 
 def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(two: Two):

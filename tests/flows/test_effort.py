@@ -1,0 +1,24 @@
+"""What the report says GRPO played, also where steps asked further questions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.report import _effort
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.engine.run import RunContext, StandingServers
+
+LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"
+
+
+@pytest.mark.parametrize(("asked", "rollouts"), [((None, None), 1024), ((32, 64), 1536)])
+def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from(tmp_path: Path, asked, rollouts):
+    work = RunContext(LocalStore(tmp_path, "toy"), StandingServers({}, None))
+    recipe = load_recipe(LAPTOP, ["grpo.max_steps=4", "grpo.logging_steps=2"])
+    log: list[dict[str, Any]] = [{"step": step, "completions/mean_length": 10.0} for step in (2, 4)]
+    log = [entry | ({"refill/questions": each} if each else {}) for entry, each in zip(log, asked, strict=True)]
+    effort = _effort(recipe, work, {"GRPO": log})
+    assert effort["rollouts"] == rollouts
+    assert effort["tokens"] == 10 * rollouts
