@@ -1,7 +1,7 @@
 """Reads a recipe from a file, applies `path=value` overrides, and explains mistakes.
 
-In: a path and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown field has the
-nearest known name, for a renamed field its new name.
+In: a path or a name, and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown
+field has the nearest known name, for a renamed field its new name.
 """
 
 import difflib
@@ -12,6 +12,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 
@@ -20,18 +21,16 @@ RENAMED = {"env": "server"}
 
 
 def load_recipe(path: Path, overrides: list[str]) -> Recipe:
-    """Read and validate a recipe. Raises Stop if it is missing, malformed or invalid."""
+    """Read and validate a recipe, a file or the name of one. Raises Stop if it is missing, malformed or invalid."""
+    path = recipe_file(path)
     try:
         given = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none"
-        raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes in that folder: {known}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a YAML file.") from None
     except yaml.YAMLError as error:
         raise Stop(f"{path} is not valid YAML: {error}", "Correct that line.") from None
     if not isinstance(given, dict):
-        raise Stop(f"{path} is not a recipe.", "Start from one in deployments/recipes/.")
+        raise Stop(f"{path} is not a recipe.", "Start from one of the package: apprentice init.")
     for override in overrides:
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})

@@ -1,6 +1,5 @@
 """An environment that is a package of its own is found, played, learned and deployed like those of this project."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from apprentice.envs.source import digest_of
 from apprentice.flows.recipe.loading import load_recipe
 from tests.envs.test_deployable import AT_REST, SUCCESSOR
 from tests.prefect_database import prefect_home
+from tests.wheel import unpacked
 
 BIN = Path(sys.executable).parent
 NAME = "spelt_backwards"
@@ -119,8 +119,8 @@ def test_openenv_validates_what_is_built_of_it(installed: Path, tmp_path: Path):
 
 
 @pytest.mark.long
-def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path):
-    where = [str(made), str(Path(importlib.import_module("apprentice.envs").__path__[0]).parent.parent)]
+def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path, tmp_path: Path):
+    where = [str(made), str(unpacked(tmp_path))]
     own = {"PYTHONPATH": os.pathsep.join(where), "PREFECT_HOME": prefect_home(made), "COLUMNS": "200"}
 
     def said(*command: str) -> str:
