@@ -20,7 +20,9 @@ Infrastructure = Literal["process", "kubernetes"]
 @app.command(name="init")
 def init_project(
     folder: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path(),
-    recipe: Annotated[str, typer.Option(help="The recipe of the package to begin with.")] = "laptop",
+    recipe: Annotated[
+        str | None, typer.Option(help="The package's recipe to copy. Default: laptop.", show_default=False)
+    ] = None,
     production: Annotated[
         bool, typer.Option("--production", help="Also write prefect.yaml and the work pools' templates.")
     ] = False,

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
+from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.location import packaged, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.reference import model_of
@@ -25,13 +26,21 @@ IN_THE_INDEX = "laptop"
 """The deployment in prefect.yaml whose place the new recipe takes; those of other recipes are left out."""
 
 
-def init(folder: Path, recipe: str, production: bool) -> list[Path]:
-    """Write the files and return them. Raises Stop, and writes nothing, if one exists or there is no such recipe."""
-    if recipe not in packaged():
-        recipe_file(Path(recipe))
-        raise Stop(f"{recipe} is not one of the package's recipes.", f"Choose one of {', '.join(packaged())}.")
-    name = re.sub(r"[^a-z0-9.-]+", "-", folder.absolute().resolve().name.lower()).strip("-.") or recipe
-    texts = {RECIPE: _recipe(recipe, name)}
+def init(folder: Path, recipe: str | None, production: bool) -> list[Path]:
+    """Write the files and return them. Raises Stop, and writes nothing, if one exists or there is no such recipe.
+
+    Args:
+        recipe: The package's recipe to copy. If None, laptop; for production the recipe that the folder has, if any.
+    """
+    if production and recipe is None and (folder / RECIPE).exists():
+        name, texts = load_recipe(folder / RECIPE, []).name, {}
+    else:
+        recipe = recipe or IN_THE_INDEX
+        if recipe not in packaged():
+            recipe_file(Path(recipe))
+            raise Stop(f"{recipe} is not one of the package's recipes.", f"Choose one of {', '.join(packaged())}.")
+        name = re.sub(r"[^a-z0-9.-]+", "-", folder.resolve().name.lower()).strip("-.") or recipe
+        texts = {RECIPE: _recipe(recipe, name)}
     if production:
         texts |= {"prefect.yaml": _index(name)}
         texts |= {f"pools/{path.name}": path.read_text() for path in sorted((FILES / "pools").glob("*.json"))}

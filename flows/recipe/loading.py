@@ -31,6 +31,7 @@ def load_recipe(path: Path, overrides: list[str]) -> Recipe:
         raise Stop(f"{path} is not valid YAML: {error}", "Correct that line.") from None
     if not isinstance(given, dict):
         raise Stop(f"{path} is not a recipe.", "Start from one of the package: apprentice init.")
+    _find_environments(given, path.parent)
     for override in overrides:
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
@@ -72,6 +73,15 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         raise Stop(f"--set {path}=…: the value is not valid YAML.", "Close its brackets and quotes.") from None
+
+
+def _find_environments(recipe: dict[str, Any], folder: Path) -> None:
+    """Make the paths of environments those from here, and not from the recipe's folder."""
+    guards = recipe.get("guards")
+    for section in (recipe, *(guards if isinstance(guards, list) else [])):
+        environment = section.get("environment") if isinstance(section, dict) else None
+        if isinstance(environment, dict) and isinstance(path := environment.get("path"), str):
+            environment["path"] = folder / Path(path).expanduser()
 
 
 def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:

@@ -72,9 +72,18 @@ def test_it_ends_with_the_commands_that_go_on_and_they_name_what_was_written():
 def test_nothing_is_overwritten_and_nothing_else_written(there: str, elsewhere: Path):
     (elsewhere / there).parent.mkdir(exist_ok=True)
     (elsewhere / there).write_text("mine")
-    assert f"has {there} already" in init("--production", code=1)
+    assert f"has {there} already" in init("--production", "--recipe", "toy", code=1)
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == [elsewhere / there]
     assert (elsewhere / there).read_text() == "mine"
+
+
+def test_production_is_added_to_a_recipe_that_is_there():
+    init("--recipe", "toy")
+    Path("recipe.yaml").write_text(Path("recipe.yaml").read_text() + "seed: 3\n")
+    init("--production")
+    assert steps.recipe("recipe.yaml")["recipe"]["seed"] == 3
+    name = load_recipe(Path("recipe.yaml"), []).name
+    assert yaml.safe_load(Path("prefect.yaml").read_text())["deployments"][0]["name"] == name
 
 
 def test_a_recipe_that_the_package_lacks_is_answered_with_those_it_has(elsewhere: Path):
