@@ -35,8 +35,7 @@ def recipe_file(given: Path) -> Path:
     if os.path.isdir(given):
         raise Stop(f"{given} is a folder, not a recipe.", "Name a YAML file.")
     here = [str(path) for path in sorted(given.parent.glob("*.yaml")) if path.parent.resolve() != RECIPES]
-    known = [*here, *packaged()]
-    near = difflib.get_close_matches(str(given), known, n=3) or difflib.get_close_matches(given.stem, packaged(), n=3)
+    near = difflib.get_close_matches(str(given), here, n=1) or difflib.get_close_matches(given.stem, packaged(), n=1)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     files = f"Files in {given.parent.absolute()}: {', '.join(here)}. " if here else ""
     raise Stop(
