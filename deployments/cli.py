@@ -1,5 +1,6 @@
-"""The command `apprentice`: the commands of the flows, `env build`, and `setup` and `deploy` for a Prefect server."""
+"""The command `apprentice`: those of the flows, `init`, `env build`, and `setup` and `deploy` for a Prefect server."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +17,36 @@ Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""
 
 
+@app.command(name="init")
+def init_project(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path(),
+    recipe: Annotated[
+        str | None, typer.Option(help="The package's recipe to copy. Default: laptop.", show_default=False)
+    ] = None,
+    production: Annotated[
+        bool, typer.Option("--production", help="Also write prefect.yaml and the work pools' templates.")
+    ] = False,
+) -> None:
+    """Write a recipe of your own, a copy of one of the package's with every field explained. Overwrites nothing."""
+    with exit_with_message("Not all files were written."):
+        quiet()
+        from apprentice.deployments.new_project import RECIPE, init
+
+        print(*init(folder, recipe, production), sep="\n")
+        print("Go on with:")
+        commands = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+        if production:
+            commands += [
+                "apprentice setup --files .",
+                "prefect --no-prompt deploy --all",
+                "prefect worker start --pool cpu",
+            ]
+            commands += [f"apprentice run --on cpu {RECIPE}"]
+        else:
+            commands += [f"apprentice run {RECIPE}", f"apprentice view {RECIPE}"]
+        print(*(f"  {each}" for each in commands), sep="\n")
+
+
 @app.command()
 def setup(
     infrastructure: Annotated[Infrastructure, typer.Option("--type", help="Where workers run flows.")] = "process",
@@ -27,17 +58,23 @@ def setup(
         ),
     ] = None,
     outage_minutes: Annotated[float, typer.Option(min=0.2, help="Notify of outages longer than this.")] = 10.0,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with prefect.yaml and pools, as `init --production` writes it. Default: the package's."
+        ),
+    ] = None,
 ) -> None:
     """Create or update the work pools and automations of a Prefect server."""
     with exit_with_message():
         from prefect.client.orchestration import get_client
 
-        from apprentice.deployments.server import set_up
+        from apprentice.deployments.server import THIS_PROCESS, set_up
         from apprentice.flows.runtime.remote import check_server
 
         check_server()
         with get_client(sync_client=True) as client:
-            for line in set_up(client, infrastructure, notify, outage_minutes):
+            for line in set_up(client, infrastructure, notify, outage_minutes, files or THIS_PROCESS):
                 print(line)
 
 

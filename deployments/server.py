@@ -21,16 +21,26 @@ from apprentice.tasks.reporting.errors import Stop
 THIS_PROCESS = Path(__file__).parent
 
 
-def set_up(client: SyncPrefectClient, kind: str, notify: str | None, outage_minutes: float) -> Iterator[str]:
+def set_up(
+    client: SyncPrefectClient, kind: str, notify: str | None, outage_minutes: float, files: Path = THIS_PROCESS
+) -> Iterator[str]:
     """Apply pools and automations; yield one line each. Raises Stop.
 
     Args:
         kind: Type of the pools, `process` or `kubernetes`.
         notify: A notification block as TYPE/NAME.
+        files: A folder with prefect.yaml, which lists the pools, and their templates; this package has what it lacks.
     """
     block = None if notify is None else block_id(client, notify)
-    for pool, settings in yaml.safe_load((THIS_PROCESS / "prefect.yaml").read_text())["pools"].items():
-        yield f"pool {pool}: {apply_pool(client, pool, kind, settings['concurrency_limit'])}"
+    try:
+        pools = yaml.safe_load((files / "prefect.yaml").read_text())["pools"]
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise Stop(
+            f"{files / 'prefect.yaml'} lists no pools: {error}", "See what apprentice init --production writes."
+        ) from None
+    for pool, settings in pools.items():
+        template = json.loads(template_of(pool, kind, files).read_text())
+        yield f"pool {pool}: {apply_pool(client, pool, kind, template, settings['concurrency_limit'])}"
     for automation in automations(block, outage_minutes):
         apply_automation(client, automation)
         yield f"automation {automation.name.removeprefix('apprentice: ')}"
@@ -45,9 +55,8 @@ def block_id(client: SyncPrefectClient, notify: str) -> UUID:
         raise Stop(f"There is no block {notify}.", "Create it in Prefect's UI, under Blocks.") from None
 
 
-def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> str:
+def apply_pool(client: SyncPrefectClient, pool: str, kind: str, template: dict[str, Any], limit: int) -> str:
     """Create the pool, or update its base job template. Raises Stop if it exists with another type."""
-    template = json.loads(template_of(pool, kind).read_text())
     try:
         client.create_work_pool(
             WorkPoolCreate(name=pool, type=kind, base_job_template=template, concurrency_limit=limit)
@@ -64,8 +73,16 @@ def apply_pool(client: SyncPrefectClient, pool: str, kind: str, limit: int) -> s
     return "up to date"
 
 
-def template_of(pool: str, kind: str) -> Path:
-    return THIS_PROCESS / "pools" / f"{pool}.json" if kind == "process" else THIS_PROCESS / kind / f"{pool}-pool.json"
+def template_of(pool: str, kind: str, files: Path = THIS_PROCESS) -> Path:
+    """Return a pool's base job template, this package's where `files` has none. Raises Stop if there is none."""
+    template = Path("pools", f"{pool}.json") if kind == "process" else Path(kind, f"{pool}-pool.json")
+    for folder in (files, THIS_PROCESS):
+        if (folder / template).exists():
+            return folder / template
+    raise Stop(
+        f"The pool {pool} has no template {files / template}.",
+        f"Write one: prefect work-pool get-default-base-job-template --type {kind}.",
+    )
 
 
 def automations(block: UUID | None, outage_minutes: float) -> list[AutomationCore]:

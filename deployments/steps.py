@@ -1,6 +1,6 @@
 """Steps of `prefect deploy`: a recipe becomes the deployment's default parameters.
 
-In: a recipe's file. Out: its parameters, with the store's path for all workers, and which triggers are enabled.
+In: a recipe's file or name. Out: its parameters, with the store's path for all workers, and which triggers are enabled.
 """
 
 import os
@@ -15,9 +15,13 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.shared_server import shared
 
 
-def recipe(path: str) -> dict[str, Any]:
-    """Return a validated recipe, the folder for its reports, and whether each trigger is enabled. Raises Stop."""
-    chosen = load_recipe(Path(__file__).parent / path, [])
+def recipe(recipe: str) -> dict[str, Any]:
+    """Return a validated recipe, the folder for its reports, and whether each trigger is enabled. Raises Stop.
+
+    Args:
+        recipe: A YAML file, as seen from where `prefect deploy` is run, or the name of a recipe of this package.
+    """
+    chosen = load_recipe(Path(recipe), [])
     paused = paused_triggers(f"retrain/{chosen.name}")
     return as_deployed(chosen) | {
         "on_environment": "a new environment version" not in paused,

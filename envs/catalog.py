@@ -1,4 +1,5 @@
-"""The catalogue of environments: finds one by its name, a folder in `envs/` or the entry point of another package.
+"""The catalogue of environments: finds one by its name, a folder in `envs/` or the entry point of another package, or
+by the path of its folder.
 
 In: a name and settings from a recipe. Out: `EnvironmentSpec` (the frozen identity of a task), its class, its server.
 """
@@ -12,9 +13,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import get_original_bases
 
+from apprentice.envs import folders
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.wire.session import Session
 
@@ -55,7 +57,29 @@ def known() -> dict[str, str]:
                 f"two installed packages name an environment {point.name!r}: {packages[point.name]} and {point.value}; "
                 "uninstall one of them, or rename its entry point"
             )
+    for folder in folders.listed():
+        _take(folder, packages)
     return packages
+
+
+def _take(folder: Path, packages: dict[str, str]) -> None:
+    """Import the environment in a folder and add it to `packages`. Raises ValueError if its name is taken."""
+    if (taken := packages.get(folder.name, folder.name)) != folder.name:
+        raise ValueError(f"there is an environment {folder.name!r} already, {taken}: rename the folder {folder}")
+    packages[folder.name] = folders.import_package(folder)
+
+
+def add_folder(path: Path) -> tuple[str, Path]:
+    """Make the environment in a folder known, here and to the servers that are started here; return name and folder.
+
+    Raises ValueError if there is none, or its name is taken.
+    """
+    folder = folders.package_at(path)
+    if folder not in folders.listed():
+        _take(folder, dict(known()))
+        folders.add(folder)
+        known.cache_clear()
+    return folder.name, folder
 
 
 def described(name: str) -> str:
@@ -129,7 +153,10 @@ class EnvironmentSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
-    """A folder in `envs/`, or an entry point of another package (`apprentice env init`)."""
+    """An environment of this package, or an entry point of another one (`apprentice env init`)."""
+    path: Path | None = Field(default=None, exclude_if=lambda path: path is None)
+    """In place of a name: the folder of an environment that is not installed, as seen from the recipe's file. It is no
+    part of any key; the folder's code is."""
     settings: dict[str, Any] = {}
     """The environment's own settings, validated by its `Settings` model."""
 
@@ -147,6 +174,11 @@ class EnvironmentSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _knows_its_code(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(path := given.get("path"), str | Path):
+            name, folder = add_folder(Path(path))
+            if given.get("name", name) != name:
+                raise ValueError(f"{path} has the environment {name!r}, not {given['name']!r}: name one of both")
+            given = given | {"name": name, "path": folder}
         if isinstance(given, dict) and isinstance(given.get("name"), str):
             known, settings = environment_class(given["name"]), given.get("settings") or {}
             return {"version": known._version_under(settings), "code": known._code_under(settings)} | given
@@ -161,6 +193,10 @@ class EnvironmentSpec(BaseModel):
         if self.code != (here := known._code_under(self.settings)):
             raise ValueError(f"this names the code {self.code!r} of {self.name}; installed is {here!r}")
         return self
+
+    def in_key(self) -> dict[str, Any]:
+        """Return what enters a key and a record: all but where its folder is."""
+        return self.model_dump(mode="json", exclude={"path"})
 
     def __str__(self) -> str:
         """Return its name for people, such as "reasoning_gym chain_sum"."""

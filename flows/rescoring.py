@@ -42,7 +42,7 @@ def to_rescore(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ..
         return None
     environment = _environment(given)
     settings, _ = make.key_contents(given, {})
-    name = next(name for name, value in settings.items() if value == environment.model_dump(mode="json"))
+    name = next(name for name, value in settings.items() if value == environment.in_key())
     for found, record in _newest_first(run):
         then = record.made_by.get("settings", {})
         earlier = then.get(name)

@@ -70,7 +70,7 @@ def collect_shard(
     begun_with = {
         "teacher": teacher.in_key(),
         "collect": spec.in_key(),
-        "environment": environment.model_dump(mode="json"),
+        "environment": environment.in_key(),
         "prompt": [{"messages": prompt(part, ""), "tools": tools_text(part)} for part in instance._parts()],
     }
     with journal(context.scratch, begun_with) as kept:

@@ -97,5 +97,13 @@ def test_importing_the_flow_loads_neither_torch_nor_trl_nor_transformers():
     assert out.stdout.strip() == ""
 
 
+def test_importing_every_room_and_the_command_line_loads_none_of_the_large_libraries():
+    rooms = "apprentice, apprentice.envs, apprentice.tasks, apprentice.flows, apprentice.deployments.cli"
+    large = "{'torch', 'trl', 'transformers', 'datasets', 'prefect', 'openai', 'openenv', 'pydantic', 'matplotlib'}"
+    code = f"import sys, {rooms}; print(*{large} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""
+
+
 if __name__ == "__main__":
     print(as_text())

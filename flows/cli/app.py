@@ -190,7 +190,9 @@ def status(
 
 @app.command()
 def dashboard(
-    recipe: Annotated[Path | None, typer.Argument(help="Show the curves of this recipe. Default: all.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Show the curves of this recipe, a file or a name. Default: all.")
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Folder of artifacts. Default: the recipe's, or artifacts.")
     ] = None,

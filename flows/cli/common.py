@@ -32,7 +32,7 @@ QUIET = {
 LOUD = ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "TRANSFORMERS_VERBOSITY")
 """Variables that `--debug` does not set."""
 
-RECIPE = Annotated[Path, typer.Argument(help="A YAML file, such as deployments/recipes/laptop.yaml.")]
+RECIPE = Annotated[Path, typer.Argument(help="A YAML file, or the name of a recipe of the package, such as laptop.")]
 SET = Annotated[
     list[str] | None,
     typer.Option(

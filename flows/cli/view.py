@@ -13,7 +13,7 @@ def view(
         str,
         typer.Argument(
             metavar="KEY|RECIPE",
-            help="A recipe's YAML file, for the newest run of it; or the key, revision or tag of rollouts, an "
+            help="A recipe, by file or name, for the newest run of it; or the key, revision or tag of rollouts, an "
             "evaluation, a verdict, a decision or a release.",
         ),
     ],
@@ -29,7 +29,9 @@ def view(
     """
     with exit_with_message("Nothing was changed."):
         quiet()
-        if what.endswith((".yaml", ".yml")):
+        from apprentice.flows.recipe.location import find_recipe
+
+        if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
             chosen = prepared(Path(what), set_)
             from apprentice.flows.view import serve, shown_of_recipe
 

@@ -1,7 +1,7 @@
 """Reads a recipe from a file, applies `path=value` overrides, and explains mistakes.
 
-In: a path and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown field has the
-nearest known name, for a renamed field its new name.
+In: a path or a name, and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown
+field has the nearest known name, for a renamed field its new name.
 """
 
 import difflib
@@ -12,6 +12,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 
@@ -20,18 +21,17 @@ RENAMED = {"env": "server"}
 
 
 def load_recipe(path: Path, overrides: list[str]) -> Recipe:
-    """Read and validate a recipe. Raises Stop if it is missing, malformed or invalid."""
+    """Read and validate a recipe, a file or the name of one. Raises Stop if it is missing, malformed or invalid."""
+    path = recipe_file(path)
     try:
         given = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        known = ", ".join(sorted(str(recipe) for recipe in path.parent.glob("*.yaml"))) or "none"
-        raise Stop(f"There is no recipe at {path}.", f"Check the path; recipes in that folder: {known}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a YAML file.") from None
     except yaml.YAMLError as error:
         raise Stop(f"{path} is not valid YAML: {error}", "Correct that line.") from None
     if not isinstance(given, dict):
-        raise Stop(f"{path} is not a recipe.", "Start from one in deployments/recipes/.")
+        raise Stop(f"{path} is not a recipe.", "Start from one of the package: apprentice init.")
+    _find_environments(given, path.parent)
     for override in overrides:
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
@@ -73,6 +73,15 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         raise Stop(f"--set {path}=…: the value is not valid YAML.", "Close its brackets and quotes.") from None
+
+
+def _find_environments(recipe: dict[str, Any], folder: Path) -> None:
+    """Make the paths of environments those from here, and not from the recipe's folder."""
+    guards = recipe.get("guards")
+    for section in (recipe, *(guards if isinstance(guards, list) else [])):
+        environment = section.get("environment") if isinstance(section, dict) else None
+        if isinstance(environment, dict) and isinstance(path := environment.get("path"), str):
+            environment["path"] = folder / Path(path).expanduser()
 
 
 def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:

@@ -105,13 +105,14 @@ class Recipe(BaseModel):
         return self.model_dump(mode="json", exclude={**filled, "guards": {"__all__": filled}})
 
     def for_record(self) -> dict[str, Any]:
-        """Return the recipe as records store it: without the locations of servers and store."""
+        """Return the recipe as records store it: without the locations of servers, store and environments."""
         without: Any = {
             "server": True,
             "store": True,
             "trackio": True,
             "report_to": True,
-            "guards": {"__all__": {"server"}},
+            "environment": {"path"},
+            "guards": {"__all__": {"server": True, "environment": {"path"}}},
         }
         whole = self.model_dump(mode="json", exclude=without)
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}

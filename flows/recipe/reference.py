@@ -20,7 +20,7 @@ field.
 
 Fields marked *operational* set speed, timeouts and prices; changing them does not invalidate the cache. Every other
 field is part of the key of the stages that read it. An unknown field is an error that names the nearest known one.
-Start from a recipe in `deployments/recipes/`.
+Start from one of the package's recipes: `apprentice init --recipe NAME` writes a copy.
 
 This page is generated from the settings' docstrings: `make docs`.
 """
@@ -31,7 +31,7 @@ def reference() -> str:
 
 
 def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
-    sections = [(name, found) for name, field in model.model_fields.items() if (found := _model_of(field.annotation))]
+    sections = [(name, found) for name, field in model.model_fields.items() if (found := model_of(field.annotation))]
     yield f"## {f'`{path}`' if path else 'A recipe'}\n"
     yield f"{(model.__doc__ or '').strip()}\n"
     yield "| field | default | meaning |\n| --- | --- | --- |"
@@ -43,17 +43,17 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
             yield from _section(f"{path}.{name}" if path else name, section)
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def model_of(annotation: Any) -> type[BaseModel] | None:
     """Return the settings model in an annotation, also inside `X | None` and `list[X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for each in get_args(annotation) if (found := _model_of(each))), None)
+    return next((found for each in get_args(annotation) if (found := model_of(each))), None)
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if _model_of(field.annotation) and field.default is not None:
+    if model_of(field.annotation) and field.default is not None:
         return "see below"
     value = field.get_default(call_default_factory=True)
     return "–" if value is None else f"`{value}`"

@@ -123,7 +123,7 @@ class Pool:
         except ObjectNotFound:
             raise Stop(
                 f"There is no deployment {name} on Prefect's server.",
-                "Create it: prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml",
+                "Create it: prefect --no-prompt deploy --all, with the prefect.yaml of `apprentice init --production`.",
             ) from None
         assert isinstance(run, FlowRun)
         return read_run(run.id)

@@ -23,6 +23,7 @@ from prefect.futures import wait
 from prefect.tasks import MaterializingTask, exponential_backoff
 from pydantic import BaseModel
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
@@ -164,7 +165,7 @@ class Stage(Generic[P, A]):
         for name, value in self._given(args, kwargs):
             if _artifacts_in(name, value):
                 continue
-            if isinstance(value, Spec):
+            if isinstance(value, Spec | EnvironmentSpec):
                 settings[name] = value.in_key()
             elif isinstance(value, BaseModel):
                 settings[name] = value.model_dump(mode="json")

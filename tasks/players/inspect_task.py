@@ -93,7 +93,7 @@ def episodes_task(
         name="_".join(str(environment).split()),  # part of the log's file name
         display_name=str(environment),
         version=environment.version,
-        metadata={"environment": environment.model_dump(mode="json")},
+        metadata={"environment": environment.in_key()},
     )
 
 

@@ -78,7 +78,7 @@ def test_the_index_says_of_a_paused_trigger_that_it_is_off(mine: Path, monkeypat
     there = deployed(mine)
     with get_client(sync_client=True) as client:
         client.pause_automation(triggers_of(there)["a new environment version"].id)
-    monkeypatch.setattr(steps, "__file__", str(mine))
+    monkeypatch.chdir(mine.parent)
     found = steps.recipe("mine.yaml")
     assert (found["on_environment"], found["on_dataset"]) == (False, True)
 

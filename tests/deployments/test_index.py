@@ -25,7 +25,7 @@ def test_every_entry_point_is_a_flow_that_takes_its_parameters(name: str, monkey
     flow = load_flow_from_entrypoint(deployment["entrypoint"])
     given = dict(deployment.get("parameters", {}))
     for step in deployment.get("build", []):
-        made = steps.recipe(step["apprentice.deployments.steps.recipe"]["path"])
+        made = steps.recipe(step["apprentice.deployments.steps.recipe"]["recipe"])
         given |= {"recipe": made["recipe"], "runs": made["runs"]}
         assert made["on_environment"]
         assert made["on_dataset"]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from apprentice.envs.wire.session import Reply, Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
+from tests.wheel import unpacked
 
 SUCCESSOR = importlib.util.find_spec("openenv.validation") is not None
 """Whether this is openenv 0.10, and not openenv-core."""
@@ -273,27 +273,17 @@ def test_an_extra_that_is_not_installed_is_still_required(monkeypatch: pytest.Mo
 
 @pytest.mark.long
 def test_it_is_built_from_an_installed_wheel_as_well(tmp_path: Path):
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for file in listed.stdout.splitlines():
-        if not file.startswith(("tests/", "docs/")) and (ROOT / file).exists():
-            (tmp_path / "source" / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "source" / file).write_bytes((ROOT / file).read_bytes())
-    command = [sys.executable, "-c", "import setuptools.build_meta as b; print(b.build_wheel('..'))"]
-    subprocess.run(command, cwd=tmp_path / "source", check=True, capture_output=True)
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        wheel.extractall(tmp_path / "installed")
+    installed = unpacked(tmp_path)
     build = "from apprentice.deployments import spaces as s; print(s.__file__); s.build('catch', s.Path('out'), None)"
     done = subprocess.run(
         [sys.executable, "-c", build],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+        env=os.environ | {"PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(tmp_path / "installed/apprentice/deployments/spaces.py")
+    assert done.stdout.strip() == str(installed / "apprentice/deployments/spaces.py")
     ours = spaces.build("catch", tmp_path / "checkout", None)
     files = {file.relative_to(ours) for file in ours.rglob("*") if file.is_file()}
     assert {file.name for file in files} >= {"app.py", "board.py", "README.md", "Dockerfile"}

@@ -1,6 +1,5 @@
 """An environment that is a package of its own is found, played, learned and deployed like those of this project."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from openenv.cli.__main__ import app as openenv
 from typer.testing import CliRunner
 
@@ -16,10 +16,15 @@ from apprentice.deployments import spaces
 from apprentice.deployments.cli import app
 from apprentice.envs import catalog
 from apprentice.envs.catalog import EnvironmentSpec, described, environment_class, policy_of
+from apprentice.envs.folders import FOLDERS
+from apprentice.envs.serving.process import local_server
 from apprentice.envs.source import digest_of
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session
 from apprentice.flows.recipe.loading import load_recipe
 from tests.envs.test_deployable import AT_REST, SUCCESSOR
 from tests.prefect_database import prefect_home
+from tests.wheel import unpacked
 
 BIN = Path(sys.executable).parent
 NAME = "spelt_backwards"
@@ -73,6 +78,71 @@ def test_what_is_edited_is_another_environment(installed: Path):
         before = after
 
 
+@pytest.fixture
+def by_path(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder, which nobody installed, and a recipe beside it that names its path."""
+    monkeypatch.setenv(FOLDERS, "")
+    catalog.known.cache_clear()
+    recipe = yaml.safe_load((made / "recipe.yaml").read_text())
+    recipe["environment"] = {"path": f"./{NAME}", "settings": {"letters": 3}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe))
+    yield made
+    catalog.known.cache_clear()
+    for module in [each for each in sys.modules if each.partition(".")[0] == NAME]:
+        del sys.modules[module]
+
+
+def test_a_recipe_names_its_folder_as_seen_from_the_recipe_and_leaves_sys_path_alone(by_path: Path, tmp_path: Path):
+    before = list(sys.path)
+    spec = load_recipe(tmp_path / "mine.yaml", []).environment
+    assert (spec.name, spec.path, spec.code) == (NAME, by_path / NAME, digest_of(by_path / NAME))
+    assert sys.path == before
+    assert os.environ[FOLDERS] == str(by_path / NAME), "for the servers, which are processes of their own"
+    assert policy_of(NAME).call({}, [{"role": "user", "content": "abc"}], 0.0) == ("answer", {"text": "cba"})
+    assert load_recipe(tmp_path / "mine.yaml", [f"environment.path={by_path / NAME}"]).environment == spec
+
+
+def test_where_the_folder_is_enters_no_key_and_no_record_but_is_told_to_other_processes(by_path: Path, tmp_path: Path):
+    recipe = load_recipe(tmp_path / "mine.yaml", [])
+    named = EnvironmentSpec(name=NAME, settings={"letters": 3})
+    assert named.path is None
+    assert recipe.environment.in_key() == named.in_key() == named.model_dump(mode="json")
+    assert str(by_path) not in json.dumps(recipe.for_record())
+    assert recipe.as_parameters()["environment"]["path"] == str(by_path / NAME)
+    assert EnvironmentSpec.model_validate(recipe.environment.model_dump(mode="json")) == recipe.environment
+
+
+def test_a_server_of_its_own_process_plays_what_only_a_path_names(by_path: Path, tmp_path: Path):
+    spec = load_recipe(tmp_path / "mine.yaml", []).environment
+    with local_server("apprentice.envs.serving.serve", NAME) as url:
+        environment = spec.make(Session(EnvironmentServer(url=url)))
+        assert len(environment.reset(seed=1)) == 3
+        environment._close()
+
+
+@pytest.mark.parametrize(
+    ("folder", "given", "words"),
+    [
+        ("empty", {}, r"is no environment: neither it nor empty/ in it has __init__\.py and env\.py"),
+        ("echo", {}, r"there is an environment 'echo' already, apprentice\.envs\.echo: rename"),
+        ("yaml", {}, r"is that of another package, .*yaml.__init__\.py: rename it"),
+        ("my-env", {}, r"'my-env' cannot be a package's name"),
+        (NAME, {"name": "echo"}, rf"has the environment '{NAME}', not 'echo'"),
+    ],
+)
+def test_a_folder_that_cannot_be_one_is_refused(
+    by_path: Path, tmp_path: Path, folder: str, given: dict[str, str], words: str
+):
+    if not (tmp_path / folder).exists():
+        (tmp_path / folder).mkdir()
+        for file in ("__init__.py", "env.py") if folder != "empty" else ():
+            (tmp_path / folder / file).touch()
+    with pytest.raises(ValueError, match=words):
+        EnvironmentSpec.model_validate({"path": tmp_path / folder} | given)
+    assert str(tmp_path / "echo") not in os.environ[FOLDERS]
+    assert EnvironmentSpec(name="echo").name == "echo", "the others are found as before"
+
+
 def test_what_is_not_installed_is_unknown_and_two_of_a_name_are_refused(
     made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -119,17 +189,30 @@ def test_openenv_validates_what_is_built_of_it(installed: Path, tmp_path: Path):
 
 
 @pytest.mark.long
-def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path):
-    where = [str(made), str(Path(importlib.import_module("apprentice.envs").__path__[0]).parent.parent)]
-    own = {"PYTHONPATH": os.pathsep.join(where), "PREFECT_HOME": prefect_home(made), "COLUMNS": "200"}
+def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path, tmp_path: Path):
+    package = str(unpacked(tmp_path))
+    own = {"PREFECT_HOME": prefect_home(made), "COLUMNS": "200"}
 
-    def said(*command: str) -> str:
-        done = subprocess.run(command, cwd=made, env=os.environ | own, capture_output=True, text=True, timeout=1800)
+    def said(*command: str, path: str) -> str:
+        environment = os.environ | own | {"PYTHONPATH": path}
+        done = subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "1 passed" in said(sys.executable, "-m", "pytest", "tests")
-    out = said(str(BIN / "apprentice"), "run", "recipe.yaml")
-    report = json.loads((Path(out.strip().splitlines()[-1]) / "report.json").read_text())
+    as_installed = os.pathsep.join([str(made), package])
+    assert "1 passed" in said(sys.executable, "-m", "pytest", "tests", path=as_installed)
+    out = said(str(BIN / "apprentice"), "run", "recipe.yaml", path=as_installed)
+    report = json.loads((made / out.strip().splitlines()[-1] / "report.json").read_text())
     assert {stage["state"] for stage in report["stages"]} == {"ran"}
     assert 45 <= report["collect"]["kept"] < 60 == report["collect"]["episodes"]
+
+    recipe = yaml.safe_load((made / "recipe.yaml").read_text())
+    recipe["environment"] |= {"name": NAME, "path": "."}
+    (made / "mine.yaml").write_text(yaml.safe_dump(recipe))
+    again = said(str(BIN / "apprentice"), "run", "mine.yaml", path=package)
+    report = json.loads((made / again.strip().splitlines()[-1] / "report.json").read_text())
+    assert {stage["state"] for stage in report["stages"]} == {"cached"}, "where it was found is no part of a key"
+    (made / NAME / "policy.py").write_text((made / NAME / "policy.py").read_text() + "\n# another\n")
+    edited = said(str(BIN / "apprentice"), "run", "mine.yaml", path=package)
+    report = json.loads((made / edited.strip().splitlines()[-1] / "report.json").read_text())
+    assert "ran" in {stage["state"] for stage in report["stages"] if stage["name"] == "collect"}

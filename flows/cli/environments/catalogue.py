@@ -1,6 +1,6 @@
 """`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes.
 
-In: the catalogue, the recipes in `deployments/recipes/`. Out: table rows, and dictionaries for JSON.
+In: the catalogue, the package's recipes. Out: table rows, and dictionaries for JSON.
 """
 
 from functools import cache
@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import ToolEnvironment, tools_of
 from apprentice.envs.catalog import ExtraMissing, check_extra, described, environment_class, known
+from apprentice.flows.recipe.location import RECIPES
 from apprentice.tasks.training.rewards import Stream, streams_of_parts
-
-RECIPES = Path(__file__).resolve().parents[3] / "deployments" / "recipes"
 
 
 def catalogue() -> list[dict[str, Any]]:
@@ -37,7 +36,7 @@ def _entry(name: str) -> dict[str, Any]:
         "installed": all(map(is_installed, needed)),
         "recipe": _one_of(recipes, name, laptop=False),
         "laptop": _one_of(recipes, name, laptop=True),
-        "recipes": [_shown(path) for path in recipes],
+        "recipes": [path.stem for path in recipes],
     }
 
 
@@ -49,14 +48,14 @@ def rows() -> list[dict[str, str]]:
             "tools": "\n".join(each["tools"]),
             "turns": str(each["turns"] or "–"),
             "rewards": "\n".join(_weighed(name, weight) for name, weight in each["streams"].items()),
-            "recipes": "\n".join([_stem(each["recipe"]), _stem(each["laptop"])]),
+            "recipes": "\n".join(each[kind] or "–" for kind in ("recipe", "laptop")),
         }
         for each in catalogue()
     ]
 
 
 def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
-    """Return an environment's default settings, or those of a recipe and its path if some have no default.
+    """Return an environment's default settings, or those of a recipe and its name if some have no default.
 
     Raises ValidationError if there are neither defaults nor a recipe.
     """
@@ -66,7 +65,7 @@ def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
         return {}, ""
     except ValidationError:
         for path in sorted(recipes_of(name), key=lambda path: "laptop" not in path.stem):
-            return _read(path)["environment"].get("settings", {}), _shown(path)
+            return _read(path)["environment"].get("settings", {}), path.stem
         raise
 
 
@@ -95,11 +94,7 @@ def _mixed_in(path: Path) -> set[str]:
 def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
     fitting = [path for path in recipes if bool(_read(path).get("student", {}).get("build")) == laptop]
     fitting.sort(key=lambda path: (name not in path.stem.replace("-", "_"), "laptop" not in path.stem))
-    return _shown(fitting[0]) if fitting else None
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(RECIPES.parent.parent))
+    return fitting[0].stem if fitting else None
 
 
 def _example(name: str) -> ToolEnvironment | None:
@@ -114,10 +109,6 @@ def _example(name: str) -> ToolEnvironment | None:
 def _weighed(stream: str, weight: float) -> str:
     called = "reward" if stream == Stream().name else stream
     return called if weight == 1 else f"{called} × {weight:g}"
-
-
-def _stem(recipe: str | None) -> str:
-    return Path(recipe).stem if recipe else "–"
 
 
 def _extra(entry: dict[str, Any]) -> str:

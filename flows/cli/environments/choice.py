@@ -14,6 +14,7 @@ from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
 from apprentice.flows.recipe.loading import explain, load_recipe, override_field
+from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
 from apprentice.tasks.reporting.errors import Stop
@@ -51,11 +52,12 @@ def environment_of(
             "with --recipe.",
         ) from None
     spec = EnvironmentSpec(name=name, settings=changed["settings"])
-    return spec, f"Using the settings of {source}." if source else ""
+    return spec, f"Using the settings of the recipe {source}." if source else ""
 
 
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
     """Return a recipe for its environments and sizes only. Raises Stop."""
+    path = recipe_file(path)
     try:
         given = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):

@@ -83,9 +83,9 @@ def test_the_list_names_every_environment_with_tools_turns_rewards_extras_and_re
     assert (told["echo"]["extras"], told["echo"]["installed"]) == ([], True)
     gym = told["reasoning_gym"]
     assert gym["tools"] == ["answer"]
-    assert gym["laptop"] == "deployments/recipes/laptop.yaml"
+    assert gym["laptop"] == "laptop"
     assert gym["recipe"] in gym["recipes"]
-    assert all((RECIPES.parent.parent / path).is_file() for path in gym["recipes"])
+    assert all((RECIPES / f"{name}.yaml").is_file() for name in gym["recipes"])
 
 
 def test_the_list_says_which_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch):
@@ -250,7 +250,7 @@ def test_an_episode_that_nobody_named_can_be_played_again_by_its_seed(echo: str)
 
 def test_settings_without_a_default_are_those_of_a_recipe(server: Any):
     said = env("play", "reasoning_gym", "--seed", "1", "--url", server.url, typed="0\n")
-    assert "Using the settings of deployments/recipes/laptop.yaml." in said.text
+    assert "Using the settings of the recipe laptop." in said.text
     assert "Reward" in said.text
 
 

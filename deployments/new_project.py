@@ -1,0 +1,92 @@
+"""`apprentice init`: a folder with a recipe of one's own and, for production, the index of deployments and the pools.
+
+In: the name of one of the package's recipes. Out: files that need no checkout: a copy of the recipe in which the fields
+are explained, prefect.yaml with that recipe in place of the package's, the pools' templates.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel
+
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.location import packaged, recipe_file
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.reference import model_of
+from apprentice.tasks.reporting.errors import Stop
+
+FILES = Path(__file__).parent
+RECIPE = "recipe.yaml"
+WIDTH = 110
+"""Characters of a line of comment."""
+IN_THE_INDEX = "laptop"
+"""The deployment in prefect.yaml whose place the new recipe takes; those of other recipes are left out."""
+
+
+def init(folder: Path, recipe: str | None, production: bool) -> list[Path]:
+    """Write the files and return them. Raises Stop, and writes nothing, if one exists or there is no such recipe.
+
+    Args:
+        recipe: The package's recipe to copy. If None, laptop; for production the recipe that the folder has, if any.
+    """
+    if production and recipe is None and (folder / RECIPE).exists():
+        name, texts = load_recipe(folder / RECIPE, []).name, {}
+    else:
+        recipe = recipe or IN_THE_INDEX
+        if recipe not in packaged():
+            recipe_file(Path(recipe))
+            raise Stop(f"{recipe} is not one of the package's recipes.", f"Choose one of {', '.join(packaged())}.")
+        name = re.sub(r"[^a-z0-9.-]+", "-", folder.resolve().name.lower()).strip("-.") or recipe
+        texts = {RECIPE: _recipe(recipe, name)}
+    if production:
+        texts |= {"prefect.yaml": _index(name)}
+        texts |= {f"pools/{path.name}": path.read_text() for path in sorted((FILES / "pools").glob("*.json"))}
+    if there := [file for file in texts if (folder / file).exists()]:
+        raise Stop(f"{folder} has {', '.join(there)} already.", "Move them away, or name another folder.")
+    try:
+        for file, text in texts.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text)
+    except OSError as error:
+        raise Stop(f"{folder} cannot be written: {error.strerror}.", "Name another folder.") from None
+    return [folder / file for file in texts]
+
+
+def _recipe(packaged: str, name: str) -> str:
+    """Return one of the package's recipes under another name, with the meaning of each field above it."""
+    text = recipe_file(Path(packaged)).read_text()
+    text = text.replace(f"apprentice run {packaged}", f"apprentice run {RECIPE}")
+    lines = re.sub(r"(?m)^name: .*$", f"name: {name}", text, count=1).splitlines()
+    for line, indent, meaning in sorted(_meanings(yaml.compose(text), Recipe), reverse=True):
+        comment = f"{' ' * indent}# "
+        lines[line:line] = textwrap.wrap(meaning, WIDTH, initial_indent=comment, subsequent_indent=comment)
+    return "\n".join([f"# A copy of the recipe {packaged}. A field that is left out has its default.", *lines, ""])
+
+
+def _meanings(section: yaml.Node | None, model: type[BaseModel]) -> Iterator[tuple[int, int, str]]:
+    """Yield line, indent and the first sentence of the docstring of each field that stands on a line of its own."""
+    assert isinstance(section, yaml.MappingNode)
+    for key, value in section.value:
+        field = model.model_fields[key.value]
+        inner = model_of(field.annotation)
+        opens = inner is not None and isinstance(value, yaml.MappingNode) and not value.flow_style
+        if meaning := field.description or (inner.__doc__ if inner and opens else None):
+            sentence = re.split(r"(?<=\.)\s", " ".join(meaning.split()), maxsplit=1)[0]
+            yield key.start_mark.line, key.start_mark.column, sentence
+        if inner and opens:
+            yield from _meanings(value, inner)
+
+
+def _index(name: str) -> str:
+    """Return prefect.yaml with this recipe's deployment in place of those of the package's recipes."""
+    head, *deployments = re.split(r"\n(?=  - name: )", (FILES / "prefect.yaml").read_text())
+    head = head.replace(" --prefect-file deployments/prefect.yaml", "").replace(
+        "apprentice setup", "apprentice setup --files ."
+    )
+    ours = f"recipe: {IN_THE_INDEX}"
+    kept = [each for each in deployments if ours in each or "recipe: " not in each]
+    named = [each.replace(ours, f"recipe: {RECIPE}").replace(IN_THE_INDEX, name) for each in kept]
+    return "\n".join([head, *named])
