@@ -142,7 +142,7 @@ def test_a_dataset_without_an_answer_is_refused_with_advice_that_works():
 
 
 def test_a_missing_recipe_names_those_that_are_there():
-    with pytest.raises(Stop, match=r"toy\.yaml"):
+    with pytest.raises(Stop, match=r"Did you mean toy\?.* wordle-laptop"):
         load_recipe(RECIPES / "tou.yaml", [])
 
 
