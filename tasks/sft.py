@@ -90,7 +90,6 @@ def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: i
         **arguments(context, spec, seed, "sft"),
         "num_train_epochs": spec.epochs,
         "max_length": max_length,
-        "assistant_only_loss": True,
     }
 
 

@@ -114,6 +114,27 @@ def test_a_pool_that_is_left_in_the_middle_ends_at_once(chain_sum: EnvironmentSp
     assert not any(session.is_open for session in pool.sessions)
 
 
+def test_sessions_that_nobody_played_in_are_closed_with_the_pool(chain_sum: EnvironmentSpec, server: EnvironmentServer):
+    with EnvironmentPool(chain_sum, server, 4) as pool:
+        pool.open_all()
+        assert pool.granted == 4
+    assert pool.granted == 0
+
+
+def test_of_several_that_are_done_together_the_first_failure_is_raised(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer
+):
+    def do(index: int) -> int:
+        if index % 2:
+            raise ValueError(f"failure of {index}")
+        return index
+
+    with EnvironmentPool(chain_sum, server, 4) as pool:
+        assert pool.together(lambda index: 2 * index, 4) == [0, 2, 4, 6]
+        with pytest.raises(ValueError, match="failure of 1"):
+            pool.together(do, 4)
+
+
 def test_a_probe_that_fails_in_an_unknown_way_leaves_nobody_waiting():
     async def broken() -> None:
         raise KeyError("something unheard of")

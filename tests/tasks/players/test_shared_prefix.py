@@ -122,6 +122,11 @@ def test_a_text_is_the_same_with_fewer_sessions_than_a_batch_holds(checkpoint, s
     assert [text for batch in batches for text in model.reply(batch)] == together
 
 
+def test_a_batch_that_begins_otherwise_is_not_given_the_last_ones_beginning(checkpoint, separately):
+    model, batches = player(checkpoint), [asked(), asked([token + 1 for token in PREFIX])]
+    assert [model.reply(batch) for batch in batches] == separately(checkpoint, batches)
+
+
 def test_what_all_have_in_common_is_computed_once(checkpoint, monkeypatch):
     model = player(checkpoint)
     computed: list[int] = []
