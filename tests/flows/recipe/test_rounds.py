@@ -27,7 +27,10 @@ def windows_of(each: Recipe) -> list[range]:
     return [window.seeds() for _, window in each.seed_windows()] + guards
 
 
-@pytest.mark.parametrize("moved", [[], ["windows.grpo.start=500"], ["windows.evaluate.start=1000", "seed=3"]])
+@pytest.mark.parametrize(
+    "moved",
+    [[], ["windows.grpo.start=500"], ["windows.evaluate.start=1000", "seed=3"], ["windows.evaluate.size=1000000"]],
+)
 def test_no_seed_is_in_two_windows_of_any_two_rounds(moved: list[str]):
     fits = rounds_that_fit(recipe(*moved))
     numbers = [0, 1, 2, fits - 2, fits - 1] if fits > 5 else range(fits)

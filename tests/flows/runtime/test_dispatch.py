@@ -117,7 +117,8 @@ def test_a_stage_that_died_is_scheduled_again_as_the_same_run():
 
 @pytest.mark.long
 def test_a_stage_that_always_dies_is_left_to_a_person():
-    with Worker(*[Crashed(message="killed by the kernel")] * 9) as worker, pytest.raises(Stop, match="by the kernel"):
+    crashes = [Crashed(message="killed by the kernel")] * 9
+    with Worker(*crashes, Completed()) as worker, pytest.raises(Stop, match="by the kernel"):
         dispatched(recipe(), "k3")
     assert len(worker.taken) == dispatch.MAX_CRASHES + 1
 

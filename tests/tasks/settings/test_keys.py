@@ -21,7 +21,8 @@ from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.settings.spec import Spec
-from apprentice.tasks.settings.stages import TeacherSpec
+from apprentice.tasks.settings.stages import TeacherSpec, Window
+from apprentice.tasks.settings.training import GenerationSpec, GrpoSpec
 
 OUT_OF_THE_KEY = {
     "CollectSpec": {"shards"},
@@ -144,6 +145,21 @@ def test_the_key_of_a_stage_is_changed_by_what_its_settings_say(spec: type[Spec]
     before = some(spec)
     kept = {name for name in spec.model_fields if toy.key((changed(before, name),), {}) == toy.key((before,), {})}
     assert kept == OUT_OF_THE_KEY.get(spec.__name__, set())
+
+
+def test_an_operational_setting_of_a_section_is_in_no_key_of_the_whole():
+    short, long = (
+        GrpoSpec(generation=GenerationSpec(engine="vllm", mode="server", server_timeout=each)) for each in (10.0, 20.0)
+    )
+    assert short.in_key() == long.in_key() != GrpoSpec().in_key()
+
+
+def test_a_window_of_seeds_changes_the_key_of_a_stage():
+    @stage(produces=Questions, version=1, title="toy")
+    def toy(context: StageContext, window: Window) -> dict[str, Any]:
+        raise AssertionError("not run here")
+
+    assert len({toy.key((Window(start=0, size=size),), {}) for size in (1, 2)}) == 2
 
 
 def test_how_scripts_err_is_in_the_key_of_a_scripted_teacher_and_in_no_models():
