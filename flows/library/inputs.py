@@ -26,7 +26,7 @@ Given = Result[Any] | Artifact | str | Path
 
 def rollouts_given(run: RunContext, recipe: Recipe, given: Given) -> Rollouts | KeptRollouts:
     """Return rollouts, or rows that were kept of some. Raises Stop."""
-    found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts (of `collect`)")
+    found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts", "the result of `collect`")
     if isinstance(found, Path):
         return take_rollouts(run, pinned_rows(DatasetSpec(path=str(found))), recipe.environment)
     return found
@@ -38,12 +38,13 @@ def model_given(run: RunContext, recipe: Recipe, given: Given | None, questions:
         return beginning(run, recipe, questions)
     if isinstance(given, str) and not Path(given).is_dir():
         return checkpoint_of(run, recipe, given, questions)
-    found = _artifact(run.store, given, (Checkpoint,), "a model (of `sft` or `grpo`)")
+    found = _artifact(run.store, given, (Checkpoint,), "a model", "the result of `sft` or `grpo`")
     return checkpoint_of(run, recipe, str(found), questions) if isinstance(found, Path) else found
 
 
-def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wanted: str) -> A | Path:
+def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wanted: str, made_by: str) -> A | Path:
     """Return an artifact of the store, or the folder of what is none of it. Raises Stop for one of another kind."""
+    remedy = f"Give {made_by}, its key, or a folder."
     if isinstance(given, Result):
         given = given.artifact if given.store.root == store.root else given.folder
     if not isinstance(given, Artifact):
@@ -51,8 +52,8 @@ def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wante
         if folder.is_dir() and not folder.resolve().is_relative_to(store.root.resolve()):
             return folder
         if isinstance(given, Path) and not folder.is_dir():
-            raise Stop(f"There is no folder {folder}.", f"Give {wanted}: a result, its key, or a folder.")
+            raise Stop(f"There is no folder {folder}.", remedy)
         given = open_artifact(given, store.root).artifact
     if not isinstance(given, kinds):
-        raise Stop(f"{given.repository}@{given.key} is {type(given).__name__}, not {wanted}.", f"Give {wanted}.")
+        raise Stop(f"{given.repository}@{given.key} is {type(given).__name__}, not {wanted}.", remedy)
     return given

@@ -26,6 +26,7 @@ def ready() -> None:
     """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time."""
     quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm's in a notebook; the run shows its own bars
     if "PREFECT_HOME" not in os.environ and not _can_be_written(Path("~/.prefect")):
         os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="apprentice-prefect-")
         print(f"~/.prefect is not writable: Prefect stores its data in {os.environ['PREFECT_HOME']}.")

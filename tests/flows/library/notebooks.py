@@ -5,39 +5,44 @@ from pathlib import Path
 from typing import Any
 
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.prefect_database import prefect_home
 
+SECONDS = 300
+"""Of one cell."""
+
 
 class Notebook:
-    """A notebook that was run in `folder`."""
+    """A notebook that was run in `folder`, all its cells, also after one that failed."""
 
-    def __init__(self, cells: list[str], folder: Path, allow_errors: bool = False):
+    def __init__(self, cells: list[str], folder: Path):
         book: Any = new_notebook(cells=[new_code_cell(cell) for cell in cells])
-        self.updates: list[str] = []
-        client = NotebookClient(book, timeout=500, allow_errors=allow_errors, resources={"metadata": {"path": folder}})
-        client.on_cell_executed = None
-        self.client = client
-        env = {**os.environ, "PREFECT_HOME": prefect_home(folder), "HF_HUB_OFFLINE": "1"}
-        process_message = client.process_message
-
-        def keep(message: Any, cell: Any, index: int) -> Any:
-            if message["msg_type"] == "update_display_data":
-                self.updates.append(message["content"]["data"].get("text/plain", ""))
-            return process_message(message, cell, index)
-
-        client.process_message = keep  # type: ignore[method-assign]
-        try:
-            client.execute(env=env)
-        except CellExecutionError as failed:
-            raise AssertionError(str(failed)) from None
+        where = {"metadata": {"path": str(folder)}}
+        client = _Client(book, timeout=SECONDS, allow_errors=True, resources=where)
+        client.execute(env={**os.environ, "PREFECT_HOME": prefect_home(folder), "HF_HUB_OFFLINE": "1"})
         self.outputs: list[list[Any]] = [cell.outputs for cell in book.cells]
+        self.bars = client.updates
+        """What was shown for a moment, as plain text."""
 
     def text(self, cell: int) -> str:
-        """What a cell shows, as plain text."""
+        """What is left of a cell's output, as plain text."""
         return "\n".join(_text(each) for each in self.outputs[cell])
+
+    def failed(self) -> list[str]:
+        """The cells' errors."""
+        return [_text(each) for outputs in self.outputs for each in outputs if each.output_type == "error"]
+
+
+class _Client(NotebookClient):
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self.updates: list[str] = []
+
+    def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+        if msg["msg_type"] == "update_display_data":
+            self.updates.append(msg["content"]["data"].get("text/plain", ""))
+        return super().process_message(msg, cell, cell_index)
 
 
 def _text(output: Any) -> str:
