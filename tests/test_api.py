@@ -43,10 +43,10 @@ def test_the_page_has_the_functions_as_they_are_called():
 def test_every_class_and_each_of_its_public_methods_has_a_docstring():
     for name in set(apprentice.__all__) - set(FUNCTIONS):
         known = getattr(apprentice, name)
-        own = [each for each in vars(known).values() if inspect.isfunction(each) or isinstance(each, property)]
-        for each in [known, *own]:
-            called = each.fget.__name__ if isinstance(each, property) else each.__name__
-            assert called.startswith("_") or inspect.getdoc(each), f"{name}.{called}"
+        own = {each: value for each, value in vars(known).items() if not each.startswith("_")}
+        for each, value in ({name: known} | own).items():
+            if inspect.isclass(value) or inspect.isfunction(value) or isinstance(value, property):
+                assert inspect.getdoc(value), f"{name}: {each}"
 
 
 def test_importing_the_package_imports_nothing_else():
