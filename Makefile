@@ -134,7 +134,7 @@ $(OPENENV)/ready: .venv/dev  ## what openenv needs in other versions; all else, 
 
 build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>
 	mkdir -p $@
-	for room in envs tasks flows deployments; do ln -sfn ../../../$$room $@/$$room; done
+	for each in __init__.py envs tasks flows deployments; do ln -sfn ../../../$$each $@/$$each; done
 
 lock: .venv/dev  ## writes constraints.txt from what is installed
 	mkdir -p build

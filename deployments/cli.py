@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.common import RECIPE, SET, exit_with_message, quiet
+from apprentice.flows.cli.common import RECIPE, SET, exit_with_message
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.interruption import handle_signals
 from apprentice.flows.cli.streams import prepare_streams, report_write_errors, use_utf8
+from apprentice.flows.runtime.this_process import quiet
 
 Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""

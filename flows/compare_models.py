@@ -68,7 +68,7 @@ def compare_models(
             if endpoint is None:
                 run = RunContext(store, servers, recipe=written, trusted=trusted)
                 run.preflight = preflight
-                checkpoint = _checkpoint(run, recipe, name, questions)
+                checkpoint = checkpoint_of(run, recipe, name, questions)
                 found[name] = evaluate(run, spec, checkpoint, task, questions, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
@@ -121,7 +121,8 @@ def _host(url: str | None) -> str | None:
     return urlsplit(url or "https://api.openai.com").hostname
 
 
-def _checkpoint(run: RunContext, recipe: Recipe, name: str, questions: Questions) -> Checkpoint:
+def checkpoint_of(run: RunContext, recipe: Recipe, name: str, questions: Questions) -> Checkpoint:
+    """Return the model of that name, as in `compare_models`, without endpoints. Raises Stop if there is none."""
     if name == "champion":
         champion = Champions(run.store).current()
         if champion is None:

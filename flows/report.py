@@ -26,6 +26,7 @@ from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.analysis.slices import places_of_slices
+from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
     Checkpoint,
@@ -66,6 +67,19 @@ class Artifacts(NamedTuple):
         models = [each for each in self.models.values() if each not in taught]
         evaluated = [*self.examined.values(), *self.guards.values()]
         return [self.asked, *taught, *models, *probed, *evaluated, self.results, self.outcome.release]
+
+    def by_name(self) -> dict[str, Any]:
+        """What a reader of report.json finds in the store: kind, repository, revision and key of each."""
+        taught = self.taught
+        named: dict[str, Artifact | None] = {
+            "rollouts": taught and taught.rollouts,
+            "kept": taught and taught.kept,
+        }
+        return {
+            "models": {name: parent(each).model_dump() for name, each in self.models.items()},
+            "evaluations": {name: parent(each).model_dump() for name, each in self.examined.items()},
+            **{name: each and parent(each).model_dump() for name, each in named.items()},
+        }
 
     def trainings(self) -> dict[str, Checkpoint]:
         """The trained models by the title of their stage."""
@@ -123,6 +137,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
+        "artifacts": artifacts.by_name(),
         "lineage": [_made_from(fetch(artifact), artifact) for artifact in [*artifacts.artifacts(), *decided]],
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),

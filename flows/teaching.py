@@ -60,7 +60,7 @@ def _lessons(
 ) -> tuple[Rollouts | None, KeptRollouts]:
     """Return the teacher's rollouts, and all rows to learn from: the teacher's, the student's own, earlier rounds'."""
     tries = _tries(run, recipe, questions, base) if recipe.collect.students else None
-    rollouts = _rollouts(run, recipe, questions, tries, rescore)
+    rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:
         return rollouts, filter_rollouts(run, rollouts, questions)
@@ -85,8 +85,8 @@ def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoi
     return stage(run, spec, base, recipe.environment, asked, recipe.seed)
 
 
-def _rollouts(
-    run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None, rescore: bool
+def rollouts_of(
+    run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None = None, rescore: bool = False
 ) -> Rollouts | None:
     """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask."""
     if recipe.collect.dataset is not None:

@@ -16,7 +16,7 @@ ORDER = [
     *("envs/wire", "envs", "envs/serving"),
     *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
     *("tasks/cards", "tasks/engine", "tasks/players", "tasks/training", "tasks"),
-    *("flows/recipe", "flows/runtime", "flows/pages", "flows", "flows/cli/environments", "flows/cli"),
+    *("flows/recipe", "flows/runtime", "flows/pages", "flows", "flows/library", "flows/cli/environments", "flows/cli"),
     "deployments",
 ]
 """Every folder imports from those before it only. A folder of one environment belongs to `envs`."""

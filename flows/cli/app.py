@@ -18,13 +18,12 @@ from apprentice.flows.cli.common import (
     STORE,
     exit_with_message,
     prepared,
-    quiet,
-    ready,
 )
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.evaluate import evaluate
 from apprentice.flows.cli.runs import compare, runs
 from apprentice.flows.cli.view import view
+from apprentice.flows.runtime.this_process import quiet, ready
 
 app = typer.Typer(
     add_completion=False,

@@ -2,9 +2,7 @@
 
 import os
 import sys
-import tempfile
 import traceback
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,20 +15,10 @@ from rich.markup import escape
 
 from apprentice.envs.defaults import debugging
 from apprentice.flows.cli.interruption import EXIT_CODE, say_interrupted
+from apprentice.flows.runtime.this_process import ready
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
-
-QUIET = {
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run prints its own progress; Prefect has the logs
-    "TRL_EXPERIMENTAL_SILENCE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-}
-
-LOUD = ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "TRANSFORMERS_VERBOSITY")
-"""Variables that `--debug` does not set."""
 
 RECIPE = Annotated[Path, typer.Argument(help="A YAML file, or the name of a recipe of the package, such as laptop.")]
 SET = Annotated[
@@ -66,32 +54,6 @@ def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
     # Prefect reads its settings at import time; its results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     return chosen
-
-
-def ready() -> None:
-    """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time."""
-    quiet()
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    if "PREFECT_HOME" not in os.environ and not _can_be_written(Path("~/.prefect")):
-        os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="apprentice-prefect-")
-        print(f"~/.prefect is not writable: Prefect stores its data in {os.environ['PREFECT_HOME']}.")
-
-
-def _can_be_written(folder: Path) -> bool:
-    try:
-        there = folder.expanduser()
-        there.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=there):
-            return True
-    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
-        return False
-
-
-def quiet() -> None:
-    """Set the variables that libraries read at import time, if they are not set."""
-    for name, value in QUIET.items():
-        if not (debugging() and name in LOUD):
-            os.environ.setdefault(name, value)
 
 
 @contextmanager

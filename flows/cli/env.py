@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from apprentice.flows.cli.common import JSON, SET, exit_with_message, ready
+from apprentice.flows.cli.common import JSON, SET, exit_with_message
+from apprentice.flows.runtime.this_process import ready
 
 env_app = typer.Typer(no_args_is_help=True, help="List, serve, check and play the environments.")
 

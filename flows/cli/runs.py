@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from apprentice.flows.cli.common import JSON, exit_with_message, quiet
+from apprentice.flows.cli.common import JSON, exit_with_message
+from apprentice.flows.runtime.this_process import quiet
 
 RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
 STORE_OF_RUNS = Annotated[

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from apprentice.flows.cli.common import HUB, SET, exit_with_message, prepared, quiet
+from apprentice.flows.cli.common import HUB, SET, exit_with_message, prepared
+from apprentice.flows.runtime.this_process import quiet
 
 
 def view(

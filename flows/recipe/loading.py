@@ -1,11 +1,12 @@
 """Reads a recipe from a file, applies `path=value` overrides, and explains mistakes.
 
-In: a path or a name, and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an unknown
-field has the nearest known name, for a renamed field its new name.
+In: a path, a name or a mapping, and overrides. Out: a `Recipe`, or Stop with one line per mistake. The message for an
+unknown field has the nearest known name, for a renamed field its new name.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,25 +21,50 @@ RENAMED = {"env": "server"}
 """Sections by their old names."""
 
 
-def load_recipe(path: Path, overrides: list[str]) -> Recipe:
-    """Read and validate a recipe, a file or the name of one. Raises Stop if it is missing, malformed or invalid."""
-    path = recipe_file(path)
+RecipeLike = Recipe | Mapping[str, Any] | Path | str
+"""A recipe, or what `load_recipe` makes one of."""
+
+
+def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and validate a recipe.
+
+    Args:
+        given: The path of a YAML file; the name of one here or of the package, such as "laptop"; a dictionary with the
+            fields of docs/recipes.md; or a `Recipe`.
+        overrides: Fields to change, each as path=value, such as "grpo.max_steps=50"; the value is YAML.
+
+    Returns:
+        The recipe, frozen.
+
+    Raises:
+        Stop: It is missing, malformed or invalid; one line for each mistake.
+    """
+    if isinstance(given, Recipe):
+        return with_overrides(given, overrides)
+    if isinstance(given, Mapping):
+        return _validated(deepcopy(dict(given)), "This", Path(), overrides)
+    path = recipe_file(Path(given))
     try:
-        given = yaml.safe_load(path.read_text())
+        read = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a YAML file.") from None
     except yaml.YAMLError as error:
         raise Stop(f"{path} is not valid YAML: {error}", "Correct that line.") from None
-    if not isinstance(given, dict):
+    if not isinstance(read, dict):
         raise Stop(f"{path} is not a recipe.", "Start from one of the package: apprentice init.")
-    _find_environments(given, path.parent)
+    return _validated(read, str(path), path.parent, overrides)
+
+
+def _validated(given: dict[str, Any], called: str, folder: Path, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe with these fields and overrides; `folder` is where paths of environments begin. Raises Stop."""
+    _find_environments(given, folder)
     for override in overrides:
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
-        raise Stop(f"{path} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
+        raise Stop(f"{called} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
 
 
 def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:

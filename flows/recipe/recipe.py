@@ -69,6 +69,7 @@ class Recipe(BaseModel):
     round: RoundSpec | None = None
 
     def seed_windows(self) -> SeedWindows:
+        """Return the seeds of each purpose, with the starts that the recipe leaves out."""
         windows = {}
         for block, (purpose, window) in enumerate(self.windows):
             moved = 0 if purpose == "evaluate" else self.seed * SHIFT

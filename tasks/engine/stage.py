@@ -1,8 +1,9 @@
 """Turns a function into a stage: its result is an artifact, cached by a key of all inputs and published atomically.
 
 In: a body `body(context, *settings_and_artifacts) -> counts` that fills `context.out`.
-Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, run as a Prefect task whose cache key is the
-artifact's key. The store decides on cache hits: Prefect's cached result counts only if the store has the artifact.
+Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, within a flow run as a Prefect task whose cache key
+is the artifact's key. The store decides on cache hits: Prefect's cached result counts only if the store has the
+artifact. Outside of a flow run the same is called directly, without a Prefect server.
 """
 
 import importlib
@@ -22,6 +23,7 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.futures import wait
 from prefect.tasks import MaterializingTask, exponential_backoff
 from pydantic import BaseModel
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import count, counted
@@ -43,6 +45,8 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "openenv-core", "reasoni
 
 RETRIES = 3
 """Maximum retries of a stage after a temporary failure, after 5, 10 and 20 s plus up to half as much."""
+RETRY_DELAY = 5.0
+"""Seconds before the first one."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,9 @@ class Stage(Generic[P, A]):
             persist_result=True,
             result_serializer="json",
             retries=RETRIES,
-            retry_delay_seconds=exponential_backoff(5),
+            retry_delay_seconds=exponential_backoff(RETRY_DELAY),
             retry_jitter_factor=0.5,
-            retry_condition_fn=_is_temporary,
+            retry_condition_fn=lambda _task, _run, state: _is_temporary(state.result(raise_on_failure=False)),
         )
 
     def __reduce__(self):
@@ -107,7 +111,7 @@ class Stage(Generic[P, A]):
         else:
             location, attempts = run.location, 1
             with counted() as counts:
-                made = self._task_for(run, key, (args, kwargs), found)(run, key, (args, kwargs))
+                made = self._made(run, key, (args, kwargs), found)
             if self.gpu and found is None:
                 counts["device_s"] = time.perf_counter() - started
         counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
@@ -127,7 +131,10 @@ class Stage(Generic[P, A]):
         """Runs the stage for every tuple of arguments as tasks on the flow's task runner; returns results in order.
 
         `run` must be picklable unless the task runner uses threads. Raises the first exception, after all tasks ended.
+        Outside of a flow, which has the task runner, one after another.
         """
+        if not announce.in_prefect():
+            return [self._made(run, self.key(args, {}), (args, {})) for args in given]
         futures = []
         for args in given:
             key = self.key(args, {})
@@ -135,6 +142,19 @@ class Stage(Generic[P, A]):
             futures.append(task.submit(run, key, (args, {})))
         wait(futures)
         return [future.result() for future in futures]
+
+    def _made(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None = None) -> A:
+        if announce.in_prefect():
+            return self._task_for(run, key, given, found)(run, key, given)
+        if found is not None:
+            return found
+        again = Retrying(
+            retry=retry_if_exception(_is_temporary),
+            stop=stop_after_attempt(RETRIES + 1),
+            wait=wait_exponential_jitter(RETRY_DELAY, jitter=RETRY_DELAY),
+            reraise=True,
+        )
+        return again(self._make, run, key, given)
 
     def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
         made, made_from = announce.assets(
@@ -246,8 +266,7 @@ def _artifacts_in(name: str, value: Any) -> dict[str, Artifact]:
     return {}
 
 
-def _is_temporary(_task: Any, _run: Any, state: Any) -> bool:
-    error = state.result(raise_on_failure=False)
+def _is_temporary(error: Any) -> bool:
     if not isinstance(error, Exception) or (failure := failure_of(error)).remedy != "retry":
         return False
     announce.warn(f"The {failure.boundary} failed ({type(error).__name__}); trying again.")

@@ -1,6 +1,7 @@
 """Reports a run's progress on the terminal and in Prefect's interface.
 
-In: titles, tables, pictures, progress. Out: lines and bars on the terminal (rich); Prefect artifacts within a flow run.
+In: titles, tables, pictures, progress. Out: lines and bars on the terminal or below a notebook's cell (rich); Prefect
+artifacts within a flow run.
 """
 
 import base64
@@ -105,12 +106,13 @@ def relaying() -> Iterator[Teller]:
         yield step
 
 
-def _in_prefect() -> bool:
+def in_prefect() -> bool:
+    """Whether this code runs within a flow run or a task run."""
     return TaskRunContext.get() is not None or FlowRunContext.get() is not None
 
 
 def _log(line: str) -> None:
-    if _in_prefect():
+    if in_prefect():
         get_run_logger().info(line)
 
 
@@ -141,7 +143,7 @@ def materialized(asset: str, metadata: dict[str, Any]) -> None:
 
 
 def link(key: str, url: str, text: str) -> None:
-    if _in_prefect():
+    if in_prefect():
         create_link_artifact(link=url, link_text=text, key=key, description=text)
 
 
@@ -162,7 +164,7 @@ def stage_running(title: str) -> Iterator[None]:
     show_cached()
     _log(title)
     note("stage began", title=title)
-    if not console.is_terminal:
+    if not _bars.shown:
         console.print(f"▶ {title}")
         yield
         return
@@ -207,7 +209,7 @@ def dispatched(title: str, deployment: str, run: str) -> None:
 def warn(text: str) -> None:
     """Prints a warning on the terminal and writes it to Prefect's log and the run's log. Thread-safe."""
     console.print(f"[yellow]  {escape(text)}[/]")
-    if _in_prefect():
+    if in_prefect():
         get_run_logger().warning(text)
     note(text, level=logging.WARNING)
 
@@ -216,7 +218,7 @@ def warn(text: str) -> None:
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
     _print_table(title, rows)
-    if _in_prefect():
+    if in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
@@ -232,7 +234,7 @@ def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table in Prefect, and on the terminal of a verbose run if they are few."""
     if _verbose and len(rows) <= FEW:
         _print_table(title, rows)
-    if _in_prefect():
+    if in_prefect():
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
@@ -250,28 +252,38 @@ def detail(text: str) -> None:
 @_said_there
 def markdown(key: str, text: str, description: str) -> None:
     """Shows Markdown in Prefect."""
-    if _in_prefect():
+    if in_prefect():
         create_markdown_artifact(key=key, markdown=text, description=description)
 
 
 @_said_there
 def picture(key: str, png: Path, description: str) -> None:
     """Shows a picture in Prefect, embedded as a data URL, so that no file server is needed."""
-    if _in_prefect():
+    if in_prefect():
         data = base64.b64encode(png.read_bytes()).decode()
         create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
 
+CELL_UPDATE_S = 0.2
+"""Minimum seconds between two updates of a notebook's bars."""
+
+
 class _Bars:
-    """The terminal's progress bars: one display for all concurrent stages."""
+    """The progress bars of a terminal or of a notebook's cell: one display for all concurrent stages."""
 
     def __init__(self):
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._display = Progress(
             *columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
         )
+        self._cell: Any = None
+        self._cell_updated = 0.0
         self._using = 0
         self._lock = threading.Lock()
+
+    @property
+    def shown(self) -> bool:
+        return console.is_terminal or console.is_jupyter
 
     @contextmanager
     def bar(self, title: str, total: int | None, done: int) -> Iterator[Callable[[int], int]]:
@@ -279,7 +291,7 @@ class _Bars:
         with self._lock:
             self._using += 1
             if self._using == 1:
-                self._display.start()
+                self._start()
         line = self._display.add_task(title, total=total, completed=done)
         position = done
 
@@ -287,8 +299,11 @@ class _Bars:
             nonlocal position
             position += units
             self._display.update(line, completed=position)
+            if monotonic() - self._cell_updated >= CELL_UPDATE_S or position == total:
+                self._update_cell()
             return position
 
+        self._update_cell()
         try:
             yield advance
         finally:
@@ -296,7 +311,25 @@ class _Bars:
             with self._lock:
                 self._using -= 1
                 if not self._using:
-                    self._display.stop()
+                    self._stop()
+
+    def _start(self) -> None:
+        self._display.start()  # nothing in a notebook, where rich needs ipywidgets for what a display's handle does
+        if console.is_jupyter:
+            from IPython.display import display
+
+            self._cell = display(self._display, display_id=True)
+
+    def _stop(self) -> None:
+        self._display.stop()
+        if self._cell is not None:
+            self._cell.update({"text/plain": ""}, raw=True)
+            self._cell = None
+
+    def _update_cell(self) -> None:
+        if (cell := self._cell) is not None:
+            self._cell_updated = monotonic()
+            cell.update(self._display)
 
 
 _bars = _Bars()
@@ -313,7 +346,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
         _teller("progress ended")
         return
     percent = 100.0 * done / total if total else 100.0
-    artifact = create_progress_artifact(progress=percent, description=title) if _in_prefect() else None
+    artifact = create_progress_artifact(progress=percent, description=title) if in_prefect() else None
     shown, began = done, monotonic()
     updated = began
     with _bars.bar(f"  {escape(title)}", total, done) as bar:

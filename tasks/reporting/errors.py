@@ -12,6 +12,10 @@ class Stop(Exception):
     def __init__(self, cause: str, remedy: str):
         super().__init__(f"{cause}\n→ {remedy}")
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and Jupyter show in place of the traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
     def __reduce__(self):
         cause, _, remedy = str(self).partition("\n→ ")
         return Stop, (cause, remedy)

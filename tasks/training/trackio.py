@@ -37,6 +37,10 @@ def log_by_step(trainer: Any) -> None:
     from transformers.integrations.integration_utils import rewrite_logs
 
     class ByStep(TrackioCallback):
+        def __init__(self):
+            super().__init__()
+            self._trackio = _WithoutDashboard(self._trackio)
+
         def on_log(
             self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **given: Any
         ) -> None:
@@ -59,6 +63,20 @@ def log_by_step(trainer: Any) -> None:
 
     if trainer.pop_callback(TrackioCallback) is not None:
         trainer.add_callback(ByStep())
+
+
+class _WithoutDashboard:
+    """Trackio, which in a notebook starts a dashboard and shows its address, with the token that may write, in the
+    cell; `apprentice dashboard` shows the curves."""
+
+    def __init__(self, trackio: Any):
+        self._trackio = trackio
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trackio, name)
+
+    def init(self, **given: Any) -> Any:
+        return self._trackio.init(**given, embed=False)
 
 
 def check_space(spec: TrackioSpec, project: str) -> None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tests.mutants.table import ROOT, Mutant, read_mutants
 
 ROOMS = ("envs", "tasks", "flows", "deployments")
-COPIED = (*ROOMS, "tests", "docs", "README.md", "Makefile", "pyproject.toml")
+COPIED = ("__init__.py", *ROOMS, "tests", "docs", "README.md", "Makefile", "pyproject.toml")
 HEAVY = ("torch", "trl", "trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "datasets", "transformers", "prefect")
 HEAVY += ("openenv.core.env_server.http_server", "reasoning_gym", "scipy.stats", "statsmodels.api", "openai", "pytest")
 """What takes seconds to import, and nothing of ours."""
@@ -54,8 +54,8 @@ def copy_of_the_tree(folder: Path) -> Path:
             shutil.copyfile(ROOT / name, folder / name)
     packages = folder / "packages" / "apprentice"
     packages.mkdir(parents=True)
-    for room in ROOMS:
-        (packages / room).symlink_to(folder / room)
+    for each in ("__init__.py", *ROOMS):
+        (packages / each).symlink_to(folder / each)
     return folder
 
 

@@ -1,0 +1,54 @@
+"""Trains a small language model to act in an environment, and measures what it learned.
+
+The names in `__all__` are for notebooks and scripts: docs/api.md. Everything below them may change without notice.
+Nothing is imported before a name is used: `import apprentice` takes milliseconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from apprentice.flows.library.results import Model, Result, Rows, Run, open_artifact
+    from apprentice.flows.library.stages import collect, evaluate, grpo, sft
+    from apprentice.flows.library.whole_run import retrain
+    from apprentice.flows.recipe.loading import load_recipe
+    from apprentice.flows.recipe.recipe import Recipe
+    from apprentice.tasks.reporting.errors import Stop
+
+__all__ = [
+    "Model",
+    "Recipe",
+    "Result",
+    "Rows",
+    "Run",
+    "Stop",
+    "collect",
+    "evaluate",
+    "grpo",
+    "load_recipe",
+    "open_artifact",
+    "retrain",
+    "sft",
+]
+
+_MODULES = {
+    **dict.fromkeys(("Model", "Result", "Rows", "Run", "open_artifact"), "apprentice.flows.library.results"),
+    **dict.fromkeys(("collect", "evaluate", "grpo", "sft"), "apprentice.flows.library.stages"),
+    "retrain": "apprentice.flows.library.whole_run",
+    "load_recipe": "apprentice.flows.recipe.loading",
+    "Recipe": "apprentice.flows.recipe.recipe",
+    "Stop": "apprentice.tasks.reporting.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from apprentice.flows.runtime.this_process import ready
+
+    ready()  # before Prefect is imported
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
