@@ -82,7 +82,7 @@
     const isRight = (row) => row[REWARD] === 1;
     const columns = [
       ["question", null], ["model", model], ["said", null], ["outcome", kind], ["reward", (row) => row[REWARD] ?? -1],
-      ["turns", (row) => row[TURNS]], ["seed", (row) => row[SEED]],
+      ["turns", (row) => row[TURNS]], ["seed", (row) => row[SEED]], ["tokens", (row) => row[TOKENS] ?? -1],
     ];
 
     const read = () => {
@@ -172,7 +172,7 @@
       const open = make("button", { type: "button", onclick: () => show(number) }, told ? brief(questionOf(told)) : `(${missing})`);
       return make("tr", {}, make("td", {}, open), make("td", {}, plain(model(row))), make("td", {}, told ? brief(saidOf(told)) : ""),
         make("td", { class: isRight(row) ? "good" : "bad" }, plain(kind(row))), make("td", {}, row[REWARD] === null ? "none" : String(+row[REWARD].toFixed(3))),
-        make("td", {}, String(row[TURNS])), make("td", {}, String(row[SEED])));
+        make("td", {}, String(row[TURNS])), make("td", {}, String(row[SEED])), make("td", {}, String(row[TOKENS] ?? "–")));
     };
     const draw = async () => {
       const turn = ++drawn;
@@ -195,11 +195,13 @@
     };
 
     // ---- one question, every model -------------------------------------------------------------------------------
+    const round = (value) => typeof value === "number" ? +value.toFixed(3) : value ?? "none";
     const fact = (name, value) => [make("dt", {}, name), make("dd", {}, plain(String(value)))];
     const column = (number, told) => {
       const row = data.rows[number], many = told && told.messages.length > 8;
-      const facts = [["reward", row[REWARD] ?? "none: the environment failed"], ["turns", row[TURNS]]];
-      if (told) facts.push(...told.faults.map((fault) => ["fault", fault]), ...Object.entries(told.facts).map(([name, value]) => [name.replaceAll("_", " "), value]));
+      const facts = [["reward", row[REWARD] ?? "none: the environment failed"]];
+      if (told) facts.push(...Object.entries(told.facts).map(([name, value]) => [name.replaceAll("_", " "), round(value)]), ...told.faults.map((fault) => ["fault", fault]));
+      facts.push(["turns", row[TURNS]]);
       const turns = told ? told.messages.map((each, place) => {
         const text = [each.content, ...each.calls.map((call) => `→ ${call}`)].filter(Boolean).join("\n");
         const fold = ["system", "user"].includes(each.role) || (many && place < told.messages.length - 2);

@@ -139,6 +139,17 @@ def test_every_filter_leaves_what_it_says_and_the_address_keeps_it(tab: Any):
     tab.wait_for_function(BEGINS, arg="2 of")
 
 
+def test_an_episode_shows_its_tokens_and_the_parts_of_its_reward_where_they_are_known(tab: Any):
+    choose(tab, "model", "GRPO", "30 of 100")
+    tab.locator(".episodes tbody button").first.click()
+    facts = tab.locator("dialog section dl").all_inner_texts()
+    assert "greens" not in facts[0], "of the model whose record has none"
+    lines = facts[2].split("\n")
+    named = dict(zip(lines[::2], lines[1::2], strict=True))
+    wanted = {"reward: correct": "1", "reward: greens": "0.4", "prompt tokens": "90", "completion tokens": "12"}
+    assert named.items() >= wanted.items()
+
+
 def test_a_column_sorts_up_and_down_by_the_keyboard(tab: Any):
     choose(tab, "model", "GRPO", "30 of 100")
     cells = tab.locator(".episodes tbody td:nth-child(7)")
