@@ -16,10 +16,15 @@ from apprentice.flows.judged import judged_named
 from apprentice.flows.runs import finished, run_named
 from apprentice.tasks.analysis.comparison import with_intervals
 from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
 from apprentice.tasks.reporting.errors import Stop
+from tests.hub_server import LocalHub
+from tests.tasks.artifacts.test_hub import hub
 from tests.tasks.examined import episodes, evaluation, learned, published
+
+assert hub  # a fixture
 
 TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}
 WEIGHTS = {"parameters": 1, "weights": "w", "promoted": True}
@@ -36,9 +41,9 @@ class Judgement(NamedTuple):
 class Runs:
     """A folder of runs as they would have left it; nothing is trained."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, store: LocalStore | None = None):
         self.folder = folder / "runs"
-        self.store = LocalStore(folder / "artifacts", "toy")
+        self.store = store or LocalStore(folder / "artifacts", "toy")
 
     def add(
         self, name: str, rewards: dict[str, list[float]], asked: int = 0, clean: bool = True, **recipe: Any
@@ -202,6 +207,21 @@ def test_an_artifact_in_which_nobody_was_judged_is_refused_with_what_can_be_name
         runs.compare("one", "9" * 20)
     with pytest.raises(Stop, match="No artifact has the key"):
         runs.compare("one", "8" * 20)
+
+
+def test_what_is_on_the_hub_is_compared_by_owner_name_and_revision(hub: LocalHub, tmp_path: Path):
+    there = Runs(tmp_path / "there", HubStore(tmp_path / "there" / "artifacts", "toy", "team", patience=20.0))
+    one = there.add("one", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 0.0] * 20})
+    two = there.add("two", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 1.0] * 20})
+    here = Runs(tmp_path / "here")
+    here.add("mine", {"grpo": [1.0, 0.0] * 20})
+    found = here.compare("mine", f"team/toy-model@{two.released.revision}", f"team/toy-verdict@{one.verdict.key}")
+    deltas = {(each["from"], each["to"]): each["delta"] for each in found["comparisons"]}
+    assert deltas == {("A grpo", "B grpo"): 0.5, ("A grpo", "C grpo"): 0.0}
+    assert {each.parents[2].name for each in here.store.root.rglob("snapshots/*/model")} == {"toy-grpo", "toy-model"}
+    assert not list((here.store.root / "models" / "team").rglob("model")), "no weights are downloaded"
+    with pytest.raises(Stop, match=r"No artifact has the key.*on the Hub under team"):
+        here.compare("mine", f"team/toy-model@{'0' * 40}")
 
 
 def test_a_run_is_not_compared_with_itself(runs: Runs):
