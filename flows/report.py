@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import traits_of
 from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
@@ -20,6 +19,7 @@ from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
 from apprentice.tasks.analysis.broken import scored
+from apprentice.tasks.analysis.calibration import slices_of
 from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
@@ -139,23 +139,26 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
     text = as_markdown_page(report, samples, pictures)
     differ = {each.place for each in played[[*played][-1]] if not each.is_right}
-    told = embedded(_sources(recipe, work, artifacts), differ)
+    told = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, told))
     announce.markdown("report", text, f"Report of {folder.name}")
 
 
-def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Source]:
-    """The episodes that the page shows: of the held-out questions, the guard rails, the teacher."""
+def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:
+    """The episodes that the page shows: of the held-out questions, the guard rails, the teacher.
+
+    `measured`: the teacher's slices that have a figure in the page.
+    """
     fetch = work.store.fetch
     counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()})
-    slices_of: dict[int, list[str]] = {}
+    held_out_slices: dict[int, list[str]] = {}
     for (trait, kind), places in places_of_slices(counted).items():
         for place in places:
-            slices_of.setdefault(place, []).append(f"{trait} {kind}")
+            held_out_slices.setdefault(place, []).append(f"{trait} {kind}")
 
     def slices(place: int, row: dict[str, Any]) -> list[str]:
-        return slices_of.get(place - row["sample"], [])
+        return held_out_slices.get(place - row["sample"], [])
 
     examined = [
         Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
@@ -177,13 +180,9 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Sou
         "collected",
         fetch(artifacts.taught.rollouts) / "rollouts.jsonl",
         asked,
-        lambda _, row: [f"{trait} {kind}" for trait, kind in _traits(environment, row).items()],
+        lambda _, row: slices_of(row, environment, measured),
     )
     return [*examined, *guarded, teacher]
-
-
-def _traits(environment: Any, row: dict[str, Any]) -> dict[str, Any]:
-    return traits_of(environment, row["seed"], row["messages"][1]["content"]) if len(row["messages"]) > 1 else {}
 
 
 def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:

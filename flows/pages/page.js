@@ -214,7 +214,7 @@
       const numbers = answers.get(id(data.rows[number])), told = await source.transcripts(numbers), place = list.indexOf(number);
       const known = told.find(Boolean), answer = told.find((each) => each?.correct)?.correct;
       const go = (by, name) => make("button", { type: "button", ...(list[place + by] === undefined ? { disabled: "" } : {}), onclick: () => show(list[place + by]) }, name);
-      const title = make("h2", { id: "episode-title", tabindex: "-1" }, `Seed ${data.rows[number][SEED]}`);
+      const title = make("h2", { id: "episode-title", tabindex: "-1" }, `Seed ${data.rows[number][SEED]}, ${plain(data.sources[data.rows[number][SOURCE]][1])}`);
       dialog.replaceChildren(make("div", { class: "tools" }, go(-1, "Previous"), go(1, "Next"), make("button", { type: "button", onclick: () => dialog.close() }, "Close")),
         title, make("h3", {}, "Question"), body(known ? questionOf(known) : missing), make("h3", {}, "The environment's answer"), body(answer || "(none was given)"),
         make("div", { class: "side" }, ...numbers.map((each, at) => column(each, told[at]))));

@@ -38,6 +38,7 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
     assert "## What was learned" in text
     assert "**Seed " in text
     assert [each["guard"] for each in report["guards"]] == ["longer-words"]
+    assert {"Guard rail longer-words: sft", "Guard rail longer-words: grpo"} <= {s["title"] for s in report["stages"]}
     assert report["contamination"]["clean"]
     assert report["contamination"]["learned_from"] == {"sft": report["collect"]["kept"], "grpo": 8}
     assert not report["is_champion"]
