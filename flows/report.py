@@ -10,11 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from apprentice.flows.elsewhere import addresses, log_in_trackio, show_in_prefect
 from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.report_page import as_markdown_page, as_report_page
-from apprentice.flows.pages.view import as_title
+from apprentice.flows.pages.view import as_title, view_of
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
@@ -38,8 +39,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.record import read_episodes
-from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.curves import project_in_trackio
+from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.training.completions import last_groups, read_completions
 from apprentice.tasks.training.refill import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
@@ -70,25 +70,6 @@ class Artifacts(NamedTuple):
     def trainings(self) -> dict[str, Checkpoint]:
         """The trained models by the title of their stage."""
         return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != "base"}
-
-
-def link_up(recipe: Recipe) -> None:
-    """Links on the run's page in Prefect: where its curves grow, and what it uses of the Hub."""
-    from huggingface_hub import constants
-
-    hub = constants.ENDPOINT
-    curves = f"{hub}/spaces/{recipe.trackio.space_id}" if recipe.trackio.space_id else recipe.trackio.url
-    if curves:
-        announce.link(
-            "trackio", f"{curves}/?project={project_in_trackio(recipe.name)}", "Curves as they grow, in Trackio"
-        )
-    if recipe.store.hub:
-        announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
-    if recipe.server.space:
-        announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
-    if recipe.student.model and not Path(recipe.student.model).exists():
-        revision = recipe.student.revision
-        announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")
 
 
 def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> None:
@@ -124,11 +105,15 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
         "lineage": [_made_from(fetch(artifact), artifact) for artifact in [*artifacts.artifacts(), *decided]],
+        "elsewhere": addresses(recipe),
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    pictures = {}
+    titles = {name: as_title(name) for name in report["models"]}
+    pictures = {"accuracy": rates(report["models"], titles, folder / "accuracy.png")}
+    if report["slices"]:
+        pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
     shown: list[tuple[str, Artifact, str]] = [
         *((title, model, "curves") for title, model in trained.items()),
         *([("lengths", taught.length_stats, "histogram")] if taught else []),
@@ -142,7 +127,10 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     told = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, told))
-    announce.markdown("report", text, f"Report of {folder.name}")
+    show_in_prefect(folder, text, pictures)
+    if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
+        outcome, key = view_of(report)["outcome"], artifacts.results.key
+        log_in_trackio(recipe, folder, report, outcome, played, pictures, key)
 
 
 def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:

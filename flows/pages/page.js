@@ -124,6 +124,11 @@
           fit.push(number);
       });
       const [name, down] = (state.sort || "").split("~"), value = columns.find(([each]) => each === name)?.[1];
+      if (!value) {  // what the last model did first
+        const compared = data.sources.filter(([, set]) => set === data.sources[0][1]).length;
+        const rank = (number) => { const source = data.rows[number][SOURCE]; return source < compared ? -source : source; };
+        fit.sort((a, b) => rank(a) - rank(b) || a - b);
+      }
       if (value) {
         const keys = new Map(fit.map((number) => [number, value(data.rows[number])]));
         fit.sort((a, b) => (keys.get(a) < keys.get(b) ? -1 : keys.get(a) > keys.get(b) ? 1 : a - b) * (down ? -1 : 1));
@@ -156,7 +161,8 @@
       if (focused) form.elements[focused]?.focus();
     };
 
-    const head = () => make("thead", {}, make("tr", {}, ...columns.map(([name, value]) => {
+    const counted = () => data.rows.some((row) => row[TOKENS] !== null);  // older code did not count tokens
+    const head = () => make("thead", {}, make("tr", {}, ...columns.filter(([name]) => name !== "tokens" || counted()).map(([name, value]) => {
       const [by, down] = (state.sort || "").split("~"), sorted = by === name ? (down ? "descending" : "ascending") : "none";
       if (!value) return make("th", { scope: "col" }, name);
       const next = sorted === "ascending" ? `${name}~down` : sorted === "descending" ? "" : name;
@@ -167,12 +173,19 @@
     const questionOf = (told) => told.messages.find((each) => each.role === "user")?.content ?? "";
     const saidOf = (told) => told.messages.filter((each) => each.role === "assistant").map((each) => [each.content, ...each.calls].filter(Boolean).join(" ")).join(" → ");
     const missing = "its text is too long for this page: apprentice view KEY shows it";
-    const line = (number, told) => {
-      const row = data.rows[number];
-      const open = make("button", { type: "button", onclick: () => show(number) }, told ? brief(questionOf(told)) : `(${missing})`);
+    const shared = (questions) => {  // how all of them begin, up to a word's end: it tells no row from another
+      if (new Set(questions).size < 2) return 0;
+      let same = 0;
+      while (questions.every((each) => each[same] === questions[0][same])) same++;
+      same = questions[0].lastIndexOf(" ", same - 1) + 1;
+      return same > 12 ? same : 0;
+    };
+    const line = (number, told, skip) => {
+      const row = data.rows[number], asked = told && questionOf(told).replace(/\s+/g, " ");
+      const open = make("button", { type: "button", onclick: () => show(number) }, told ? (skip ? "… " : "") + brief(asked.slice(skip)) : `(${missing})`);
       return make("tr", {}, make("td", {}, open), make("td", {}, plain(model(row))), make("td", {}, told ? brief(saidOf(told)) : ""),
         make("td", { class: isRight(row) ? "good" : "bad" }, plain(kind(row))), make("td", {}, row[REWARD] === null ? "none" : String(+row[REWARD].toFixed(3))),
-        make("td", {}, String(row[TURNS])), make("td", {}, String(row[SEED])), make("td", {}, String(row[TOKENS] ?? "–")));
+        make("td", {}, String(row[TURNS])), make("td", {}, String(row[SEED])), ...(counted() ? [make("td", {}, String(row[TOKENS] ?? "–"))] : []));
     };
     const draw = async () => {
       const turn = ++drawn;
@@ -181,7 +194,8 @@
       const numbers = fit.slice(page * PAGE, (page + 1) * PAGE), told = await source.transcripts(numbers);
       if (turn !== drawn) return;
       list = fit;
-      table.replaceChildren(make("caption", {}, "Choose a question to read what every model did with it"), head(), make("tbody", {}, ...numbers.map((number, place) => line(number, told[place]))));
+      const skip = shared(told.filter(Boolean).map((each) => questionOf(each).replace(/\s+/g, " ")));
+      table.replaceChildren(make("caption", {}, "Choose a question to read what every model did with it"), head(), make("tbody", {}, ...numbers.map((number, place) => line(number, told[place], skip))));
       const waiting = data.total > data.rows.length ? `, reading ${data.total.toLocaleString("en")}` : "";
       const left = data.left_out ? `; ${data.left_out.toLocaleString("en")} more are not in this page: apprentice view KEY shows them` : "";
       status.textContent = `${fit.length.toLocaleString("en")} of ${data.rows.length.toLocaleString("en")} episodes${waiting}${left}`;
