@@ -65,6 +65,7 @@ class Runs:
                 self.store, key_of(name, model), records, model, inputs={"checkpoint": trained}, settings=settings
             )
             models[model] = with_intervals(records)
+        inputs["guards.sums.sft"] = evaluation(self.store, key_of(name, "guard"), episodes([0.0]), "sft")
         counts = {"diagnosis": "learned", "contaminated": not clean}
         verdict = published(self.store, Verdict, key_of(name, "verdict"), {"verdict.json": "{}"}, counts, inputs)
         released = published(self.store, Release, name, {"model": name}, WEIGHTS, {"judged": verdict})
