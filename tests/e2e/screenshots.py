@@ -70,7 +70,6 @@ def main() -> None:
             "report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "laptop, seed 0"
         )
         take_page(opened, max((cluster.store / "runs").glob("*/report.html")))
-        pictures.take("accuracy", f"/artifacts/artifact/{artifact(client, 'accuracy')}", "accuracy of laptop-seed0")
         pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "Training curves")
         pictures.take("pools", "/work-pools", "cpu", "a100", "Concurrency Limit")
         pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")
