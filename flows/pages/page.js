@@ -213,7 +213,7 @@
     const fact = (name, value) => [make("dt", {}, name), make("dd", {}, plain(String(value)))];
     const column = (number, told) => {
       const row = data.rows[number], many = told && told.messages.length > 8;
-      const facts = [["reward", row[REWARD] ?? "none: the environment failed"]];
+      const facts = [["reward", row[REWARD] === null ? "none: the environment failed" : round(row[REWARD])]];
       if (told) facts.push(...Object.entries(told.facts).map(([name, value]) => [name.replaceAll("_", " "), round(value)]), ...told.faults.map((fault) => ["fault", fault]));
       facts.push(["turns", row[TURNS]]);
       const turns = told ? told.messages.map((each, place) => {
