@@ -78,17 +78,17 @@ def log_in_trackio(
         key: Of the verdict, which names the run.
     """
     name = f"report {recipe.name} seed {recipe.seed} {key[:8]}"
-    where = {"page": f"{folder.name}/report.html", **report["elsewhere"]}
-    links = "\n".join(f"- {what}: [{address}]({address})" for what, address in where.items())
+    page = f"{folder.name}/report.html"
+    links = "".join(f"\n- [{what}]({address})" for what, address in report["elsewhere"].items())
     try:
         with redirect_stdout(StringIO()):
             import trackio
 
-            run = begin_run(recipe.trackio, recipe.name, name, config={"outcome": outcome, **where})
+            run = begin_run(recipe.trackio, recipe.name, name, config={"outcome": outcome, "page": page})
             rates = {f"accuracy/{model}": found["accuracy"] for model, found in report["models"].items()}
             tables = {name: trackio.Table(data=rows) for name, rows in _tables(report).items() if rows}
             images = {f"picture/{title}": trackio.Image(str(path), caption=title) for title, path in pictures.items()}
-            told = {"report": trackio.Markdown(f"**{outcome}**\n\n{links}")}
+            told = {"report": trackio.Markdown(f"**{outcome}**\n\n{page}\n{links}")}
             run.log({**told, **rates, **tables, **images, "episodes": _traces(*[*played.items()][-1])}, step=0)
             trackio.finish()
     except Exception as error:  # any error: what is only told there must not end a run that is done

@@ -12,6 +12,7 @@ def test_trackio_has_the_reports_tables_its_picture_and_what_the_last_model_said
     """Once, beside the curves of the trainings."""
     with sqlite3.connect(toy_run.folder.parent.parent / "artifacts" / "trackio" / "toy.db") as tracked:
         rows = tracked.execute("SELECT run_name, step, metrics FROM metrics WHERE run_name LIKE 'report %'").fetchall()
+        traces = tracked.execute("SELECT messages, metadata FROM traces ORDER BY trace_index").fetchall()
     assert {name for name, _, _ in rows} == {f"report toy seed 0 {verdict_of(toy_run)[:8]}"}
     logged = {name: value for _, _, metrics in rows for name, value in json.loads(metrics).items()}
     models = logged["models"]["_value"]
@@ -20,10 +21,10 @@ def test_trackio_has_the_reports_tables_its_picture_and_what_the_last_model_said
     assert {"differences", "kinds of failure", "slices"} <= logged.keys()
     assert logged["picture/accuracy"]["_type"] == "trackio.image"
     assert f"{toy_run.folder.name}/report.html" in logged["report"]["_value"]
-    traces = logged["episodes"]
     assert len(traces) == 40
-    assert [each["role"] for each in traces[0]["messages"][:2]] == ["system", "user"]
-    assert [each["metadata"]["status"] for each in traces] == sorted(each["metadata"]["status"] for each in traces)
+    assert [each["role"] for each in json.loads(traces[0][0])[:2]] == ["system", "user"]
+    statuses = [json.loads(metadata)["status"] for _, metadata in traces]
+    assert statuses == sorted(statuses), "what is wrong comes first"
 
 
 def verdict_of(run: Ran) -> str:
