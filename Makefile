@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder 
 OPENENV := build/openenv/venv
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-openenv mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots docs spaces lock clean
+.PHONY: run test test-all test-openenv mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -88,8 +88,11 @@ e2e-faults: .venv/dev  ## what outages and kills cost a run on two pools: time. 
 e2e-hub: .venv/dev  ## every stage on a machine of its own over a local Hub, and what faults of the Hub cost: time
 	$(BIN)/python -m tests.e2e.hub
 
-screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages, taken anew
+screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages and of a report, taken anew
 	$(BIN)/python -m tests.e2e.screenshots
+
+page-pictures: .venv/dev  ## those of a report's page alone, of the newest run; RUN=runs/NAME takes another
+	$(BIN)/python -m tests.e2e.page_pictures $(RUN)
 
 bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling

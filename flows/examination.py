@@ -65,8 +65,9 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
         tokens = guard.max_new_tokens or recipe.evaluate.max_new_tokens
         spec = recipe.evaluate.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
         for name, model in models.items():
-            questions = by_guard[guard.name]
-            evaluations[f"{guard.name}.{name}"] = evaluate(run, spec, model, guard.environment, questions, recipe.seed)
+            evaluations[f"{guard.name}.{name}"] = evaluate.titled(f"Guard rail {guard.name}: {name}")(
+                run, spec, model, guard.environment, by_guard[guard.name], recipe.seed
+            )
     return evaluations
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import traits_of
+from apprentice.flows.elsewhere import addresses, log_in_trackio, show_in_prefect
 from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.report_page import as_markdown_page, as_report_page
-from apprentice.flows.pages.view import as_title
+from apprentice.flows.pages.view import as_title, view_of
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
 from apprentice.tasks.analysis.broken import scored
+from apprentice.tasks.analysis.calibration import slices_of
 from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
@@ -39,8 +40,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.record import read_episodes
-from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.curves import project_in_trackio
+from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.training.completions import last_groups, read_completions
 from apprentice.tasks.training.refill import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
@@ -86,25 +86,6 @@ class Artifacts(NamedTuple):
         return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != "base"}
 
 
-def link_up(recipe: Recipe) -> None:
-    """Links on the run's page in Prefect: where its curves grow, and what it uses of the Hub."""
-    from huggingface_hub import constants
-
-    hub = constants.ENDPOINT
-    curves = f"{hub}/spaces/{recipe.trackio.space_id}" if recipe.trackio.space_id else recipe.trackio.url
-    if curves:
-        announce.link(
-            "trackio", f"{curves}/?project={project_in_trackio(recipe.name)}", "Curves as they grow, in Trackio"
-        )
-    if recipe.store.hub:
-        announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
-    if recipe.server.space:
-        announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
-    if recipe.student.model and not Path(recipe.student.model).exists():
-        revision = recipe.student.revision
-        announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")
-
-
 def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> None:
     """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
     fetch = work.store.fetch
@@ -139,11 +120,15 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "versions": {name: installed(name) for name in PACKAGES},
         "artifacts": artifacts.by_name(),
         "lineage": [_made_from(fetch(artifact), artifact) for artifact in [*artifacts.artifacts(), *decided]],
+        "elsewhere": addresses(recipe),
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    pictures = {}
+    titles = {name: as_title(name) for name in report["models"]}
+    pictures = {"accuracy": rates(report["models"], titles, folder / "accuracy.png")}
+    if report["slices"]:
+        pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
     shown: list[tuple[str, Artifact, str]] = [
         *((title, model, "curves") for title, model in trained.items()),
         *([("lengths", taught.length_stats, "histogram")] if taught else []),
@@ -154,23 +139,29 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
     text = as_markdown_page(report, samples, pictures)
     differ = {each.place for each in played[[*played][-1]] if not each.is_right}
-    told = embedded(_sources(recipe, work, artifacts), differ)
+    told = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, told))
-    announce.markdown("report", text, f"Report of {folder.name}")
+    show_in_prefect(folder, text, pictures)
+    if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
+        outcome, key = view_of(report)["outcome"], artifacts.results.key
+        log_in_trackio(recipe, folder, report, outcome, played, pictures, key)
 
 
-def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Source]:
-    """The episodes that the page shows: of the held-out questions, the guard rails, the teacher."""
+def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:
+    """The episodes that the page shows: of the held-out questions, the guard rails, the teacher.
+
+    `measured`: the teacher's slices that have a figure in the page.
+    """
     fetch = work.store.fetch
     counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()})
-    slices_of: dict[int, list[str]] = {}
+    held_out_slices: dict[int, list[str]] = {}
     for (trait, kind), places in places_of_slices(counted).items():
         for place in places:
-            slices_of.setdefault(place, []).append(f"{trait} {kind}")
+            held_out_slices.setdefault(place, []).append(f"{trait} {kind}")
 
     def slices(place: int, row: dict[str, Any]) -> list[str]:
-        return slices_of.get(place - row["sample"], [])
+        return held_out_slices.get(place - row["sample"], [])
 
     examined = [
         Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
@@ -192,13 +183,9 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts) -> list[Sou
         "collected",
         fetch(artifacts.taught.rollouts) / "rollouts.jsonl",
         asked,
-        lambda _, row: [f"{trait} {kind}" for trait, kind in _traits(environment, row).items()],
+        lambda _, row: slices_of(row, environment, measured),
     )
     return [*examined, *guarded, teacher]
-
-
-def _traits(environment: Any, row: dict[str, Any]) -> dict[str, Any]:
-    return traits_of(environment, row["seed"], row["messages"][1]["content"]) if len(row["messages"]) > 1 else {}
 
 
 def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:

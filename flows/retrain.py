@@ -14,12 +14,13 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from apprentice.flows.beginning import asked, beginning
+from apprentice.flows.elsewhere import link_up
 from apprentice.flows.examination import guard_rails, held_out, promotion, protected
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.report import Artifacts, link_up, write_report
+from apprentice.flows.report import Artifacts, write_report
 from apprentice.flows.runtime.dispatch import Pool
 from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.run_folder import run_folder

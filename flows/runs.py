@@ -76,10 +76,15 @@ def finished(runs: Path) -> list[FinishedRun]:
     return sorted(found, key=lambda run: run.ended, reverse=True)
 
 
-def run_named(name: str, runs: Path) -> FinishedRun:
-    """Return the run of a folder, of a name within `runs`, or the `last` one. Raises Stop."""
+def find_run(name: str, runs: Path) -> FinishedRun | None:
+    """Return the run of a folder, of a name within `runs`, or the `last` one; None where there is none."""
     newest = finished(runs)[:1] if name == LAST else []
-    found = newest[0] if newest else _read(Path(name)) or _read(runs / name)
+    return newest[0] if newest else _read(Path(name)) or _read(runs / name)
+
+
+def run_named(name: str, runs: Path) -> FinishedRun:
+    """As `find_run`. Raises Stop."""
+    found = find_run(name, runs)
     if found is None:
         what = f"There is no finished run in {runs}." if name == LAST else f"{name} is no folder of a finished run."
         raise Stop(what, "`apprentice runs` lists them; --runs names another folder.")

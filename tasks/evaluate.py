@@ -28,7 +28,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batched, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS, Parity
-from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
@@ -84,7 +84,7 @@ def evaluate_endpoint(
         evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep),
     ):
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-            play_alone(pool, ahead, Endpoint(teacher, Spent()), protocol, keep)
+            play_alone(pool, ahead, Endpoint(teacher), protocol, keep)
         return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
 
 

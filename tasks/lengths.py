@@ -35,7 +35,7 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
     (context.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
     picture = histogram(measured, stats["max_length"], context.out / "histogram.png")
     announce.rows("token-lengths", "Tokens of a training text", [stats])
-    announce.picture("token-lengths-histogram", picture, "Tokens of the training texts; the line is max_length")
+    announce.picture("lengths-histogram", picture, "Tokens of the training texts; the line is max_length")
     return stats
 
 

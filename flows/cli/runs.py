@@ -1,6 +1,6 @@
 """`apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
 
-In: the runs' folders. Out: tables and a page, or one line of JSON. Both only read.
+In: the runs' folders; for a comparison artifacts, too. Out: tables and a page, or one line of JSON. Both only read.
 """
 
 import json
@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from apprentice.flows.cli.common import JSON, exit_with_message
+from apprentice.flows.cli.common import HUB, JSON, exit_with_message
 from apprentice.flows.runtime.this_process import quiet
 
 RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
 STORE_OF_RUNS = Annotated[
-    Path | None, typer.Option(help="The folder of artifacts. Default: that of each run's recipe.")
+    Path | None, typer.Option(help="The folder of artifacts. Default: that of each run's recipe, else artifacts.")
 ]
 
 
@@ -36,10 +36,16 @@ def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = F
 
 def compare(
     run: Annotated[
-        list[str], typer.Argument(help="A run's folder or its name in `apprentice runs`; last: the newest.")
+        list[str],
+        typer.Argument(
+            metavar="RUN|KEY…",
+            help="A run's folder or its name in `apprentice runs`; last: the newest; the key, revision or tag of a "
+            "verdict, a decision, a release or an evaluation; owner/name@revision for one on the Hub.",
+        ),
     ],
     runs: RUNS = Path("runs"),
     store: STORE_OF_RUNS = None,
+    hub: HUB = None,
     json_: JSON = False,
 ) -> None:
     """Lay finished runs side by side: settings that differ, accuracy on the same questions, curves, cost.
@@ -49,9 +55,9 @@ def compare(
     with exit_with_message():
         quiet()
         from apprentice.flows.compare_runs import compare_runs, shown_in_terminal
-        from apprentice.flows.runs import run_named
+        from apprentice.flows.judged import judged_named
 
-        found = compare_runs([run_named(each, runs) for each in run], runs, store)
+        found = compare_runs([judged_named(each, runs, store, hub) for each in run], runs)
         if json_:
             print(json.dumps(found, ensure_ascii=False))
             return

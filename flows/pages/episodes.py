@@ -70,7 +70,7 @@ class Reader:
             turns = sum(message["role"] == "assistant" for message in read["messages"])
             kind = why_dropped(read, of.examined) or KEPT
         slices = [self.slices.number(each) for each in of.slices(place, read)]
-        tokens = read.get("completion_tokens")
+        tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
         return [source, place, read["seed"], sample, read["reward"], self.kinds.number(kind), turns, tokens, slices]
 
     def head(self) -> dict[str, Any]:
@@ -80,15 +80,16 @@ class Reader:
 
 
 def transcript(line: bytes) -> dict[str, Any]:
-    """What an episode's page shows: messages, the environment's answer, faults, and what else was recorded."""
+    """What an episode's page shows: messages, the environment's answer, faults; facts: the reward's parts, tokens, …"""
     read = json.loads(line)
     known = ("environment", "attempts", "asked_again", "prompt_tokens", "completion_tokens", "cost_usd", "player")
     causes = [*read.get("causes", []), read.get("broken"), read.get("failed_at"), read.get("cause")]
+    parts = {f"reward: {name}": score for name, score in json.loads(read.get("scores", "{}")).items()}
     return {
         "messages": [_message(each) for each in read["messages"]],
         "correct": read["correct"],
         "faults": [cause for cause in causes if cause],
-        "facts": {name: read[name] for name in known if read.get(name)},
+        "facts": parts | {name: read[name] for name in known if read.get(name)},
     }
 
 

@@ -82,7 +82,7 @@
     const isRight = (row) => row[REWARD] === 1;
     const columns = [
       ["question", null], ["model", model], ["said", null], ["outcome", kind], ["reward", (row) => row[REWARD] ?? -1],
-      ["turns", (row) => row[TURNS]], ["seed", (row) => row[SEED]],
+      ["turns", (row) => row[TURNS]], ["seed", (row) => row[SEED]], ["tokens", (row) => row[TOKENS] ?? -1],
     ];
 
     const read = () => {
@@ -124,6 +124,11 @@
           fit.push(number);
       });
       const [name, down] = (state.sort || "").split("~"), value = columns.find(([each]) => each === name)?.[1];
+      if (!value) {  // what the last model did first
+        const compared = data.sources.filter(([, set]) => set === data.sources[0][1]).length;
+        const rank = (number) => { const source = data.rows[number][SOURCE]; return source < compared ? -source : source; };
+        fit.sort((a, b) => rank(a) - rank(b) || a - b);
+      }
       if (value) {
         const keys = new Map(fit.map((number) => [number, value(data.rows[number])]));
         fit.sort((a, b) => (keys.get(a) < keys.get(b) ? -1 : keys.get(a) > keys.get(b) ? 1 : a - b) * (down ? -1 : 1));
@@ -156,7 +161,8 @@
       if (focused) form.elements[focused]?.focus();
     };
 
-    const head = () => make("thead", {}, make("tr", {}, ...columns.map(([name, value]) => {
+    const counted = () => data.rows.some((row) => row[TOKENS] !== null);  // older code did not count tokens
+    const head = () => make("thead", {}, make("tr", {}, ...columns.filter(([name]) => name !== "tokens" || counted()).map(([name, value]) => {
       const [by, down] = (state.sort || "").split("~"), sorted = by === name ? (down ? "descending" : "ascending") : "none";
       if (!value) return make("th", { scope: "col" }, name);
       const next = sorted === "ascending" ? `${name}~down` : sorted === "descending" ? "" : name;
@@ -167,12 +173,19 @@
     const questionOf = (told) => told.messages.find((each) => each.role === "user")?.content ?? "";
     const saidOf = (told) => told.messages.filter((each) => each.role === "assistant").map((each) => [each.content, ...each.calls].filter(Boolean).join(" ")).join(" → ");
     const missing = "its text is too long for this page: apprentice view KEY shows it";
-    const line = (number, told) => {
-      const row = data.rows[number];
-      const open = make("button", { type: "button", onclick: () => show(number) }, told ? brief(questionOf(told)) : `(${missing})`);
+    const shared = (questions) => {  // how all of them begin, up to a word's end: it tells no row from another
+      if (new Set(questions).size < 2) return 0;
+      let same = 0;
+      while (questions.every((each) => each[same] === questions[0][same])) same++;
+      same = questions[0].lastIndexOf(" ", same - 1) + 1;
+      return same > 12 ? same : 0;
+    };
+    const line = (number, told, skip) => {
+      const row = data.rows[number], asked = told && questionOf(told).replace(/\s+/g, " ");
+      const open = make("button", { type: "button", onclick: () => show(number) }, told ? (skip ? "… " : "") + brief(asked.slice(skip)) : `(${missing})`);
       return make("tr", {}, make("td", {}, open), make("td", {}, plain(model(row))), make("td", {}, told ? brief(saidOf(told)) : ""),
         make("td", { class: isRight(row) ? "good" : "bad" }, plain(kind(row))), make("td", {}, row[REWARD] === null ? "none" : String(+row[REWARD].toFixed(3))),
-        make("td", {}, String(row[TURNS])), make("td", {}, String(row[SEED])));
+        make("td", {}, String(row[TURNS])), make("td", {}, String(row[SEED])), ...(counted() ? [make("td", {}, String(row[TOKENS] ?? "–"))] : []));
     };
     const draw = async () => {
       const turn = ++drawn;
@@ -181,7 +194,8 @@
       const numbers = fit.slice(page * PAGE, (page + 1) * PAGE), told = await source.transcripts(numbers);
       if (turn !== drawn) return;
       list = fit;
-      table.replaceChildren(make("caption", {}, "Choose a question to read what every model did with it"), head(), make("tbody", {}, ...numbers.map((number, place) => line(number, told[place]))));
+      const skip = shared(told.filter(Boolean).map((each) => questionOf(each).replace(/\s+/g, " ")));
+      table.replaceChildren(make("caption", {}, "Choose a question to read what every model did with it"), head(), make("tbody", {}, ...numbers.map((number, place) => line(number, told[place], skip))));
       const waiting = data.total > data.rows.length ? `, reading ${data.total.toLocaleString("en")}` : "";
       const left = data.left_out ? `; ${data.left_out.toLocaleString("en")} more are not in this page: apprentice view KEY shows them` : "";
       status.textContent = `${fit.length.toLocaleString("en")} of ${data.rows.length.toLocaleString("en")} episodes${waiting}${left}`;
@@ -195,11 +209,13 @@
     };
 
     // ---- one question, every model -------------------------------------------------------------------------------
+    const round = (value) => typeof value === "number" ? +value.toFixed(3) : value ?? "none";
     const fact = (name, value) => [make("dt", {}, name), make("dd", {}, plain(String(value)))];
     const column = (number, told) => {
       const row = data.rows[number], many = told && told.messages.length > 8;
-      const facts = [["reward", row[REWARD] ?? "none: the environment failed"], ["turns", row[TURNS]]];
-      if (told) facts.push(...told.faults.map((fault) => ["fault", fault]), ...Object.entries(told.facts).map(([name, value]) => [name.replaceAll("_", " "), value]));
+      const facts = [["reward", row[REWARD] === null ? "none: the environment failed" : round(row[REWARD])]];
+      if (told) facts.push(...Object.entries(told.facts).map(([name, value]) => [name.replaceAll("_", " "), round(value)]), ...told.faults.map((fault) => ["fault", fault]));
+      facts.push(["turns", row[TURNS]]);
       const turns = told ? told.messages.map((each, place) => {
         const text = [each.content, ...each.calls.map((call) => `→ ${call}`)].filter(Boolean).join("\n");
         const fold = ["system", "user"].includes(each.role) || (many && place < told.messages.length - 2);
@@ -212,7 +228,7 @@
       const numbers = answers.get(id(data.rows[number])), told = await source.transcripts(numbers), place = list.indexOf(number);
       const known = told.find(Boolean), answer = told.find((each) => each?.correct)?.correct;
       const go = (by, name) => make("button", { type: "button", ...(list[place + by] === undefined ? { disabled: "" } : {}), onclick: () => show(list[place + by]) }, name);
-      const title = make("h2", { id: "episode-title", tabindex: "-1" }, `Seed ${data.rows[number][SEED]}`);
+      const title = make("h2", { id: "episode-title", tabindex: "-1" }, `Seed ${data.rows[number][SEED]}, ${plain(data.sources[data.rows[number][SOURCE]][1])}`);
       dialog.replaceChildren(make("div", { class: "tools" }, go(-1, "Previous"), go(1, "Next"), make("button", { type: "button", onclick: () => dialog.close() }, "Close")),
         title, make("h3", {}, "Question"), body(known ? questionOf(known) : missing), make("h3", {}, "The environment's answer"), body(answer || "(none was given)"),
         make("div", { class: "side" }, ...numbers.map((each, at) => column(each, told[at]))));

@@ -37,6 +37,7 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
     return {
         "outcome": _outcome(report),
         "reason": _reason(report["gate"]),
+        "weakness": _weakness(report),
         "standing": _standing(report),
         "cost": _cost(report),
         "duration": _duration(report["stages"]),
@@ -117,7 +118,22 @@ def _reason(gate: dict[str, Any]) -> str:
     if failed:
         return f"Rule that does not hold: {failed['rule']}. Found {failed['found']}"
     better = next((rule for rule in gate["rules"] if " better" in rule["rule"]), gate["rules"][0])
-    return f"Every rule holds, compared with {rival_of(gate)}. Found {better['found']}"
+    found = better["found"].partition(", p = ")[0]  # the table of all rules has it
+    return f"Every rule holds, compared with {rival_of(gate)}. Found {found}"
+
+
+def _weakness(report: dict[str, Any]) -> dict[str, Any]:
+    """What the last model gets wrong, in a few figures: episodes by kind, and the slice that lies surely below all."""
+    model, found = [*report["models"].items()][-1]
+    kinds = [(row["kind"], row["models"][model]) for row in report["kinds_of_failure"] if row["models"][model]]
+    below = [row for row in report["slices"] if row["models"][model]["ci"][1] < found["accuracy"]]
+    return {
+        "model": as_title(model),
+        "episodes": found["n"] * found.get("samples", 1),
+        "wrong": sum(number for _, number in kinds),
+        "kinds": kinds[:3],
+        "slice": min(below, key=lambda row: row["models"][model]["accuracy"], default=None),
+    }
 
 
 def _standing(report: dict[str, Any]) -> str:

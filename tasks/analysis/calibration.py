@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import traits_of
+from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.slices import grouped
+from apprentice.tasks.analysis.slices import OTHERS, grouped
 from apprentice.tasks.analysis.statistics import rate_interval
 
 
@@ -24,7 +24,7 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
     compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
     with (rollouts / "rollouts.jsonl").open() as lines:
         for place, row in enumerate(map(json.loads, lines)):
-            if row["failed_at"] not in ("", "teacher"):
+            if not _counts(row):
                 lost += 1
                 continue
             right[place] = float(row["reward"] == 1.0)
@@ -47,6 +47,21 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
             if len(places) < len(right)
         ],
     }
+
+
+def slices_of(row: dict[str, Any], environment: ToolEnvironment, measured: list[dict[str, Any]]) -> list[str]:
+    """The slices among those that `calibration` measured to which one of its episodes belongs, as "trait kind"."""
+    if not _counts(row) or len(row["messages"]) < 2:
+        return []
+    shown = {(each["trait"], each["kind"]) for each in measured}
+    traits = traits_of(environment, row["seed"], row["messages"][1]["content"])
+    named = ((trait, str(kind) if (trait, str(kind)) in shown else OTHERS) for trait, kind in traits.items())
+    return [f"{trait} {kind}" for trait, kind in named if (trait, kind) in shown]
+
+
+def _counts(row: dict[str, Any]) -> bool:
+    """Whether an episode says something of the teacher, and not of infrastructure alone."""
+    return row["failed_at"] in ("", "teacher")
 
 
 def _rate(right: list[float]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 MOST_KINDS = 8
 """Maximum kinds of one trait with a row of their own; rarer kinds are combined."""
+OTHERS = "others"
+"""Those combined."""
 FAILURES = 10
 SAMPLES = 4
 
@@ -73,7 +75,7 @@ def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:
     order: Callable[[int | str], Any] = lambda kind: (isinstance(kind, str), kind)  # noqa: E731
     named = {str(kind): groups[kind] for kind in sorted(frequent, key=order)}
     rest = [place for kind, places in groups.items() if kind not in frequent for place in places]
-    return named | ({"others": rest} if rest else {})
+    return named | ({OTHERS: rest} if rest else {})
 
 
 def worst(episodes: Episodes) -> list[EvaluatedEpisode]:

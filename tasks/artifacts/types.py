@@ -151,6 +151,12 @@ class SftCheckpoint(Checkpoint):
 
     suffix = "sft"
     stage: Literal["sft"] = "sft"  # type: ignore[assignment]
+    loss: Number | None = None
+    """As last logged; None where it was not, or older code trained."""
+
+    @property
+    def figure(self) -> str:
+        return super().figure if self.loss is None else f"last loss {self.loss:.3g}"
 
 
 class GrpoCheckpoint(Checkpoint):
@@ -158,6 +164,12 @@ class GrpoCheckpoint(Checkpoint):
 
     suffix = "grpo"
     stage: Literal["grpo"] = "grpo"  # type: ignore[assignment]
+    reward: Number | None = None
+    """Mean of the rollouts, as last logged; None where it was not, or older code trained."""
+
+    @property
+    def figure(self) -> str:
+        return super().figure if self.reward is None else f"last reward {self.reward:.3g}"
 
 
 class Evaluation(Artifact):

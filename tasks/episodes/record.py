@@ -90,6 +90,12 @@ class EvaluatedEpisode(BaseModel):
     """The environment's own answer; empty when the episode ended without it."""
     traits: str
     """Properties of the question as JSON text, such as {"terms": 3}."""
+    scores: str = "{}"
+    """The score of each of the environment's reward functions as JSON text, where it has several; else empty."""
+    prompt_tokens: int = 0
+    """Tokens that the model read, of all turns; 0 where they are not known."""
+    completion_tokens: int = 0
+    """Tokens that the model wrote, of all turns; 0 where they are not known."""
 
     @property
     def score(self) -> float:

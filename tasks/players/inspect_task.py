@@ -119,6 +119,9 @@ def _solver(environments: EnvironmentQueue, tools: "list[ToolInfo]", samples: in
                     state.output = await get_model().generate(state.messages, tools=tools, tool_choice="auto")
                     if state.output.empty:
                         raise RuntimeError(f"the model gave no answer: {state.output.error}")
+                    if usage := state.output.usage:
+                        episode.prompt_tokens += usage.total_tokens - usage.output_tokens  # cached ones included
+                        episode.completion_tokens += usage.output_tokens
                     state.messages.append(state.output.message)
                     known = len(episode.messages) + 1
                     await _there(slot.do(episode.step, _as_ours(state.output.message)))

@@ -54,7 +54,7 @@ class LocalModel:
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
-        """The model's next message for each episode, in order."""
+        """The model's next message for each episode, in order; counts its tokens."""
         import torch
 
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
@@ -67,9 +67,12 @@ class LocalModel:
                 inputs, generation = self._inputs(prompts, cache.get_seq_length()), self._after_prefix
                 inputs["past_key_values"] = cache
             out = self._model.generate(**inputs, generation_config=generation, logits_processor=noise)
-        written = out[:, inputs["input_ids"].shape[1] :].tolist()
+        written = [self._until_end(ids) for ids in out[:, inputs["input_ids"].shape[1] :].tolist()]
+        for ids, prefix, episode in zip(written, prompts, episodes, strict=True):
+            episode.prompt_tokens += len(prefix)
+            episode.completion_tokens += len(ids)
         return [
-            self._protocol.read(self._tokenizer, self._until_end(ids), prefix, episode)
+            self._protocol.read(self._tokenizer, ids, prefix, episode)
             for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
         ]
 

@@ -98,6 +98,9 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
         causes=episode.causes,
         correct=environment.correct or "",
         traits=json.dumps(traits_of(environment, play.seed, episode.question), ensure_ascii=False),
+        scores=json.dumps(environment._scores() if len(environment.streams) > 1 else {}),
+        prompt_tokens=episode.prompt_tokens,
+        completion_tokens=episode.completion_tokens,
     )
 
 
@@ -105,8 +108,14 @@ class Endpoint(NamedTuple):
     """An OpenAI-compatible endpoint as a player; its answers count unchanged, invalid calls included."""
 
     teacher: Teacher
-    spent: Spent
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
-        """One message per episode. Raises TeacherFailed, TeacherUnavailable, Stop."""
-        return [self.teacher.say(each.messages, each.tools, self.spent, "auto", each.seed) for each in episodes]
+        """One message per episode; counts its tokens. Raises TeacherFailed, TeacherUnavailable, Stop."""
+        return list(map(self._say, episodes))
+
+    def _say(self, episode: Episode) -> Message:
+        spent = Spent()
+        message = self.teacher.say(episode.messages, episode.tools, spent, "auto", episode.seed)
+        episode.prompt_tokens += spent.prompt_tokens
+        episode.completion_tokens += spent.completion_tokens
+        return message

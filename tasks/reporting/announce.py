@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
@@ -30,11 +30,12 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from apprentice.envs.wire.breaker import outage_listeners
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer, without_secrets
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.reporting.shared_server import shared
 
@@ -145,6 +146,17 @@ def materialized(asset: str, metadata: dict[str, Any]) -> None:
 def link(key: str, url: str, text: str) -> None:
     if in_prefect():
         create_link_artifact(link=url, link_text=text, key=key, description=text)
+
+
+def run_url() -> str:
+    """The page of the running flow on a permanent Prefect server; empty without one, or where its URL has a secret."""
+    from prefect.runtime import flow_run
+    from prefect.utilities.urls import url_for
+
+    url = (url_for("flow-run", flow_run.id) or "") if shared() and flow_run.id else ""
+    with suppress(ValueError):
+        return without_secrets(url, "it has none in its settings")
+    return ""
 
 
 _cached: list[str] = []
@@ -268,11 +280,18 @@ CELL_UPDATE_S = 0.2
 """Minimum seconds between two updates of a notebook's bars."""
 
 
+class _Counted(MofNCompleteColumn):
+    """How many of how many; nothing for a bar that only pulses."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
 class _Bars:
     """The progress bars of a terminal or of a notebook's cell: one display for all concurrent stages."""
 
     def __init__(self):
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), _Counted(), TimeRemainingColumn())
         self._display = Progress(
             *columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
         )

@@ -1,4 +1,4 @@
-"""Plots for reports and Prefect: the histogram of token lengths, the curves of a training."""
+"""Plots for reports and Prefect: models' accuracy, the histogram of token lengths, the curves of a training."""
 
 from pathlib import Path
 from typing import Any
@@ -48,18 +48,54 @@ def curves_of_runs(logs: dict[str, dict[str, Any]], shown: dict[str, dict[str, s
     return _save(figure, to)
 
 
+def rates(models: dict[str, Any], titles: dict[str, str], to: Path) -> Path:
+    """A bar for each model's accuracy (`accuracy`, `ci`), with its interval."""
+    figure, axes = _figure(1)
+    names = [*models][::-1]
+    values = [models[name]["accuracy"] for name in names]
+    errors = _errors([(models[name]["accuracy"], models[name]["ci"]["accuracy"]) for name in names])
+    axes[0].barh([titles[name] for name in names], values, xerr=errors, color="#8fb6da", capsize=4)
+    axes[0].set(xlabel="right, 95% intervals", xlim=(0, 1))
+    return _save(figure, to)
+
+
+def rates_by_kind(rows: list[dict[str, Any]], titles: dict[str, str], to: Path) -> Path:
+    """A panel for each trait, a group of bars for each kind of question, a bar for each model with its interval."""
+    traits = list(dict.fromkeys(row["trait"] for row in rows))
+    figure, axes = _figure(len(traits))
+    for axis, trait in zip(axes, traits, strict=True):
+        kinds = [row for row in rows if row["trait"] == trait]
+        wide = 0.8 / len(titles)
+        for at, (name, title) in enumerate(titles.items()):
+            found = [(row["models"][name]["accuracy"], row["models"][name]["ci"]) for row in kinds]
+            places = [place + wide * at for place in range(len(kinds))]
+            axis.bar(places, [value for value, _ in found], wide, yerr=_errors(found), label=title, capsize=2)
+        middle = wide * (len(titles) - 1) / 2
+        axis.set_xticks([place + middle for place in range(len(kinds))], [f"{row['kind']}" for row in kinds])
+        axis.set(xlabel=trait, ylim=(0, 1))
+        axis.tick_params(axis="x", labelrotation=30 if len(kinds) > 4 else 0)
+    axes[0].set_ylabel("right, 95% intervals")
+    axes[-1].legend()
+    return _save(figure, to)
+
+
 def rounds_curve(points: list[dict[str, Any]], to: Path) -> Path:
     """Plots the champion's accuracy after each round: on the round's own window with its interval (`accuracy`, `ci`),
     and on the window that no gate reads (`long_run`, where it is not None)."""
     figure, axes = _figure(1)
     rounds, rates = [each["round"] for each in points], [each["accuracy"] for each in points]
-    errors = [[abs(each["accuracy"] - each["ci"][end]) for each in points] for end in (0, 1)]
+    errors = _errors([(each["accuracy"], each["ci"]) for each in points])
     axes[0].errorbar(rounds, rates, yerr=errors, color="#4878a8", marker="o", capsize=3, label="own window")
     if measured := [(each["round"], each["long_run"]) for each in points if each["long_run"] is not None]:
         axes[0].plot(*zip(*measured, strict=True), color="#b04030", marker="s", label="long run")
     axes[0].set(xlabel="round", ylabel="accuracy", ylim=(0, 1), xticks=sorted(set(rounds)))
     axes[0].legend()
     return _save(figure, to)
+
+
+def _errors(rates: list[tuple[float, Any]]) -> list[list[float]]:
+    """The distances from each rate to the ends of its interval, as matplotlib takes them."""
+    return [[max(0.0, (value - ci[end]) * sign) for value, ci in rates] for end, sign in ((0, 1), (1, -1))]
 
 
 def _points(log: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:

@@ -1,6 +1,7 @@
 """Logs a training's metrics with Trackio, in the store's folder or on a Space of the Hub.
 
-In: the recipe's section `trackio`, a trainer. Out: TRL's arguments, and a callback that works without the Space.
+In: the recipe's section `trackio`, a trainer. Out: TRL's arguments, a callback that works without the Space, and a run
+for what no training logs.
 Why: Trackio looks up its Space before the first step, and an error there would end the training. Errors after that it
 handles itself: it keeps the metrics in the folder and sends them with the next training.
 """
@@ -77,6 +78,22 @@ class _WithoutDashboard:
 
     def init(self, **given: Any) -> Any:
         return self._trackio.init(**given, embed=False)
+
+
+def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]) -> Any:
+    """Begins a run outside of a training, in the folder where its Space is not reachable."""
+    import trackio
+    from huggingface_hub import get_session
+
+    given: dict[str, Any] = {"project": project, "name": name, "config": config, "resume": "allow", "embed": False}
+    given |= {"auto_log_cpu": False, "auto_log_gpu": False}
+    if spec.space_id is not None:
+        get_session().timeout = TIMEOUT  # as for a training
+        try:
+            return trackio.init(space_id=spec.space_id, private=spec.private, **given)
+        except Exception as error:
+            _warn(spec.space_id, project, type(error).__name__)
+    return trackio.init(**given)
 
 
 def check_space(spec: TrackioSpec, project: str) -> None:

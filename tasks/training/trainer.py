@@ -29,6 +29,8 @@ from apprentice.tasks.training.reporters import report_to
 from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
 
 STATE = "trainer_state.json"
+TOLD = {"sft": "loss", "grpo": "reward"}
+"""By stage, the metric of which a run's terminal shows the last value."""
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
 
@@ -185,14 +187,16 @@ def finish(
     if not trainer.is_world_process_zero():
         return {}
     _check_numbers(weights or {})
-    keep_log(context, trainer, shown)
+    log = keep_log(context, trainer, shown)
     write_learned(context.out, learned.stage, learned.asked, before=learned.before)
     if lora is None:
         counts = save(trainer.model, trainer.processing_class, context.out, weights, learned.before)
     else:
         whole = merged(trainer.model, learned.before, lora, weights, context.run.trusted)
         counts = save(whole, trainer.processing_class, context.out, begun=learned.before)
-    return counts | {"stage": learned.stage}
+    told = TOLD[learned.stage]
+    last = next((entry[told] for entry in reversed(log) if entry.get(told) is not None), None)
+    return counts | {"stage": learned.stage, told: last}
 
 
 def _check_numbers(weights: dict[str, Any]) -> None:
@@ -202,9 +206,9 @@ def _check_numbers(weights: dict[str, Any]) -> None:
         raise Stop(f"The trained weights contain NaN ({broken[0]} and others).", ADVICE["nan"])
 
 
-def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> None:
+def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> list[dict[str, Any]]:
     """Writes log.json and curves.png, without metrics that depend on the machine, so that the same training gives the
-    same artifact."""
+    same artifact; returns the log."""
     log = [
         {name: _or_none(value) for name, value in entry.items() if not _is_unsteady(name)}
         for entry in (_by_dataset(entry, trainer.eval_dataset) for entry in trainer.state.log_history)
@@ -213,6 +217,7 @@ def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> None
     (context.out / "log.json").write_text(json.dumps(log, sort_keys=True))  # a resumed log is sorted
     picture = curves(log, shown, context.out / "curves.png")
     announce.picture(f"{context.scratch.name.split('-')[0]}-curves", picture, "Training curves")
+    return log
 
 
 def _by_dataset(entry: dict[str, Any], evaluated: Any) -> dict[str, Any]:

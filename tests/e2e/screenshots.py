@@ -1,4 +1,4 @@
-"""Pictures of a run's report and of Prefect's own pages during and after a run: `make screenshots`.
+"""Pictures of Prefect's own pages during and after a run, and of the run's report: `make screenshots`.
 
 In: nothing. Out: docs/*.png. What a page must say is asserted before it is pictured.
 """
@@ -13,9 +13,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from apprentice.flows.recipe.loading import load_recipe
 from tests.browser import NAMES
 from tests.e2e.cluster import ROOT, Cluster, until
+from tests.e2e.page_pictures import DOCS, take_page
 from tests.e2e.whole import client_of, ended, ready, start
-
-DOCS = ROOT / "docs"
 
 
 class Pictures:
@@ -37,17 +36,6 @@ class Pictures:
         self._page.screenshot(path=str(DOCS / f"{name}.png"))
         print(f"docs/{name}.png", flush=True)
 
-    def take_page(self, page: Path, *says: str) -> None:
-        """Keeps the picture of a run's report.html as docs/page.png."""
-        tab = self._page.context.new_page()
-        tab.set_viewport_size({"width": 1280, "height": 900})
-        tab.goto(page.absolute().as_uri())
-        for text in says:
-            expect(tab.get_by_text(text).first).to_be_visible()
-        tab.screenshot(path=str(DOCS / "page.png"))
-        tab.close()
-        print("docs/page.png", flush=True)
-
 
 def main() -> None:
     DOCS.mkdir(exist_ok=True)
@@ -58,9 +46,8 @@ def main() -> None:
         sync_playwright() as playwright,
     ):
         ready(cluster)
-        page = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page(
-            viewport={"width": 1400, "height": 900}
-        )
+        opened = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = opened.new_page(viewport={"width": 1400, "height": 900})
         pictures = Pictures(page, cluster.api.removesuffix("/api"))
         laptop = ROOT / "deployments" / "recipes" / "laptop.yaml"
         recipe = load_recipe(laptop, [f"store.path={cluster.store}"]).as_parameters()
@@ -82,7 +69,7 @@ def main() -> None:
         pictures.take(
             "report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "laptop, seed 0"
         )
-        pictures.take_page(max((cluster.store / "runs").glob("*/report.html")), "GRPO answers", "Promoted")
+        take_page(opened, max((cluster.store / "runs").glob("*/report.html")))
         pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "Training curves")
         pictures.take("pools", "/work-pools", "cpu", "a100", "Concurrency Limit")
         pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")

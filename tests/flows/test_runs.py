@@ -1,9 +1,10 @@
 """Runs are listed and laid side by side; what was not asked the same questions is refused with its reason."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -11,43 +12,64 @@ from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
 from apprentice.flows.compare_runs import compare_runs
+from apprentice.flows.judged import judged_named
 from apprentice.flows.runs import finished, run_named
 from apprentice.tasks.analysis.comparison import with_intervals
 from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, Release, SftCheckpoint
+from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
 from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.examined import episodes, evaluation, published
+from tests.hub_server import LocalHub
+from tests.tasks.artifacts.test_hub import hub
+from tests.tasks.examined import episodes, evaluation, learned, published
+
+assert hub  # a fixture
 
 TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}
 WEIGHTS = {"parameters": 1, "weights": "w", "promoted": True}
 
 
+class Judgement(NamedTuple):
+    """What judged the models of a run."""
+
+    evaluations: dict[str, Artifact]
+    verdict: Verdict
+    released: Release
+
+
 class Runs:
     """A folder of runs as they would have left it; nothing is trained."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, store: LocalStore | None = None):
         self.folder = folder / "runs"
-        self.store = LocalStore(folder / "artifacts", "toy")
+        self.store = store or LocalStore(folder / "artifacts", "toy")
 
     def add(
         self, name: str, rewards: dict[str, list[float]], asked: int = 0, clean: bool = True, **recipe: Any
-    ) -> None:
+    ) -> Judgement:
         """A run whose models have these rewards on the questions from `asked` on, with these settings."""
-        rows: list[dict[str, Any]] = []
-        inputs, models = {}, {}
+        written = {"name": "toy", "environment": TASK | {"code": name}}
+        written |= {"store": {"path": str(self.store.root), "hub": None}} | recipe
+        inputs: dict[str, Artifact] = {}
+        models = {}
         for model, earned in rewards.items():
             records = [each for each in episodes([0.0] * asked + earned) if each.place >= asked]
             kind = {"sft": SftCheckpoint, "grpo": GrpoCheckpoint}[model]
             log = [{"step": 1, "loss": 1.0, "reward": 0.5}, {"step": 2, "loss": 0.5, "reward": sum(earned)}]
-            trained = published(self.store, kind, f"{name}-{model}", {"log.json": json.dumps(log)}, {"parameters": 1})
-            judged = evaluation(self.store, f"{name}-{model}", records, model)
-            rows += [made("train", trained), made("evaluate", judged, checkpoint=trained.revision)]
-            inputs[f"evaluations.{model}"] = judged.revision
+            seen = learned() if clean else learned(("sft", 1, records[0].question))
+            files = {"log.json": json.dumps(log), "learned.jsonl": seen, "model": f"{name} {model}"}
+            trained = published(self.store, kind, f"{name}-{model}", files, {"parameters": 1})
+            settings = {"environment": written["environment"], "spec": {"questions": len(records)}}
+            inputs[f"evaluations.{model}"] = evaluation(
+                self.store, key_of(name, model), records, model, inputs={"checkpoint": trained}, settings=settings
+            )
             models[model] = with_intervals(records)
-        released = published(self.store, Release, name, {"model": name}, WEIGHTS)
-        rows += [{"stage": "verdict", "revision": "v", "repository": "local/v", "inputs": inputs}]
-        rows += [made("release", released)]
+        inputs["guards.sums.sft"] = evaluation(self.store, key_of(name, "guard"), episodes([0.0]), "sft")
+        counts = {"diagnosis": "learned", "contaminated": not clean}
+        verdict = published(self.store, Verdict, key_of(name, "verdict"), {"verdict.json": "{}"}, counts, inputs)
+        released = published(self.store, Release, name, {"model": name}, WEIGHTS, {"judged": verdict})
+        rows = [{"stage": "verdict", "revision": verdict.revision}, {"stage": "release", "revision": released.revision}]
         folder = self.folder / name
         folder.mkdir(parents=True)
         report = {"recipe": "toy", "seed": 1, "models": models, "lineage": rows, "gate": {"promoted": True}}
@@ -55,18 +77,17 @@ class Runs:
         report |= {"stages": [{"seconds": 2.0, "state": "ran"}, {"seconds": 1.0, "state": "cached"}]}
         report |= {"effort": {"rollouts": 96, "tokens": 1000}, "peak_memory_mb": 512, "is_champion": False}
         (folder / "report.json").write_text(json.dumps(report))
-        written = {"name": "toy", "environment": TASK | {"code": name}}
-        written |= {"store": {"path": str(self.store.root), "hub": None}}
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(written | recipe))
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(written))
         order = len(list(self.folder.iterdir()))
         os.utime(folder / "report.json", (order, order))
+        return Judgement(inputs, verdict, released)
 
     def compare(self, *names: str) -> dict[str, Any]:
-        return compare_runs([run_named(name, self.folder) for name in names], self.folder)
+        return compare_runs([judged_named(name, self.folder, self.store.root) for name in names], self.folder)
 
 
-def made(stage: str, artifact: Artifact, **inputs: str) -> dict[str, Any]:
-    return {"stage": stage, "revision": artifact.revision, "repository": artifact.repository, "inputs": inputs}
+def key_of(*names: str) -> str:
+    return hashlib.sha256(" ".join(names).encode()).hexdigest()[:20]
 
 
 @pytest.fixture
@@ -134,6 +155,74 @@ def test_what_was_not_asked_the_same_is_refused_with_the_reason(runs: Runs, othe
     with pytest.raises(Stop, match=says):
         runs.compare("one", "two")
     assert not list(runs.folder.glob("compared-*"))
+
+
+def test_a_verdict_a_release_and_an_evaluation_are_compared_as_the_run_is_that_made_them(runs: Runs):
+    one = runs.add("one", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 0.0] * 20})
+    two = runs.add("two", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 1.0] * 20})
+    of_runs = runs.compare("one", "two")
+    for left, right in ((one.verdict.key, two.verdict.revision), ("one", f"local/toy-model@{two.released.key}")):
+        found = runs.compare(left, right)
+        assert found["comparisons"] == of_runs["comparisons"]
+        assert found["models"] == of_runs["models"]
+    only = runs.compare(one.evaluations["evaluations.grpo"].key[:8], two.evaluations["evaluations.grpo"].key)
+    assert [(each["from"], each["to"], each["delta"]) for each in only["comparisons"]] == [("A grpo", "B grpo", 0.5)]
+    assert only["runs"]["B"]["run"] == f"local/toy-evaluation@{two.evaluations['evaluations.grpo'].key}"
+    assert "<h2>Settings that differ</h2>" in Path(only["page"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"asked": 1}, "were not asked the same questions: 2 and 2, of which 1 are the same"),
+        ({"environment": TASK | {"version": "1.1"}}, r"environment.version is 1 and 1.1"),
+        ({"clean": False}, "was trained on questions that it is asked"),
+    ],
+)
+@pytest.mark.parametrize("what", ["verdict", "evaluation"])
+def test_an_artifact_that_was_not_asked_the_same_is_refused_with_the_reason(
+    runs: Runs, other: dict[str, Any], says: str, what: str
+):
+    one, two = runs.add("one", {"sft": [1.0, 0.0]}), runs.add("two", {"sft": [1.0, 0.0]}, **other)
+    names = [each.verdict.key if what == "verdict" else each.evaluations["evaluations.sft"].key for each in (one, two)]
+    with pytest.raises(Stop, match=says):
+        runs.compare(*names)
+
+
+def test_a_model_that_was_judged_by_another_protocol_is_refused(runs: Runs):
+    one = runs.add("one", {"sft": [1.0, 0.0]})
+    counts = one.evaluations["evaluations.sft"].model_dump(exclude=set(Artifact.model_fields))
+    lines = "".join(each.line().decode() for each in episodes([1.0, 0.0]))
+    settings = {"environment": TASK}
+    other = published(
+        runs.store, Evaluation, "e" * 20, {"episodes.jsonl": lines}, counts | {"protocol": "tutorial"}, {}, settings
+    )
+    with pytest.raises(Stop, match="protocol is parity and tutorial"):
+        runs.compare("one", other.key)
+
+
+def test_an_artifact_in_which_nobody_was_judged_is_refused_with_what_can_be_named(runs: Runs):
+    runs.add("one", {"sft": [1.0, 0.0]})
+    published(runs.store, SftCheckpoint, "9" * 20, {"model": ""}, {"parameters": 1})
+    with pytest.raises(Stop, match=r"SftCheckpoint, in which no model was judged.*\n.*verdict"):
+        runs.compare("one", "9" * 20)
+    with pytest.raises(Stop, match="No artifact has the key"):
+        runs.compare("one", "8" * 20)
+
+
+def test_what_is_on_the_hub_is_compared_by_owner_name_and_revision(hub: LocalHub, tmp_path: Path):
+    there = Runs(tmp_path / "there", HubStore(tmp_path / "there" / "artifacts", "toy", "team", patience=20.0))
+    one = there.add("one", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 0.0] * 20})
+    two = there.add("two", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 1.0] * 20})
+    here = Runs(tmp_path / "here")
+    here.add("mine", {"grpo": [1.0, 0.0] * 20})
+    found = here.compare("mine", f"team/toy-model@{two.released.revision}", f"team/toy-verdict@{one.verdict.key}")
+    deltas = {(each["from"], each["to"]): each["delta"] for each in found["comparisons"]}
+    assert deltas == {("A grpo", "B grpo"): 0.5, ("A grpo", "C grpo"): 0.0}
+    assert {each.parents[2].name for each in here.store.root.rglob("snapshots/*/model")} == {"toy-grpo", "toy-model"}
+    assert not list((here.store.root / "models" / "team").rglob("model")), "no weights are downloaded"
+    with pytest.raises(Stop, match=r"No artifact has the key.*on the Hub under team"):
+        here.compare("mine", f"team/toy-model@{'0' * 40}")
 
 
 def test_a_run_is_not_compared_with_itself(runs: Runs):

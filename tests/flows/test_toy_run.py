@@ -1,10 +1,34 @@
 """What a run of the toy recipe leaves: its report, its page, its artifacts. Real servers, client and trainers."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 from apprentice.tasks.settings.stages import Window
 from tests.flows.commands import Ran, lines, read
+
+
+def test_trackio_has_the_reports_tables_its_picture_and_what_the_last_model_said(toy_run: Ran):
+    """Once, beside the curves of the trainings."""
+    with sqlite3.connect(toy_run.folder.parent.parent / "artifacts" / "trackio" / "toy.db") as tracked:
+        rows = tracked.execute("SELECT run_name, step, metrics FROM metrics WHERE run_name LIKE 'report %'").fetchall()
+        traces = tracked.execute("SELECT messages, metadata FROM traces ORDER BY trace_index").fetchall()
+    assert {name for name, _, _ in rows} == {f"report toy seed 0 {verdict_of(toy_run)[:8]}"}
+    logged = {name: value for _, _, metrics in rows for name, value in json.loads(metrics).items()}
+    models = logged["models"]["_value"]
+    assert [row["model"] for row in models] == ["base", "sft", "grpo"]
+    assert logged["accuracy/grpo"] == toy_run.report["models"]["grpo"]["accuracy"]
+    assert {"differences", "kinds of failure", "slices"} <= logged.keys()
+    assert logged["picture/accuracy"]["_type"] == "trackio.image"
+    assert f"{toy_run.folder.name}/report.html" in logged["report"]["_value"]
+    assert len(traces) == 40
+    assert [each["role"] for each in json.loads(traces[0][0])[:2]] == ["system", "user"]
+    statuses = [json.loads(metadata)["status"] for _, metadata in traces]
+    assert statuses == sorted(statuses), "what is wrong comes first"
+
+
+def verdict_of(run: Ran) -> str:
+    return next(row["key"] for row in run.report["lineage"] if row["stage"] == "verdict")
 
 
 def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
@@ -37,7 +61,10 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
     )
     assert "## What was learned" in text
     assert "**Seed " in text
+    assert "last loss " in toy_run.out
+    assert "last reward " in toy_run.out
     assert [each["guard"] for each in report["guards"]] == ["longer-words"]
+    assert {"Guard rail longer-words: sft", "Guard rail longer-words: grpo"} <= {s["title"] for s in report["stages"]}
     assert report["contamination"]["clean"]
     assert report["contamination"]["learned_from"] == {"sft": report["collect"]["kept"], "grpo": 8}
     assert not report["is_champion"]

@@ -13,7 +13,7 @@ from apprentice.flows.pages.episode_files import FIRST
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Artifact, Questions, Rollouts, SftCheckpoint, Verdict
+from apprentice.tasks.artifacts.types import Questions, Rollouts, SftCheckpoint, Verdict
 from apprentice.tasks.reporting.errors import Stop
 from tests.browser import browser
 from tests.flows.commands import TOY
@@ -35,30 +35,15 @@ def verdict(store: LocalStore) -> Verdict:
     asked = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
     counts = {"collect": 0, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
     questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(asked) + "\n"}, counts)
-    sft = judged(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", questions)
-    grpo = judged(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", questions)
+    sft = evaluation(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", inputs={"questions": questions})
+    grpo = evaluation(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", inputs={"questions": questions})
     guard = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
     lines = b"".join(rollout(number).line() for number in range(MANY)).decode()
     bought = {name: 0 for name in ("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")}
     bought |= {"episodes": MANY, "cost_usd": 0}
     rollouts = published(store, Rollouts, "d" * 20, {"rollouts.jsonl": lines}, bought)
     inputs = {"evaluations.sft": sft, "evaluations.grpo": grpo, "guards.sums.grpo": guard, "rollouts": rollouts}
-    return made_from(store, Verdict, "f" * 20, {"verdict.json": "{}"}, {"diagnosis": "", "contaminated": False}, inputs)
-
-
-def judged(store: LocalStore, key: str, records: list[Any], model: str, questions: Questions) -> Artifact:
-    given = evaluation(store, f"{key[:19]}0", records, model)
-    counts = given.model_dump(exclude=set(Artifact.model_fields))
-    lines = "".join(record.line().decode() for record in records)
-    return made_from(store, type(given), key, {"episodes.jsonl": lines}, counts, {"questions": questions})
-
-
-def made_from(store: LocalStore, kind: Any, key: str, files: dict[str, str], counts: Any, inputs: Any) -> Any:
-    with store.staging() as folder:
-        for name, text in files.items():
-            (folder / name).write_text(text)
-        made_by = {"stage": "toy", "inputs": {name: each.revision for name, each in inputs.items()}}
-        return store.publish(kind, key, folder, counts, made_by)
+    return published(store, Verdict, "f" * 20, {"verdict.json": "{}"}, {"diagnosis": "", "contaminated": False}, inputs)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 from typing import Any, TypeVar
 
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
@@ -30,18 +31,32 @@ def episodes(rewards: list[float], **given: Any) -> list[EvaluatedEpisode]:
     return [episode(place, reward, **given) for place, reward in enumerate(rewards)]
 
 
-def evaluation(store: LocalStore, key: str, records: list[EvaluatedEpisode], model: str = "grpo") -> Evaluation:
+def evaluation(
+    store: LocalStore, key: str, records: list[EvaluatedEpisode], model: str = "grpo", **made_from: Any
+) -> Evaluation:
     lines = b"".join(record.line() for record in records).decode()
     counts = {"model": model, "protocol": "parity", "cost_usd": 0.0} | rates(records, PROTOCOLS["parity"])
-    return published(store, Evaluation, key, {"episodes.jsonl": lines}, counts)
+    return published(store, Evaluation, key, {"episodes.jsonl": lines}, counts, **made_from)
 
 
-def published(store: LocalStore, kind: type[A], key: str, files: dict[str, str], counts: dict[str, Any]) -> A:
+def published(
+    store: LocalStore,
+    kind: type[A],
+    key: str,
+    files: dict[str, str],
+    counts: dict[str, Any],
+    inputs: dict[str, Artifact] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> A:
     """An artifact with these files."""
+    given = inputs or {}
+    made_by = {"stage": "toy", "inputs": {name: each.revision for name, each in given.items()}}
+    made_by |= {"settings": settings} if settings else {}
     with store.staging() as folder:
         for name, text in files.items():
             (folder / name).write_text(text)
-        return store.publish(kind, key, folder, counts, {"stage": "toy", "inputs": {}})
+        provenance = Provenance(inputs={name: parent(each) for name, each in given.items()})
+        return store.publish(kind, key, folder, counts, made_by, provenance)
 
 
 def learned(*rows: tuple[str, int, str]) -> str:

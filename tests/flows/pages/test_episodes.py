@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
+from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded, transcript
 from tests.flows.pages.told import HOSTILE, rollout
 from tests.tasks.examined import episode
 
@@ -34,6 +34,20 @@ def test_a_row_names_kind_slices_and_tokens(tmp_path: Path):
     assert data["texts"][messages[1][1]] == "Question 0?"
     assert data["texts"][correct] == "7"
     assert facts["prompt_tokens"] == 100
+
+
+def test_a_transcript_has_the_rewards_parts_and_the_tokens_where_they_were_recorded():
+    scored = episode(0, 0.5, scores='{"correct": 0.5, "greens": 0.4}', prompt_tokens=90, completion_tokens=12)
+    assert transcript(scored.line())["facts"] == {
+        "reward: correct": 0.5,
+        "reward: greens": 0.4,
+        "prompt_tokens": 90,
+        "completion_tokens": 12,
+    }
+    older = json.loads(scored.line())
+    for name in ("scores", "prompt_tokens", "completion_tokens"):
+        del older[name]
+    assert transcript(json.dumps(older).encode())["facts"] == {}
 
 
 def test_hostile_text_stays_within_its_script_element_and_comes_out_as_it_went_in(tmp_path: Path):

@@ -36,6 +36,14 @@ def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_uns
     assert 'id="differences"' not in page
 
 
+@pytest.mark.parametrize(("upper", "named"), [(0.79, True), (0.81, False)])
+def test_a_slice_is_the_weakest_only_where_its_interval_lies_below_all(tmp_path: Path, upper: float, named: bool):
+    told = report(tmp_path)
+    row = told["slices"][0] | {"models": {name: {"accuracy": 0.5, "ci": [0.3, upper]} for name in told["models"]}}
+    page = as_report_page(told | {"slices": [row]}, NO_EPISODES)
+    assert ("Weakest: terms 0" in page) is named, "GRPO is right on 80%"
+
+
 def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(tmp_path: Path):
     page = as_report_page(report(tmp_path), NO_EPISODES)
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)

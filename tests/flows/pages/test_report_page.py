@@ -14,6 +14,7 @@ import pytest
 from tests.browser import Look, browser, printed
 from tests.flows.commands import ROOT, Ran
 from tests.flows.pages.told import HOSTILE, NASTY, held_out, page_of, report
+from tests.tasks.examined import episode
 
 assert browser  # a fixture
 pytestmark = pytest.mark.long
@@ -86,7 +87,7 @@ def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, wi
 
 def test_outcome_decision_reason_cost_and_duration_are_seen_without_scrolling(tab: Any):
     seen = tab.evaluate(
-        """() => [...document.querySelectorAll('h1, .rates th, .card, .fold dd')]
+        """() => [...document.querySelectorAll('h1, .rates th, .card, .fold dd, .fold li')]
              .map(each => [each.innerText, each.getBoundingClientRect().bottom])"""
     )
     text = "\n".join(words for words, bottom in seen if bottom <= 900)
@@ -97,6 +98,9 @@ def test_outcome_decision_reason_cost_and_duration_are_seen_without_scrolling(ta
         "Rule that does not hold: accuracy better",
         "0.5000 USD",
         "10 s on a machine",
+        "GRPO won 12 that SFT had wrong, and lost 3 that it had right",
+        "Wrong: 6 of 30: 6 wrong answer",
+        "Guard rail sums: 0.0% before, 80.0% after",
     ):
         assert wanted in text, wanted
 
@@ -105,7 +109,9 @@ def test_a_figure_leads_to_its_episodes_and_on_to_a_transcript_in_two_clicks(tab
     from playwright.sync_api import expect
 
     figures = {
-        "a cell of two models": (tab.locator("a[href*='SFT~GRPO~lost']"), "3 of 100"),
+        "what was lost, at the top": (tab.locator(".glance a[href*='SFT~GRPO~lost']"), "3 of 100"),
+        "what is wrong, at the top": (tab.locator(".glance a[href*='kind=']"), "6 of 100"),
+        "a cell of two models": (tab.locator("td a[href*='SFT~GRPO~lost']"), "3 of 100"),
         "a kind of failure": (tab.locator("#wrong + .grid table").first.get_by_role("link").first, "15 of 100"),
         "a slice": (tab.locator("#wrong + .grid table").nth(1).get_by_role("link").last, "10 of 100"),
         "a model": (tab.locator("#models").get_by_role("link").last, "30 of 100"),
@@ -139,6 +145,17 @@ def test_every_filter_leaves_what_it_says_and_the_address_keeps_it(tab: Any):
     tab.wait_for_function(BEGINS, arg="2 of")
 
 
+def test_an_episode_shows_its_tokens_and_the_parts_of_its_reward_where_they_are_known(tab: Any):
+    choose(tab, "model", "GRPO", "30 of 100")
+    tab.locator(".episodes tbody button").first.click()
+    facts = tab.locator("dialog section dl").all_inner_texts()
+    assert "greens" not in facts[0], "of the model whose record has none"
+    lines = facts[2].split("\n")
+    named = dict(zip(lines[::2], lines[1::2], strict=True))
+    wanted = {"reward: correct": "1", "reward: greens": "0.4", "prompt tokens": "90", "completion tokens": "12"}
+    assert named.items() >= wanted.items()
+
+
 def test_a_column_sorts_up_and_down_by_the_keyboard(tab: Any):
     choose(tab, "model", "GRPO", "30 of 100")
     cells = tab.locator(".episodes tbody td:nth-child(7)")
@@ -147,6 +164,21 @@ def test_a_column_sorts_up_and_down_by_the_keyboard(tab: Any):
         tab.get_by_role("button", name="seed").press("Enter")
         tab.locator(f"th[aria-sort={expected}]").wait_for()
     assert (first, cells.first.inner_text()) == ("5000", "5029")
+
+
+def test_the_table_begins_with_the_last_model_and_shows_where_its_questions_differ(browser: Any, tmp_path: Path):
+    asked = [{"role": "user", "content": f"Spell this word backward: word{number}"} for number in range(3)]
+    records = {
+        model: [episode(number, 1.0, messages=[each]) for number, each in enumerate(asked)] for model in ("sft", "grpo")
+    }
+    tab = open_page(browser, page_of(tmp_path, report(tmp_path), records))
+    rows = tab.locator(".episodes tbody tr")
+    assert rows.locator("td:nth-child(2)").all_inner_texts()[:6] == ["GRPO"] * 3 + ["SFT"] * 3
+    choose(tab, "asked", "held out", "6 of")
+    assert rows.locator("button").all_inner_texts()[:3] == ["… word0", "… word1", "… word2"]
+    rows.locator("button").first.click()
+    assert "Spell this word backward: word0" in tab.get_by_role("dialog").inner_text()
+    assert tab.odd == []
 
 
 def test_what_models_say_is_shown_as_it_is_and_does_nothing(tab: Any):

@@ -27,6 +27,9 @@ HOSTILE = [
 ]
 
 
+PLAYED = {"scores": '{"correct": 1.0, "greens": 0.4}', "prompt_tokens": 90, "completion_tokens": 12}
+
+
 def held_out() -> dict[str, list[EvaluatedEpisode]]:
     """Three models on thirty questions; base has no valid call, sft is right on odd ones, grpo on four of five."""
     said = [{"role": "user", "content": NASTY}, {"role": "assistant", "content": NASTY}]
@@ -34,7 +37,7 @@ def held_out() -> dict[str, list[EvaluatedEpisode]]:
         "base": [episode(n, 0.0, messages=said, valid=False, causes=["no tool call"]) for n in range(30)],
         "sft": [episode(n, float(n % 2), traits=json.dumps({"terms": n % 3})) for n in range(30)],
         "grpo": [
-            episode(n, float(n % 5 > 0), messages=_hostile(n, said), traits=json.dumps({"terms": n % 3}))
+            episode(n, float(n % 5 > 0), messages=_hostile(n, said), traits=json.dumps({"terms": n % 3}), **PLAYED)
             for n in range(30)
         ],
     }

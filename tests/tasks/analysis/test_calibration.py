@@ -1,10 +1,12 @@
 """The teacher's answers beside the environment's own."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.tasks.analysis.calibration import calibration
+from apprentice.tasks.analysis.calibration import calibration, slices_of
+from tests.tasks.episodes.test_episode import Guess
 
 
 def test_the_teacher_is_counted_overall_and_by_kind_of_question(chain_sum, tmp_path: Path):
@@ -33,6 +35,28 @@ def test_the_teacher_is_counted_overall_and_by_kind_of_question(chain_sum, tmp_p
     assert (found["episodes"], found["lost"]) == (21, 1)
     assert found["accuracy"] == (20 - negative["n"]) / 21
     assert found["ci"][0] < found["accuracy"] < found["ci"][1]
+
+
+class Numbered(Guess):
+    """Every question is of a kind of its own."""
+
+    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+        return {"number": seed}
+
+
+def test_each_figure_of_a_slice_has_as_many_episodes_behind_it_as_it_says(chain_sum, tmp_path: Path, monkeypatch):
+    """Also the rare kinds, which are counted together as others; what infrastructure lost belongs to none."""
+    game = Numbered(chain_sum.make().settings)
+    monkeypatch.setattr(type(chain_sum), "make", lambda _: game)
+    played = {"messages": [{}, {"content": "?"}], "reward": 1.0, "correct": "", "failed_at": ""}
+    rows = [played | {"seed": number % 20} for number in range(30)]
+    rows[29] |= {"reward": None, "failed_at": "environment"}
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    measured = calibration(tmp_path, chain_sum)["slices"]
+    counted = Counter(name for row in rows for name in slices_of(row, game, measured))
+    assert counted == {f"{each['trait']} {each['kind']}": each["n"] for each in measured}
+    assert counted["number others"] == 29 - 2 * 8
+    assert slices_of(rows[0], game, []) == [], "without a figure there is no slice"
 
 
 def test_a_scorer_that_disagrees_with_its_own_answer_is_seen(chain_sum, tmp_path: Path):

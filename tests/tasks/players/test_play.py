@@ -1,7 +1,7 @@
 """Who plays an examination: batches stay full where episodes end at different turns, and nothing is mixed up."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -127,6 +127,40 @@ def test_arguments_are_recorded_as_text_and_loaded_whatever_their_columns_are():
     assert records[0].messages[2]["tool_calls"][0]["function"]["arguments"] == '{"number": 1}'
 
 
+class Spending(Counting):
+    """Reads ten tokens and writes two in each turn."""
+
+    def reply(self, episodes: list[Episode]) -> list[Message]:
+        for episode in episodes:
+            episode.prompt_tokens += 10
+            episode.completion_tokens += 2
+        return super().reply(episodes)
+
+
+class Rewarded(Guess):
+    """An environment with two reward functions."""
+
+    streams: ClassVar = {"found": 1.0, "early": 0.1}
+
+    def _scores(self) -> dict[str, float | None]:
+        return {"found": self.reward, "early": 0.5}
+
+
+def test_the_record_has_the_tokens_of_all_turns_and_the_rewards_parts():
+    pool, records = Places(2), []
+    pool.environments[1] = Rewarded(Settings(dataset="chain_sum"))
+    plays = [Play(0, 2, "Which number?", 0), Play(1, 2, "Which number?", 0)]
+    play_batched(pool, plays, Spending(), PROTOCOLS["parity"], records.append)  # type: ignore[arg-type]
+    assert [(each.prompt_tokens, each.completion_tokens) for each in records] == [(20, 4)] * 2
+    assert {each.scores for each in records} == {"{}", '{"found": 1.0, "early": 0.5}'}, "one part is the reward itself"
+
+
+def test_a_record_of_older_code_is_read_without_tokens_and_parts():
+    (record,), _ = played([1], size=1)
+    older = record.model_dump(exclude={"scores", "prompt_tokens", "completion_tokens"})
+    assert EvaluatedEpisode.model_validate(older) == record
+
+
 def test_every_sample_of_a_question_has_a_place_of_its_own():
     rows = [{"seed": 8, "question": "a"}, {"seed": 9, "question": "b"}]
     assert plays_of(rows, 2) == [Play(0, 8, "a", 0), Play(1, 8, "a", 1), Play(2, 9, "b", 0), Play(3, 9, "b", 1)]
@@ -155,9 +189,13 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
         return begun
 
     asked = [(1, 0), (1, 1), (2, 0), (3, 0)]
-    together = model.reply([episode(*each) for each in asked])
-    exclusive = [model.reply([episode(*each)])[0] for each in reversed(asked)]
+    one_batch, alone = ([episode(*each) for each in asked] for _ in range(2))
+    together = model.reply(one_batch)
+    exclusive = [model.reply([each])[0] for each in reversed(alone)]
     assert together == exclusive[::-1]
+    tokens = [(each.prompt_tokens, each.completion_tokens) for each in one_batch]
+    assert tokens == [(each.prompt_tokens, each.completion_tokens) for each in alone], "padding is not counted"
+    assert all(read > 10 and 1 <= wrote <= 8 for read, wrote in tokens)
     assert len({str(message) for message in together}) == len(asked), "samples differ, also of one question"
 
 

@@ -1,7 +1,8 @@
 """What all prompts begin with is computed once, and nobody's text changes by it."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,16 @@ OWN = [[9, 30, 2], [9, 31], [9, 12, 13, 14, 15, 16, 17], [9, 33, 40], [9]]
 """What follows in each prompt, of different lengths; the first token is common, too."""
 
 
-class Asked(NamedTuple):
+@dataclass
+class Asked:
     """As much of an episode as a prompt and its noise need."""
 
     seed: int
     ids: list[int]
     turns: int = 0
     sample: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class Ids(Parity):

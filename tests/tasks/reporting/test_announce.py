@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, SftCheckpoint
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun, duration_text
 
@@ -95,6 +96,31 @@ def test_what_a_stage_shows_of_itself_is_for_a_verbose_run(shown: io.StringIO, m
     announce.detail("a sample")
     ended("Student", "cached")
     assert ["kept" in shown.getvalue(), "a sample" in shown.getvalue(), "cached" in shown.getvalue()] == [True] * 3
+
+
+def test_a_bar_counts_what_is_counted_and_else_only_pulses(monkeypatch: pytest.MonkeyPatch):
+    text = io.StringIO()
+    monkeypatch.setattr(announce, "console", Console(file=text, width=80, force_terminal=True))
+    bars = announce._Bars()
+    with bars.bar("▶ GRPO", None, 0) as _, bars.bar("  GRPO steps", 40, 3) as advance:
+        advance(1)
+        bars._display.refresh()
+    assert "GRPO steps" in text.getvalue()
+    assert " 4/40" in text.getvalue()
+    assert "/?" not in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "figure"),
+    [
+        (SftCheckpoint, {"loss": 0.012345}, "last loss 0.0123"),
+        (GrpoCheckpoint, {"reward": 0.9375}, "last reward 0.938"),
+        (GrpoCheckpoint, {}, "18,912 parameters"),  # of older code
+    ],
+)
+def test_a_training_tells_its_last_loss_or_reward(kind: type[Checkpoint], counts: dict[str, float], figure: str):
+    made = kind(repository="local/toy", revision="r", key="k", parameters=18_912, **counts)  # type: ignore[arg-type]
+    assert made.figure == figure
 
 
 def test_brackets_in_a_title_are_no_markup(shown: io.StringIO):
