@@ -119,7 +119,7 @@ class Recipe(BaseModel):
 
     def server_of(self, environment: str) -> EnvironmentServer:
         """Return an environment's server: the recipe's own, or that of a guard rail in another environment."""
-        if environment == self.environment.name:
+        if environment in (self.environment.name, *(rung.name for rung in self.rungs())):
             return self.server
         return next(guard.server for guard in self.guards if guard.environment.name == environment)
 
@@ -129,9 +129,16 @@ class Recipe(BaseModel):
         return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
     def rungs(self) -> list[EnvironmentSpec]:
-        """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder."""
+        """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder.
+
+        For a curriculum it is one: the mixture of all rungs.
+        """
         own = self.environment.model_dump(exclude={"version", "code"})
         ladder = self.grpo.auto_difficulty if self.grpo else []
+        if self.grpo and self.grpo.curriculum and ladder:
+            digits = len(str(len(ladder)))
+            parts = {f"rung-{n:0{digits}}": {"name": own["name"], "settings": each} for n, each in enumerate(ladder, 1)}
+            return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=self.environment.revision)]
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in ladder]
 
     @property
@@ -196,7 +203,10 @@ class Recipe(BaseModel):
                 raise ValueError(f"grpo.auto_difficulty.{index}: {error.errors()[0]['msg']}") from None
             if settings in ladder[:index]:
                 raise ValueError(f"grpo.auto_difficulty.{index} repeats an earlier rung")
-        if ladder and not self.probe.questions:
+        if ladder and self.grpo and self.grpo.curriculum:
+            if self.environment.mixed:
+                raise ValueError("grpo.curriculum: its kinds are the mixture's environments; take auto_difficulty out")
+        elif ladder and not self.probe.questions:
             raise ValueError("grpo.auto_difficulty needs a probe to choose: set probe.questions, such as 48")
         return self
 
