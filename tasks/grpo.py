@@ -15,7 +15,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.analysis.question_kinds import kinds_of
+from apprentice.tasks.analysis.question_kinds import kinds_of, kinds_over_time
 from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
@@ -27,7 +27,7 @@ from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.hardware import check_training, this_machine
 from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -134,6 +134,9 @@ def train_grpo(
         select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():
         completions.publish(context.out)
+        if over_time := kinds_over_time(trainer.state.log_history):
+            picture = pictures.kinds(over_time, context.out / "curriculum.png")
+            announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")
     skipped = any(ENTROPY_WITH_SIGNAL in entry for entry in trainer.state.log_history)
     shown = SHOWN | ({ENTROPY_WITH_SIGNAL: "entropy of groups with signal"} if skipped else {"entropy": "entropy"})
     if streams[1:] and not curriculum:  # a curriculum may have a stream for each of very many kinds

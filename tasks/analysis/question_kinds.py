@@ -1,7 +1,7 @@
 """Kinds of questions, by the traits that the environment tells of them.
 
-In: questions or evaluated episodes, the names of the traits. Out: each question's kind, and how many of each kind an
-evaluation had right and wrong.
+In: questions or evaluated episodes, the names of the traits; the log of a training with a curriculum. Out: each
+question's kind, how many of each kind an evaluation had right and wrong, what a training asked when.
 """
 
 import json
@@ -15,6 +15,8 @@ from apprentice.tasks.reporting.errors import Stop
 
 OF_PARTS = ("environment", "dataset")
 """The traits that tell the parts of a mixture, or of a composite dataset."""
+ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
+"""GRPO's metrics by kind: questions asked in a step, and the success rate as it is known after it."""
 OTHERS = "others"
 """The kind of a question that has none of the traits."""
 
@@ -56,3 +58,16 @@ def right_and_wrong(records: Iterable[EvaluatedEpisode], by: Sequence[str]) -> d
             right, wrong = counts.get(kind, (0, 0))
             counts[kind] = right + record.is_right, wrong + (not record.is_right)
     return counts
+
+
+def kinds_over_time(log: Iterable[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By kind `asked`, its share of a step's questions, and `rate`, its success rate, each as (step, value). Empty
+    without a curriculum."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for entry in log:
+        asked = {name.removeprefix(ASKED): value for name, value in entry.items() if name.startswith(ASKED)}
+        for kind, count in asked.items():
+            of_kind = found.setdefault(kind, {"asked": [], "rate": []})
+            of_kind["asked"].append((entry["step"], count / sum(asked.values())))
+            of_kind["rate"].append((entry["step"], entry[RATE + kind]))
+    return dict(sorted(found.items()))

@@ -12,11 +12,9 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
+from apprentice.tasks.analysis.question_kinds import ASKED, RATE
 from apprentice.tasks.settings.curriculum import CurriculumSpec
 from apprentice.tasks.training.rewards import Stream
-
-ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
-"""Metrics by kind: questions asked in a step, and the mean of the posterior after it."""
 
 
 class Curriculum:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from apprentice.tasks.analysis.question_kinds import ASKED, RATE
 from apprentice.tasks.settings.curriculum import CurriculumSpec
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.curriculum import ASKED, RATE, Curriculum
+from apprentice.tasks.training.curriculum import Curriculum
 from apprentice.tasks.training.refill import ByRewards, InOrder, refilling
 from apprentice.tasks.training.rewards import Stream
 
