@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from apprentice.envs.base import traits_of
+from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.errors import Stop
@@ -24,7 +24,7 @@ OTHERS = "others"
 def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: Sequence[str]) -> dict[int, str]:
     """The kind of each question, by its seed. Raises Stop where they are all of one kind, or a trait is unknown."""
     instance = environment.make()
-    traits = {row["seed"]: traits_of(instance, row["seed"], row["question"]) for row in rows}
+    traits = {row["seed"]: _traits(instance, row["seed"], row["question"], by) for row in rows}
     known = sorted({name for each in traits.values() for name in each})
     for name in by:
         if name not in known:
@@ -40,6 +40,12 @@ def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: S
             "(grpo.auto_difficulty), or leave grpo.curriculum out.",
         )
     return kinds
+
+
+def _traits(instance: ToolEnvironment, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
+    """A mixture's label alone where no other trait is asked for, since others may take seconds to make."""
+    label = instance._part(seed).label
+    return {"environment": label} if label and not by else traits_of(instance, seed, question)
 
 
 def kind_of(traits: dict[str, int | str], by: Sequence[str]) -> str:

@@ -180,7 +180,8 @@ class GrpoSpec(TrainerSpec):
     replaced. A step takes longer, and needs no more sessions."""
     curriculum: CurriculumSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
     """Ask more of those kinds of questions that the model answers right about half of the time. `on`: the parts of a
-    mixture are the kinds, or the rungs of `auto_difficulty`, which are then all trained on."""
+    mixture are the kinds, or the rungs of `auto_difficulty`, which are then all trained on. `reasoning_gym`: the levels
+    of its own curricula."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that infrastructure may lose; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
@@ -197,7 +198,11 @@ class GrpoSpec(TrainerSpec):
     @field_validator("curriculum", mode="before")
     @classmethod
     def _curriculum_may_be_on(cls, given: Any) -> Any:
-        return ({} if given else None) if isinstance(given, bool) else given  # YAML reads `on` as true
+        if isinstance(given, bool):
+            return {} if given else None  # YAML reads `on` as true
+        if isinstance(given, list | tuple):
+            return {"levels": given}
+        return {"levels": "own"} if given == "reasoning_gym" else given
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":
