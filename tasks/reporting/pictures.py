@@ -44,7 +44,9 @@ def kinds(over_time: dict[str, dict[str, list[tuple[int, float]]]], to: Path) ->
         steps = [step for step, _ in next(iter(over_time.values()))[name]]
         values = [[value for _, value in each[name]] for each in over_time.values()]
         ends = steps[0] - 0.5, steps[-1] + 0.5, len(values) - 0.5, -0.5
-        shown = axis.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0, vmax=1, extent=ends)
+        most = 1.0 if name == "rate" else max(map(max, values))  # of many kinds, none has a large share
+        look: Any = {"aspect": "auto", "interpolation": "nearest", "cmap": "viridis"}
+        shown = axis.imshow(values, vmin=0.0, vmax=most, extent=ends, **look)
         axis.set(xlabel="step", title=title)
         axis.set_yticks(range(len(over_time)), [kind[:24] for kind in over_time] if name == "asked" else [])
         figure.colorbar(shown, ax=axis)

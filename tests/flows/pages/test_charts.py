@@ -40,6 +40,7 @@ def test_each_kind_of_question_has_a_row_of_cells_that_are_means_over_some_steps
     assert len(cells) == CELLS
     assert cells[0] == (1.5, "a, steps 1 to 2")
     assert cells[-1] == (99.0, "a, steps 98 to 100")
+    assert (drawn["full"], heat_of({"a": {"rate": [(1, 0.5)]}}, "rate", "")["full"]) == (99.0, 1.0)
     assert sum(value for value, _ in cells) / CELLS == pytest.approx(50.5, rel=0.02)
     few = {"a": {"asked": [(5, 0.5)], "rate": []}}
     assert heat_of(few, "asked", "Asked")["rows"][0]["cells"] == [(0.5, "a, steps 5 to 5")]
