@@ -10,11 +10,22 @@ number of steps, so a resumed training asks the same questions, and all processe
 from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.tasks.analysis.question_kinds import ASKED, RATE
 from apprentice.tasks.settings.curriculum import CurriculumSpec
 from apprentice.tasks.training.rewards import Stream
+
+
+class Known(NamedTuple):
+    """What is known after a step; it is not changed."""
+
+    steps: int
+    """Steps that were asked, each of one or several of TRL's (`num_iterations`)."""
+    asked: dict[str, int]
+    """Questions that were asked of each kind."""
+    answers: dict[str, list[float]]
+    """Right and wrong answers of each kind, less what was forgotten."""
 
 
 class Curriculum:
@@ -37,17 +48,18 @@ class Curriculum:
             self._places[kind].append(place)
         labels = [stream.label for stream in streams]
         self._own = [labels.index(label) for label in dict.fromkeys(labels)]
-        self._steps = 0
-        self._asked = dict.fromkeys(self._places, 0)
-        self._answers = {kind: [float(each) for each in spec.known.get(kind, (0, 0))] for kind in self._places}
+        answers = {kind: [float(each) for each in spec.known.get(kind, (0, 0))] for kind in self._places}
+        self._known = self._before = Known(0, dict.fromkeys(self._places, 0), answers)
         self._now: list[str] = []
 
     def take(self, trainer: Any, asked: int, count: int) -> list[dict[str, Any]]:
         """The next `count` questions of a step that has `asked` so many."""
+        if trainer.state.global_step // trainer.num_iterations < self._known.steps:
+            self._known = self._before  # resumed between two uses of the same questions
         self._now = self._now[:asked]
-        random = Random(f"{self._seed} {self._steps} {asked}")
+        random = Random(f"{self._seed} {self._known.steps} {asked}")
         drawn = _drawn(self.shares(), count, random)
-        before = {kind: self._asked[kind] + self._now.count(kind) for kind in set(drawn)}
+        before = {kind: self._known.asked[kind] + self._now.count(kind) for kind in set(drawn)}
         self._now += drawn
         taken = []
         for kind in drawn:
@@ -74,12 +86,13 @@ class Curriculum:
         right = (own == 1.0).any(dim=1).view(groups).sum(dim=1).tolist()
         wrong = ((own != 1.0) & ~own.isnan()).any(dim=1).view(groups).sum(dim=1).tolist()
         kept = 1.0 - self._spec.forget
-        self._answers = {kind: [each * kept for each in answers] for kind, answers in self._answers.items()}
+        answers = {kind: [each * kept for each in counts] for kind, counts in self._known.answers.items()}
         for kind, *found in zip(self._now, right, wrong, strict=True):
-            self._answers[kind] = [each + new for each, new in zip(self._answers[kind], found, strict=True)]
+            answers[kind] = [each + new for each, new in zip(answers[kind], found, strict=True)]
         now = {kind: self._now.count(kind) for kind in self._places}
-        self._asked = {kind: asked + now[kind] for kind, asked in self._asked.items()}
-        self._steps, self._now = self._steps + 1, []
+        asked = {kind: count + now[kind] for kind, count in self._known.asked.items()}
+        self._before, self._now = self._known, []
+        self._known = Known(self._known.steps + 1, asked, answers)
         rates = {kind: _mean(*self._posterior(kind)) for kind in self._places}
         return {
             **{f"{ASKED}{kind}": float(count) for kind, count in now.items()},
@@ -87,16 +100,15 @@ class Curriculum:
         }
 
     def _posterior(self, kind: str) -> tuple[float, float]:
-        right, wrong = self._answers[kind]
+        right, wrong = self._known.answers[kind]
         return 1.0 + right, 1.0 + wrong
 
     def state(self) -> dict[str, Any]:
-        """What is known after the last finished step, for a checkpoint."""
-        return {"steps": self._steps, "asked": dict(self._asked), "answers": dict(self._answers)}
+        """What is known after the last finished step and before it, for a checkpoint."""
+        return {"known": self._known._asdict(), "before": self._before._asdict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._steps, self._now = state["steps"], []
-        self._asked, self._answers = dict(state["asked"]), dict(state["answers"])
+        self._known, self._before, self._now = Known(**state["known"]), Known(**state["before"]), []
 
 
 def keep_in_checkpoints(trainer: Any, curriculum: Curriculum) -> None:

@@ -14,7 +14,7 @@ from apprentice.tasks.training.refill import ByRewards, InOrder, refilling
 from apprentice.tasks.training.rewards import Stream
 
 GROUP = 4
-TRAINER = SimpleNamespace(num_generations=GROUP)
+TRAINER: Any = SimpleNamespace(num_generations=GROUP, num_iterations=1, state=SimpleNamespace(global_step=10**9))
 KINDS = ["easy", "middling", "hard"]
 RIGHT: dict[str, list[float | None]] = {"easy": [1, 1, 1, 1], "middling": [1, 0, 1, 0], "hard": [0.5, 0, 0, 0.9]}
 LOST: dict[str, list[float | None]] = dict.fromkeys(KINDS, [None] * GROUP)
@@ -74,13 +74,15 @@ def test_what_infrastructure_lost_is_no_evidence():
     asks, forgetful = curriculum(forget=0.0), curriculum(forget=0.5)
     for each in (asks, forgetful):
         step(each)
-    before, faded = asks.state()["answers"], forgetful.state()["answers"]
+    before, faded = asks.state()["known"]["answers"], forgetful.state()["known"]["answers"]
     step(asks, LOST)
     step(forgetful, LOST)
-    assert asks.state()["answers"] == before
-    assert forgetful.state()["answers"] == {kind: [each / 2 for each in known] for kind, known in faded.items()}
+    assert asks.state()["known"]["answers"] == before
+    assert forgetful.state()["known"]["answers"] == {
+        kind: [each / 2 for each in known] for kind, known in faded.items()
+    }
     step(asks, {kind: [None, 1, None, 0] for kind in KINDS})
-    grown = {kind: sum(known) - sum(before[kind]) for kind, known in asks.state()["answers"].items()}
+    grown = {kind: sum(known) - sum(before[kind]) for kind, known in asks.state()["known"]["answers"].items()}
     assert sum(grown.values()) == 30 * 2, "of each group the two that were played"
 
 
@@ -125,6 +127,21 @@ def test_a_restored_state_goes_on_as_the_one_that_was_saved_and_a_step_that_fail
     assert resumed.state() == whole.state()
 
 
+def test_resumed_between_two_uses_of_the_same_questions_those_are_asked_again_and_heard_once():
+    def at(global_step: int) -> Any:
+        return SimpleNamespace(num_iterations=2, state=SimpleNamespace(global_step=global_step))
+
+    asks = curriculum()
+    first = asks.take(at(0), 0, 9)
+    asks.learn(TRAINER, tensor([[1.0, 0.0, 0.0, 0.0]] * 9))
+    assert asks.take(at(1), 0, 9) == first
+    asks.learn(TRAINER, tensor([[1.0, 1.0, 0.0, 0.0]] * 9))
+    assert asks.take(at(2), 0, 9) != first
+    known = asks.state()["known"]
+    assert (known["steps"], sum(known["asked"].values())) == (1, 9)
+    assert [sum(answers) for answers in known["answers"].values()] == [12.0] * 3
+
+
 def test_the_metrics_say_what_a_step_asked_and_the_rate_of_each_kind_after_it():
     asks = curriculum(forget=0.5)
     asks.take(TRAINER, 0, 6)
@@ -147,13 +164,13 @@ def test_in_a_mixture_only_each_environments_own_reward_says_whether_an_answer_i
     nan = float("nan")
     played = {0: [[1.0, 0.0, nan, nan]] * 4, 1: [[nan, nan, 0.5, 1.0]] * 4}
     asks.learn(TRAINER, torch.tensor(played[first] + played[second]))
-    assert asks.state()["answers"] == {"a": [4.0, 0.0], "b": [0.0, 4.0]}
+    assert asks.state()["known"]["answers"] == {"a": [4.0, 0.0], "b": [0.0, 4.0]}
 
 
 def test_a_step_asks_its_first_and_its_further_questions_from_the_curriculum():
     spec = GrpoSpec(batch_size=4 * GROUP, gradient_accumulation=1, num_generations=GROUP, oversample=2.0)
     usual: Any = {"multi_objective_aggregation": "normalize_then_sum", "num_generations": GROUP}
-    trainer, asks = SimpleNamespace(**usual), curriculum()
+    trainer, asks = SimpleNamespace(**usual, num_iterations=1, state=TRAINER.state), curriculum()
     policy = ByRewards(spec, asks)
     first = policy.first(trainer)
     assert [row["seed"] for row in first[::GROUP]] == [row["seed"] for row in first[GROUP - 1 :: GROUP]]
