@@ -50,17 +50,15 @@ def _labelled(levels: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
 @cache
 def _tried(dataset: str, most: int) -> tuple[list[str], str]:
     """The levels up to the first one that fails, as JSON, and why that fails."""
-    from reasoning_gym.coaching.base_curriculum import DefaultCurriculumContext, RangeAttributeMode
     from reasoning_gym.factory import create_curriculum
 
     if dataset not in datasets_with_levels():
         near = difflib.get_close_matches(dataset, datasets_with_levels(), n=1)
         return [], f"{dataset} has no curriculum in Reasoning Gym" + (f"; did you mean {near[0]!r}?" if near else "")
     curriculum, found = create_curriculum(dataset), []
-    segment = DefaultCurriculumContext(RangeAttributeMode.UPPER_BOUND)  # so that a level is not part of the next one
     while len(found) < most:
         try:
-            made = curriculum.generate_configuration(context=segment)
+            made = curriculum.generate_configuration()
             config = json.dumps({name: getattr(made, name) for name in _fields(curriculum)}, sort_keys=True)
             refused = datasets.refusal(dataset, json.loads(config), ())
             refused = refused or ("it is as the level before" if config in found else "")

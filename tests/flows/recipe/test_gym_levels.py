@@ -15,12 +15,12 @@ def recipe(curriculum: str, *more: str) -> Any:
     return load_recipe(TOY, [f"grpo.curriculum={curriculum}", *more])
 
 
-def test_each_level_is_one_segment_of_a_datasets_own_curriculum():
+def test_levels_are_those_of_a_datasets_own_curriculum_and_contain_those_before():
     levels = levels_by_label(["spell_backward", "chain_sum"], 3)
     assert [*levels] == [f"{name}-{level}" for name in ("spell-backward", "chain-sum") for level in (1, 2, 3)]
     words = [levels[f"spell-backward-{level}"] for level in (1, 2, 3)]
     assert [each["dataset"] for each in words] == ["spell_backward"] * 3
-    assert [each["config"] for each in words] == [{"min_word_len": n, "max_word_len": n} for n in (3, 5, 7)]
+    assert [each["config"] for each in words] == [{"min_word_len": 3, "max_word_len": n} for n in (3, 5, 7)]
     sums = [levels[f"chain-sum-{level}"]["config"] for level in (1, 2, 3)]
     assert [each["max_terms"] for each in sums] == [2, 3, 4]
 
