@@ -49,7 +49,7 @@ bench-eval: .venv/dev  ## our evaluation against the tutorial's loop: one model,
 bench-grpo: .venv/dev  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
 	$(BIN)/python -m tests.bench.grpo
 
-bench-signal: .venv/dev  ## what skipping groups with equal rewards saves GRPO: the laptop recipe with and without, step by step
+bench-signal: .venv/dev  ## plain TRL, skipped dead groups, refill, curriculum: what each gains GRPO on the laptop recipe, side by side. BENCH="--help" says what can be set
 	$(BIN)/python -m tests.bench.dead_groups $(BENCH)
 
 bench-gpu: .venv/dev  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set

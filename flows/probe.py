@@ -1,7 +1,8 @@
 """Measures how hard GRPO's task is for the SFT model, and chooses from a ladder of tasks the one that teaches most.
 
 In: the recipe, its questions, the SFT model. Out: the task and the questions that GRPO trains on, with the rates behind
-the choice. The gate does not depend on it: evaluations use the recipe's own environment.
+the choice. For a curriculum the task is a mixture of all rungs, and the probe tells what is known of each kind. The
+gate does not depend on it: evaluations use the recipe's own environment.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,11 @@ from apprentice.tasks.analysis.difficulty import (
     nearest_to_half,
     rows_of,
 )
+from apprentice.tasks.analysis.question_kinds import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
@@ -44,7 +48,8 @@ class Probed(NamedTuple):
     played: list[Evaluation]
     chosen: int
     grpo: GrpoSpec
-    """Its signals are the thresholds for too easy and too hard, its group size decides how many groups teach."""
+    """What GRPO trains with. Its signals are the thresholds for too easy and too hard, its group size decides how many
+    groups teach, and its curriculum knows what the probe found."""
 
     @property
     def environment(self) -> EnvironmentSpec:
@@ -82,8 +87,18 @@ def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
     """Return the tasks that GRPO can train on, with their questions; without a ladder the recipe's own task.
 
     Excludes all evaluation questions, those of guard rails included, from every rung. Raises Stop for an invalid rung
-    or one with too few questions, before anything is bought or trained.
+    or one with too few questions, and for a curriculum whose questions are of one kind, before anything is bought or
+    trained.
     """
+    rungs = _rungs(run, recipe, questions)
+    if recipe.grpo and recipe.grpo.curriculum:
+        [rung] = rungs
+        rows = [row for row in read_questions(run.store.fetch(rung.questions), "grpo") if row["used"]]
+        kinds_of(rung.environment, rows, recipe.grpo.curriculum.by)
+    return rungs
+
+
+def _rungs(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
     rungs = recipe.rungs()
     if not rungs:
         return [Rung(recipe.environment, questions)]
@@ -113,7 +128,12 @@ def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint)
         title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
         played.append(stage(run, _as_grpo_plays(recipe, spec), model, rung.environment, questions, recipe.seed))
-    found = Probed(rungs, asked, played, nearest_to_half([each.accuracy for each in played]), spec)
+    chosen = nearest_to_half([each.accuracy for each in played])
+    if spec.curriculum:
+        known = right_and_wrong(read_episodes(run.store.fetch(played[chosen])), spec.curriculum.by)
+        curriculum = spec.curriculum.model_copy(update={"known": known | spec.curriculum.known})
+        spec = spec.model_copy(update={"curriculum": curriculum})
+    found = Probed(rungs, asked, played, chosen, spec)
     _show(found.as_json() or {})
     return found
 

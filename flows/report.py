@@ -25,6 +25,7 @@ from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
+from apprentice.tasks.analysis.question_kinds import kinds_over_time
 from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.analysis.slices import places_of_slices
 from apprentice.tasks.artifacts.provenance import parent
@@ -113,6 +114,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "effort": _effort(recipe, work, logs),
         "signals": {title: as_lines(each) for title, each in signals.items()},
         "curves": {title: curves_of(title, log, signals[title]["signals"]) for title, log in logs.items()},
+        "curriculum": kinds_over_time(logs.get("GRPO", [])),
         "completions": last_groups(read_completions(fetch(trained["GRPO"]))) if "GRPO" in trained else [],
         "lengths": taught.length_stats.model_dump(exclude=set(Artifact.model_fields)) if taught else None,
         "stages": [run._asdict() for run in work.log],
@@ -131,6 +133,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
     shown: list[tuple[str, Artifact, str]] = [
         *((title, model, "curves") for title, model in trained.items()),
+        *([("GRPO by kind", trained["GRPO"], "curriculum")] if report["curriculum"] else []),
         *([("lengths", taught.length_stats, "histogram")] if taught else []),
     ]
     for title, artifact, name in shown:

@@ -124,7 +124,7 @@ def train(
         probed = probe(run, recipe, rungs, models.get("sft", base))
         if recipe.grpo and probed:
             begins = models.get("sft", base)
-            models["grpo"] = grpo(run, recipe.grpo, begins, probed.environment, probed.questions, seed)
+            models["grpo"] = grpo(run, probed.grpo, begins, probed.environment, probed.questions, seed)
         challenger = [*models][-1]
 
         evals = held_out(run, recipe, question_set, models)

@@ -15,6 +15,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.analysis.question_kinds import kinds_of, kinds_over_time
 from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
@@ -26,16 +27,17 @@ from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.hardware import check_training, this_machine
 from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.completions import log_completions
+from apprentice.tasks.training.curriculum import Curriculum, keep_in_checkpoints
 from apprentice.tasks.training.dead_groups import skipping_dead_groups
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
-from apprentice.tasks.training.refill import asked_first, refilling
+from apprentice.tasks.training.refill import InOrder, refilling
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream, streams_of
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
@@ -102,7 +104,12 @@ def train_grpo(
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder, context.run.trusted)
         rows = _rows(environment, used, spec, seed)
-        trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, rows)
+        curriculum = None
+        if spec.curriculum:
+            kinds = kinds_of(environment, used, spec.curriculum.by)
+            curriculum = Curriculum(spec.curriculum, rows, [kinds[each] for each in _seeds(rows)], seed, streams)
+        source = curriculum or InOrder(spec, rows)
+        trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, source)
         trainer_class = skipping_dead_groups(trainer_class, spec)
         model = model_to_train(folder, spec, context.run.trusted)
         if len(ends := chat_format(tokenizer).ends) > 1:  # TRL stops at the tokenizer's end token and the model's
@@ -112,22 +119,28 @@ def train_grpo(
         trainer = trainer_class(
             model=model,
             processing_class=tokenizer,
-            train_dataset=asked_first(rows, spec),
+            train_dataset=rows,
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
             reward_funcs=[reward, *reward.others()],
             args=on_one_gpu(config),
             **adapter_arguments(spec.lora),
             **mode,
         )
+        if curriculum:
+            keep_in_checkpoints(trainer, curriculum)
         watch(trainer, spec.signals)
         completions = log_completions(context, trainer, rollouts, spec)
         train(context, "GRPO steps", trainer, spec.max_steps)
         select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():
         completions.publish(context.out)
+        if over_time := kinds_over_time(trainer.state.log_history):
+            picture = pictures.kinds(over_time, context.out / "curriculum.png")
+            announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")
     skipped = any(ENTROPY_WITH_SIGNAL in entry for entry in trainer.state.log_history)
     shown = SHOWN | ({ENTROPY_WITH_SIGNAL: "entropy of groups with signal"} if skipped else {"entropy": "entropy"})
-    shown |= {f"rewards/{stream.called}/mean": stream.called for stream in streams} if streams[1:] else {}
+    if streams[1:] and not curriculum:  # a curriculum may have a stream for each of very many kinds
+        shown |= {f"rewards/{stream.called}/mean": stream.called for stream in streams}
     return finish(context, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
 
 
@@ -135,18 +148,22 @@ def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSp
     """The questions that steps may ask, in their order: one row per question, with the prompt and the seed.
 
     Rows come in the order of TRL's sampler, repeated for as many epochs as the steps need: TRL's sampler loses its
-    epoch when a training is resumed.
+    epoch when a training is resumed. For a curriculum every question is among them.
     """
     import torch
     from datasets import Dataset
 
-    needed = spec.max_steps * spec.questions_a_step
+    needed = max(spec.max_steps * spec.questions_a_step, len(used) if spec.curriculum else 0)
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     while len(order) < needed:
         order += torch.randperm(len(used), generator=generator).tolist()
     named, instance = [used[index] for index in order], environment.make()
     return Dataset.from_list([row_of(spec.rollouts, instance, row["seed"], row["question"]) for row in named])
+
+
+def _seeds(rows: Any) -> list[int]:
+    return rows["seed"] if "seed" in rows.column_names else [prompt[-1]["seed"] for prompt in rows["prompt"]]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 In: a trainer's log history. Out: points by metric, for report.json; paths in a box of WIDTH by HEIGHT.
 """
 
+from itertools import pairwise
 from statistics import mean, stdev
 from typing import Any
 
@@ -10,6 +11,8 @@ from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.signals import Signal, value_of
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 170, 46, 8, 10, 24
+CELLS = 40
+"""The most cells in a row of a picture by kind."""
 SHOWN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "GRPO": {
         "reward": ("reward", ()),
@@ -60,6 +63,26 @@ def curve_of(drawn: dict[str, Any], says: str) -> dict[str, Any]:
         "ticks": [(at(first, value).split(",")[1], f"{value:.3g}") for value in (low, (low + high) / 2, high)],
         "steps": (first, last),
     }
+
+
+def heat_of(over_time: dict[str, dict[str, list[tuple[int, float]]]], name: str, title: str) -> dict[str, Any]:
+    """`asked` or `rate` of each kind of question as a row of cells, each the mean over some steps.
+
+    Args:
+        over_time: As `kinds_over_time` gives it.
+    """
+    steps = [step for step, _ in next(iter(over_time.values()))[name]]
+    columns = min(len(steps), CELLS)
+    edges = [len(steps) * column // columns for column in range(columns + 1)]
+    rows = []
+    for kind, of_kind in over_time.items():
+        values = [value for _, value in of_kind[name]]
+        cells = [mean(values[begin:end]) for begin, end in pairwise(edges)]
+        said = [f"{kind}, steps {steps[begin]} to {steps[end - 1]}" for begin, end in pairwise(edges)]
+        rows.append({"kind": kind, "cells": list(zip(cells, said, strict=True))})
+    most = max(value for row in rows for value, _ in row["cells"])
+    full = 1.0 if name == "rate" else most or 1.0  # of many kinds, none has a large share
+    return {"title": title, "rows": rows, "columns": columns, "full": full, "steps": (steps[0], steps[-1])}
 
 
 def _held_out(entry: dict[str, Any], metric: str) -> str | None:

@@ -68,6 +68,14 @@ def curve_rows(curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def kind_over_time_rows(over_time: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"kind": kind, "step": step, "share of the questions": share, "success rate": rate}
+        for kind, of_kind in over_time.items()
+        for (step, share), (_, rate) in zip(of_kind["asked"], of_kind["rate"], strict=True)
+    ]
+
+
 def conversation(record: EvaluatedEpisode) -> str:
     return "\n\n".join(_turn(message) for message in record.messages)
 
@@ -90,4 +98,6 @@ BOTH += (table,)
 MARKDOWN = templates(
     False, (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent)
 )
-HTML = templates(True, (*BOTH, as_title, curve_rows, from_markdown, placed, rates_of, as_script, visible))
+HTML = templates(
+    True, (*BOTH, as_title, curve_rows, from_markdown, kind_over_time_rows, placed, rates_of, as_script, visible)
+)

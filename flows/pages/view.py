@@ -5,7 +5,7 @@ In: report.json's data. Out: a dictionary of sentences and of rows for tables; f
 
 from typing import Any
 
-from apprentice.flows.pages.charts import curve_of
+from apprentice.flows.pages.charts import curve_of, heat_of
 from apprentice.flows.pages.run_graph import run_graph
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, percent
 from apprentice.tasks.analysis.diagnose import ENDS
@@ -19,6 +19,8 @@ NAMES = {
     "champion": "the champion",
     "teacher": "Teacher",
 }
+HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}
+"""What is drawn of each kind of question that a curriculum asked."""
 EMPTY = {
     "pool, worker": "here",
     "begun": "1",
@@ -56,6 +58,7 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
             stage: [curve_of(drawn, _says(report["grpo"] if stage == "GRPO" else None, drawn)) for drawn in of_it]
             for stage, of_it in report["curves"].items()
         },
+        "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
         "run_graph": run_graph(report["lineage"], report["stages"]),
         "bought": _bought(report["collect"]),
     }

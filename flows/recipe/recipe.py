@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
+from apprentice.flows.recipe.gym_levels import all_levels, levels_by_label
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.artifacts.rows import pinned_rows
 from apprentice.tasks.models.student_source import pinned
@@ -120,7 +121,7 @@ class Recipe(BaseModel):
 
     def server_of(self, environment: str) -> EnvironmentServer:
         """Return an environment's server: the recipe's own, or that of a guard rail in another environment."""
-        if environment == self.environment.name:
+        if environment in (self.environment.name, *(rung.name for rung in self.rungs())):
             return self.server
         return next(guard.server for guard in self.guards if guard.environment.name == environment)
 
@@ -130,10 +131,29 @@ class Recipe(BaseModel):
         return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
     def rungs(self) -> list[EnvironmentSpec]:
-        """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder."""
+        """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder.
+
+        For a curriculum it is one: the mixture of all rungs.
+        """
         own = self.environment.model_dump(exclude={"version", "code"})
         ladder = self.grpo.auto_difficulty if self.grpo else []
+        if self.grpo and self.grpo.curriculum and (ladder or self.grpo.curriculum.levels):
+            digits = len(str(len(ladder)))
+            rungs = {f"rung-{n:0{digits}}": each for n, each in enumerate(ladder, 1)} or self._levels()
+            parts = {label: {"name": own["name"], "settings": settings} for label, settings in rungs.items()}
+            return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=self.environment.revision)]
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in ladder]
+
+    def _levels(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of the levels that the curriculum names, by label. Raises ValueError."""
+        assert self.grpo
+        assert self.grpo.curriculum
+        named, most, settings = self.grpo.curriculum.levels, self.grpo.curriculum.most_levels, self.environment.settings
+        if named == "all":
+            return all_levels(most)
+        if named == "own":
+            named = [each["name"] for each in settings.get("dataset_specs", [])] or [settings["dataset"]]
+        return levels_by_label(named, most)
 
     @property
     def trains_on(self) -> list[str]:
@@ -190,6 +210,15 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _rungs_can_be_chosen_from(self) -> "Recipe":
         ladder = self.grpo.auto_difficulty if self.grpo else []
+        if self.grpo and self.grpo.curriculum and self.grpo.curriculum.levels:
+            if self.environment.name != "reasoning_gym":
+                raise ValueError("grpo.curriculum: only reasoning_gym has levels; name rungs in grpo.auto_difficulty")
+            if ladder:
+                raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both name rungs; take one out")
+            try:
+                self._levels()
+            except ValueError as error:
+                raise ValueError(f"grpo.curriculum: {error}") from None
         for index, settings in enumerate(ladder):
             try:
                 EnvironmentSpec(name=self.environment.name, settings=settings)
@@ -197,7 +226,10 @@ class Recipe(BaseModel):
                 raise ValueError(f"grpo.auto_difficulty.{index}: {error.errors()[0]['msg']}") from None
             if settings in ladder[:index]:
                 raise ValueError(f"grpo.auto_difficulty.{index} repeats an earlier rung")
-        if ladder and not self.probe.questions:
+        if ladder and self.grpo and self.grpo.curriculum:
+            if self.environment.mixed:
+                raise ValueError("grpo.curriculum: its kinds are the mixture's environments; take auto_difficulty out")
+        elif ladder and not self.probe.questions:
             raise ValueError("grpo.auto_difficulty needs a probe to choose: set probe.questions, such as 48")
         return self
 

@@ -4,12 +4,14 @@ In: the trainer's log history, and the rules of its signals. Out: the reward del
 its interval, and a diagnosis.
 With beta = 0 there is no reference model, so no KL term explains a fall. Saturation is the share of groups with equal
 rewards (`frac_reward_zero_std`), not `reward_std`, which is computed over the batch: groups [1, 1] and [0, 0] show 0.58
-there and teach nothing. The delta compares different questions and is noisy; the held-out evaluation decides.
+there and teach nothing. The delta compares different questions and is noisy; the held-out evaluation decides. With a
+curriculum it compares easier with harder ones, and says nothing of progress.
 """
 
 from statistics import mean
 from typing import Any, NamedTuple
 
+from apprentice.tasks.analysis.question_kinds import kinds_over_time
 from apprentice.tasks.analysis.signals import ADVICE, are_dead, have_no_signal, value_of
 from apprentice.tasks.analysis.statistics import Interval, welch_interval
 from apprentice.tasks.settings.signals import GrpoSignals
@@ -18,6 +20,13 @@ RULES = GrpoSignals()
 """The default rules."""
 ENDS = 5
 """Logged rewards to average at the start and at the end (walkthrough, section 10)."""
+
+OF_THE_REWARD = ("fell", "flat", "learning")
+"""Diagnoses of the reward's course."""
+CHOSEN_BY_SUCCESS = (
+    "The questions were chosen by what the model can do, harder ones as it learned, so the rewards of different steps "
+    "do not compare: read the success of each kind."
+)
 
 
 class Reading(NamedTuple):
@@ -44,6 +53,8 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RUL
     delta = mean(last) - mean(first)
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
     judged = _judge(mean(first), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta, rules)
+    if judged[0] in OF_THE_REWARD and kinds_over_time(log):
+        judged = "follows the curriculum", CHOSEN_BY_SUCCESS
     return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), *judged)
 
 

@@ -25,10 +25,11 @@ FORM = 0.5
 DEAD = 0.5
 """Expected share of groups with equal rewards at which the group size is too small."""
 MEANS: dict[Reading, str] = {
-    "too easy": "Most groups would have equal rewards and teach nothing. Make the task harder (environment.settings) "
-    "or add harder rungs (grpo.auto_difficulty).",
+    "too easy": "Most groups would have equal rewards and teach nothing. Make the task harder (environment.settings), "
+    "add harder rungs (grpo.auto_difficulty), or have further questions asked in their place (grpo.oversample).",
     "too hard": "Most groups would contain no right answer to learn from. Train SFT longer, make the task easier "
-    "(environment.settings) or add easier rungs (grpo.auto_difficulty).",
+    "(environment.settings), add easier rungs (grpo.auto_difficulty), or have further questions asked in their place "
+    "(grpo.oversample).",
     "right": "There is something to learn, and enough right answers to learn from.",
 }
 FORMLESS = "Most episodes have no valid call: the model lacks the answer's form. Train SFT longer."
@@ -99,7 +100,8 @@ def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
     others = ", ".join(f"{dead_share(found.accuracy, size):.0%} of {size}" for size in larger)
     return (
         f"At this rate at least {expected:.0%} of the groups of {grpo.num_generations} completions have equal rewards "
-        f"and teach nothing ({others}): raise grpo.num_generations."
+        f"and teach nothing ({others}): raise grpo.num_generations, or have further questions asked in their place "
+        "(grpo.oversample)."
     )
 
 

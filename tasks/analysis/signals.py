@@ -22,9 +22,10 @@ ENTROPY_WITH_SIGNAL = "with_signal/entropy"
 """The metric of GRPO's entropy where it skips dead groups."""
 ADVICE = {
     "nan": "Lower the learning rate, or lengthen warmup_steps; where bf16 is on, see whether it happens without.",
-    "saturated": "Most groups score the same and teach nothing more: stop earlier or make the task harder.",
+    "saturated": "Most groups score the same and teach nothing more: stop earlier, make the task harder, or have "
+    "further questions asked in their place (grpo.oversample).",
     "no_signal": "Nearly every group scored the same, near zero: check format compliance, train SFT longer, "
-    "make the task easier, or raise grpo.num_generations.",
+    "make the task easier, raise grpo.num_generations, or have further questions asked (grpo.oversample).",
     "length": "Read completions.jsonl: where the model gives up early, lower the learning rate, or train SFT longer.",
     "entropy": "Lower the learning rate, or stop earlier; grpo.beta above 0 holds the policy back.",
 }

@@ -30,6 +30,29 @@ def curves(log: list[dict[str, Any]], shown: dict[str, str], to: Path) -> Path:
     return _save(figure, to)
 
 
+def kinds(over_time: dict[str, dict[str, list[tuple[int, float]]]], to: Path) -> Path:
+    """Plots what a curriculum asked when, and each kind's success rate: a row for each kind, a column for each log.
+
+    Args:
+        over_time: `asked` and `rate` by kind, each as (step, 0.0 to 1.0).
+    """
+    figure, axes = _figure(2)
+    figure.set_size_inches(8.4, 1.5 + 0.25 * len(over_time))
+    for axis, (name, title) in zip(
+        axes, {"asked": "share of the questions", "rate": "success rate"}.items(), strict=True
+    ):
+        steps = [step for step, _ in next(iter(over_time.values()))[name]]
+        values = [[value for _, value in each[name]] for each in over_time.values()]
+        ends = steps[0] - 0.5, steps[-1] + 0.5, len(values) - 0.5, -0.5
+        most = 1.0 if name == "rate" else max(map(max, values))  # of many kinds, none has a large share
+        look: Any = {"aspect": "auto", "interpolation": "nearest", "cmap": "viridis"}
+        shown = axis.imshow(values, vmin=0.0, vmax=most, extent=ends, **look)
+        axis.set(xlabel="step", title=title)
+        axis.set_yticks(range(len(over_time)), [kind[:24] for kind in over_time] if name == "asked" else [])
+        figure.colorbar(shown, ax=axis)
+    return _save(figure, to)
+
+
 def curves_of_runs(logs: dict[str, dict[str, Any]], shown: dict[str, dict[str, str]], to: Path) -> Path:
     """Plots one panel for each metric of each training in `shown`, with a line for each run that has it.
 

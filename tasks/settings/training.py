@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from apprentice.tasks.settings.curriculum import CurriculumSpec
 from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
 from apprentice.tasks.settings.signals import GrpoSignals, HeldOut, Signals
 from apprentice.tasks.settings.spec import OPERATIONAL, SEARCH_SPACE, WHEN_GIVEN, Spec
@@ -177,6 +178,10 @@ class GrpoSpec(TrainerSpec):
     place of groups whose rewards are all equal, until its groups differ or the bound is reached. Completions beyond
     need are discarded: none is trained on by later weights. A group of which infrastructure lost a rollout is not
     replaced. A step takes longer, and needs no more sessions."""
+    curriculum: CurriculumSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Ask more of those kinds of questions that the model answers right about half of the time. `on`: the parts of a
+    mixture are the kinds, or the rungs of `auto_difficulty`, which are then all trained on. `reasoning_gym`: the levels
+    of its own curricula."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that infrastructure may lose; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
@@ -188,7 +193,16 @@ class GrpoSpec(TrainerSpec):
     always kept."""
     auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=SEARCH_SPACE)
     """A ladder of complete environment settings, easiest first. GRPO trains on the rung where the SFT model's accuracy
-    is nearest to one half. Each rung costs a probe and its questions."""
+    is nearest to one half; with `curriculum` on a mixture of all. Each rung costs a probe and its questions."""
+
+    @field_validator("curriculum", mode="before")
+    @classmethod
+    def _curriculum_may_be_on(cls, given: Any) -> Any:
+        if isinstance(given, bool):
+            return {} if given else None  # YAML reads `on` as true
+        if isinstance(given, list | tuple):
+            return {"levels": given}
+        return {"levels": "own"} if given == "reasoning_gym" else given
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GrpoSpec":

@@ -54,9 +54,15 @@ class Stream(NamedTuple):
 
 
 def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
-    """All streams of an environment, or of all parts of a mixture, with the recipe's weights."""
-    own = streams_of_parts(instance._parts())
-    return [stream._replace(weight=spec.reward_weights.get(stream.called, stream.weight)) for stream in own]
+    """All streams of an environment, or of all parts of a mixture, with the recipe's weights.
+
+    In a mixture of rungs, weights are those of the recipe's environment, without a label.
+    """
+    given = spec.reward_weights
+    return [
+        stream._replace(weight=given.get(stream.called, given.get(stream.name, stream.weight)))
+        for stream in streams_of_parts(instance._parts())
+    ]
 
 
 def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:

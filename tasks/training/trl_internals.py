@@ -175,21 +175,28 @@ class Refill(Protocol):
     `rewards` are those of all processes' rollouts of a step so far, (rows, reward functions), in the order asked.
     """
 
+    def first(self, trainer: Any) -> list[dict[str, Any]]:
+        """The dataset rows that a step plays first, one for each rollout of all processes."""
+        ...
+
     def further(self, trainer: Any, rewards: Any) -> list[dict[str, Any]]:
-        """The dataset rows to play next, one for each rollout of all processes; empty for no more."""
+        """The dataset rows to play next, likewise; empty for no more."""
         ...
 
     def filled(self, trainer: Any, rewards: Any) -> list[int]:
         """The rollouts that the step learns from, by their index in `rewards`."""
         ...
 
-    def metrics(self, trainer: Any, rewards: Any) -> dict[str, float]: ...
+    def finished(self, trainer: Any, rewards: Any) -> dict[str, float]:
+        """Called once, when a step plays no more; returns metrics."""
+        ...
 
 
 def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
-    """A trainer that plays further questions in a step and keeps some rollouts: trl `_generate_and_score_completions`,
-    `_generate`, `_calculate_rewards` and `_metrics`. TRL's advantages, log-probabilities and token counts depend on the
-    whole batch, so TRL does a last pass over the kept rollouts, which are given to it instead of generated and scored.
+    """A trainer that plays the questions it is told, further ones in a step, and keeps some rollouts: trl
+    `_generate_and_score_completions`, `_generate`, `_calculate_rewards` and `_metrics`. TRL's advantages,
+    log-probabilities and token counts depend on the whole batch, so TRL does a last pass over the kept rollouts, which
+    are given to it instead of generated and scored.
 
     TRL's metrics are those of the questions that were asked first, as without refill.
     """
@@ -212,9 +219,10 @@ def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
             return self._rewards
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
-            batch = super()._generate_and_score_completions(inputs)
             if not self.model.training:
-                return batch
+                return super()._generate_and_score_completions(inputs)
+            inputs = self._share(refill.first(self))
+            batch = super()._generate_and_score_completions(inputs)
             metrics, self._metrics["train"] = self._metrics["train"], defaultdict(list)
             rewards, rounds = self._rewards, [_rollouts(inputs, self._generated)]
             try:
@@ -232,7 +240,7 @@ def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
             finally:
                 self._metrics["train"], self._is_last_pass = metrics, False
             metrics["num_tokens"] = [self.state.num_input_tokens_seen]
-            for name, value in refill.metrics(self, rewards).items():
+            for name, value in refill.finished(self, rewards).items():
                 metrics[name].append(value)
             return batch
 

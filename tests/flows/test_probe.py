@@ -38,6 +38,7 @@ from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
+from apprentice.tasks.training.trainer import read_log
 from tests.flows.commands import TOY
 
 pytestmark = pytest.mark.long
@@ -221,6 +222,49 @@ def test_what_was_chosen_is_what_grpos_key_is_made_from_and_the_ladder_is_not(cl
     assert made_by["inputs"]["questions"] == climbed.probed.questions.revision
     assert "auto_difficulty" not in made_by["settings"]["spec"]
     assert node.record.provenance.recipe["grpo"]["auto_difficulty"] == LADDER
+
+
+def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_the_probe_found(
+    climbed: Climbed, server: EnvironmentServer
+):
+    recipe = with_ladder(server, LADDER, "grpo.curriculum={forget: 0.0}")
+
+    @flow
+    def climb() -> tuple[Probed, GrpoCheckpoint]:
+        with RunServers(recipe) as servers:
+            work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
+            probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+            assert probed
+            trained = grpo(work, probed.grpo, climbed.warm, probed.environment, probed.questions, 0)
+            return probed, trained
+
+    probed, trained = climb()
+    store = climbed.work.store
+    labels = ["rung-1", "rung-2", "rung-3"]
+    assert {label: rung.settings for label, rung in probed.environment.mixed.items()} == dict(
+        zip(labels, LADDER, strict=True)
+    )
+    assert probed.grpo.curriculum
+    known = probed.grpo.curriculum.known
+    assert sum(right + wrong for right, wrong in known.values()) == PROBED
+    rates = [known[label][0] / sum(known[label]) for label in labels]
+    assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
+
+    held_out = read_questions(store.fetch(climbed.asked), "evaluate")
+    examined = {same_text(row["question"]) for row in held_out if row["used"]}
+    rows = read_questions(store.fetch(probed.questions), "grpo")
+    assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
+    learned = [row for row in read_learned(store.fetch(trained)) if row["stage"] == "grpo"]
+    assert not examined & {same_text(row["question"]) for row in learned}
+
+    log, steps = read_log(store.fetch(trained)), 2
+    asked = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}
+    assert sum(asked.values()) == len(learned) == steps * probed.grpo.groups_a_step
+    node = lineage_of(trained.key, store.root).root
+    assert node.record is not None
+    assert {
+        kind: tuple(each) for kind, each in node.record.made_by["settings"]["spec"]["curriculum"]["known"].items()
+    } == known
 
 
 def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):

@@ -1,6 +1,8 @@
 """Curves: what is drawn of a log, and what is said of it."""
 
-from apprentice.flows.pages.charts import HEIGHT, TOP, WIDTH, curve_of, curves_of
+import pytest
+
+from apprentice.flows.pages.charts import CELLS, HEIGHT, TOP, WIDTH, curve_of, curves_of, heat_of
 from tests.flows.pages.told import LOG, WARNED
 
 
@@ -28,6 +30,20 @@ def test_a_curve_stays_in_its_box_and_its_band_holds_the_means():
     edges = [float(point.split(",")[1]) for point in reward["band"].split()]
     upper, lower = edges[: len(means)], edges[len(means) :][::-1]
     assert all(top <= middle <= bottom for top, middle, bottom in zip(upper, means, lower, strict=True))
+
+
+def test_each_kind_of_question_has_a_row_of_cells_that_are_means_over_some_steps():
+    over_time = {kind: {"asked": [(step, float(step)) for step in range(1, 101)], "rate": []} for kind in "ab"}
+    drawn = heat_of(over_time, "asked", "Asked")
+    assert (drawn["steps"], drawn["columns"], [row["kind"] for row in drawn["rows"]]) == ((1, 100), CELLS, ["a", "b"])
+    cells = drawn["rows"][0]["cells"]
+    assert len(cells) == CELLS
+    assert cells[0] == (1.5, "a, steps 1 to 2")
+    assert cells[-1] == (99.0, "a, steps 98 to 100")
+    assert (drawn["full"], heat_of({"a": {"rate": [(1, 0.5)]}}, "rate", "")["full"]) == (99.0, 1.0)
+    assert sum(value for value, _ in cells) / CELLS == pytest.approx(50.5, rel=0.02)
+    few = {"a": {"asked": [(5, 0.5)], "rate": []}}
+    assert heat_of(few, "asked", "Asked")["rows"][0]["cells"] == [(0.5, "a, steps 5 to 5")]
 
 
 def test_a_log_of_one_step_or_of_equal_values_is_drawn():

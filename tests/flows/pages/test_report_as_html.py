@@ -18,12 +18,30 @@ NO_EPISODES = '{"rows": []}'
 
 def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     out: dict[str, Any] = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
-    page = as_report_page(report(tmp_path) | out | {"completions": [], "guards": [], "failures": []}, NO_EPISODES)
+    none = {"completions": [], "guards": [], "failures": [], "curriculum": {}}
+    page = as_report_page(report(tmp_path) | out | none, NO_EPISODES)
     text = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
-    for absent in ("What became of", "The teacher against", "Guard rails:", "How hard GRPO", "Failures worth"):
+    for absent in (
+        "What became of",
+        "The teacher against",
+        "Guard rails:",
+        "How hard GRPO",
+        "Failures worth",
+        "What the curriculum",
+    ):
         assert absent not in text, absent
     assert ">None<" not in text
     assert "nothing was bought" in text
+
+
+def test_a_curriculum_is_shown_as_what_it_asked_and_the_success_of_each_kind(tmp_path: Path):
+    page = as_report_page(report(tmp_path), NO_EPISODES)
+    _, _, chapter = page.partition("What the curriculum asked")
+    asked, rate = re.findall(r"<svg class=\"heat\".*?</svg>", chapter, flags=re.DOTALL)
+    assert "<title>terms 3, steps 1 to 1: 33%</title>" in asked
+    assert "<title>terms 2, steps 40 to 40: 100%</title>" in rate
+    assert len(re.findall("<rect", asked)) == 3 * 40
+    assert '"share of the questions":0.5' in chapter
 
 
 def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_unseen(tmp_path: Path):

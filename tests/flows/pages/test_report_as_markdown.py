@@ -8,7 +8,7 @@ from apprentice.flows.pages.report_page import as_markdown_page
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.slices import side_by_side
 from apprentice.tasks.reporting.markdown import code, fenced, markdown_table
-from apprentice.tasks.reporting.pictures import histogram
+from apprentice.tasks.reporting.pictures import histogram, kinds
 from tests.flows.pages.told import NASTY, report
 from tests.tasks.examined import episode
 
@@ -20,7 +20,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page with every section, and a model that says the worst things."""
     folder = tmp_path_factory.mktemp("page")
     picture = histogram([10, 20, 30], 25, folder / "lengths.png")
-    return as_markdown_page(report(folder), f"- *user*: {NASTY}", dict.fromkeys(("GRPO", "SFT", "lengths"), picture))
+    told = report(folder)
+    shown = dict.fromkeys(("GRPO", "SFT", "lengths"), picture)
+    shown["GRPO by kind"] = kinds(told["curriculum"], folder / "curriculum.png")
+    return as_markdown_page(told, f"- *user*: {NASTY}", shown)
 
 
 def test_the_page_begins_with_the_outcome_the_decision_and_its_reason(text: str):
@@ -71,8 +74,8 @@ def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp
 
 def test_a_page_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     out = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
-    text = as_markdown_page(report(tmp_path) | out | {"completions": []}, "", {})
-    for absent in ("GRPO's curves", "What was learned from", "teacher", "GRPO played", "None"):
+    text = as_markdown_page(report(tmp_path) | out | {"completions": [], "curriculum": {}}, "", {})
+    for absent in ("curriculum", "GRPO's curves", "What was learned from", "teacher", "GRPO played", "None"):
         assert absent not in text, absent
     assert "## Costs" in text
 
@@ -86,6 +89,7 @@ def test_a_round_lists_those_before_it_and_counts_the_gates(tmp_path: Path):
 
 def test_the_markdown_needs_no_other_file(text: str):
     assert "[GRPO]: data:image/png;base64," in text
+    assert "[GRPO by kind]: data:image/png;base64," in text
     assert "](" not in text.replace("](http", "")
 
 

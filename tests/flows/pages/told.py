@@ -11,6 +11,7 @@ from apprentice.flows.pages.view import as_title
 from apprentice.tasks.analysis.calibration import calibration
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
+from apprentice.tasks.analysis.question_kinds import ASKED, RATE, kinds_over_time
 from apprentice.tasks.analysis.slices import side_by_side, slices, worst
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.announce import StageRun
@@ -61,6 +62,7 @@ def _hostile(number: int, otherwise: list[dict[str, Any]]) -> list[dict[str, Any
     return [otherwise[0], {"role": "assistant", "content": HOSTILE[number], "tool_calls": [call]}]
 
 
+KINDS = ["terms 2", "terms 3", NASTY]
 LOG = [
     {
         "step": step,
@@ -69,6 +71,8 @@ LOG = [
         "completions/mean_length": 9.0,
         "loss": 1 / step,
         **({"eval_reward": step / 50} if step % 10 == 0 else {}),
+        **{f"{ASKED}{kind}": float(n + 1) for n, kind in enumerate(KINDS)},
+        **{f"{RATE}{kind}": step / 40 / (n + 1) for n, kind in enumerate(KINDS)},
     }
     for step in range(1, 41)
 ]
@@ -149,6 +153,7 @@ def report(folder: Path) -> dict[str, Any]:
         "effort": {"seconds": {"SFT": 10.2, "GRPO": 290.0}, "rollouts": 35840, "tokens": 430000},
         "signals": {"SFT": [], "GRPO": ["Step 20: 93% of the groups scored all the same. Stop earlier."]},
         "curves": {"SFT": curves_of("SFT", LOG[:1], []), "GRPO": curves_of("GRPO", LOG, WARNED)},
+        "curriculum": kinds_over_time(LOG),
         "completions": [
             {"step": 20, "seed": 1, "question": NASTY, "said": NASTY, "calls": [], "replies": [], "reward": 0.0},
             {"step": 20, "seed": 1, "question": "1 + 1 =", "said": "", "calls": [], "replies": [], "reward": None},

@@ -258,6 +258,30 @@ def test_a_ladder_is_written_down_with_the_recipe_and_makes_nothing_anew_by_itse
     assert Recipe.model_validate(ladder.as_parameters()) == ladder
 
 
+def test_for_a_curriculum_the_rungs_are_one_mixture_on_the_recipes_server():
+    rungs = [{"dataset": "spell_backward", "config": {"max_word_len": longest}} for longest in range(3, 13)]
+    given = [f"grpo.auto_difficulty={json.dumps(rungs)}", "grpo.curriculum=true", "environment.revision=abc"]
+    recipe = load_recipe(TOY, [*given, "probe.questions=0", "server.url=http://127.0.0.1:1"])
+    [mixture] = recipe.rungs()
+    assert [part.settings for part in mixture.mixed.values()] == rungs, "in the order of the ladder, also beyond nine"
+    assert (mixture.name, mixture.revision) == ("multi", "abc")
+    assert recipe.server_of("multi") == recipe.server
+    assert recipe.mixed_in("multi") == ["reasoning_gym"]
+    parts = {"a": {"name": "echo"}, "b": {"name": "catch"}}
+    with pytest.raises(Stop, match="its kinds are the mixture's environments; take auto_difficulty out"):
+        load_recipe(
+            TOY,
+            [
+                *(
+                    "environment.name=multi",
+                    f"environment.settings={json.dumps({'parts': parts})}",
+                    "teacher={model: x}",
+                ),
+                *("grpo.curriculum=true", f"grpo.auto_difficulty={json.dumps([{'parts': parts}])}"),
+            ],
+        )
+
+
 def test_a_guard_rails_seeds_are_nobody_elses():
     recipe = load_recipe(TOY, [])
     guard = set(recipe.guard_window(0).seeds())

@@ -3,6 +3,7 @@
 import pytest
 
 from apprentice.tasks.analysis.diagnose import read_curves
+from apprentice.tasks.analysis.question_kinds import ASKED, RATE
 
 
 def log(rewards: list[float], dead: float = 0.3) -> list[dict]:
@@ -27,6 +28,17 @@ def ramp(first: float, last: float, n: int = 40) -> list[float]:
 )
 def test_each_course_has_its_name(entries: list[dict], diagnosis: str):
     assert read_curves(entries, beta=0.0).diagnosis == diagnosis
+
+
+def test_where_a_curriculum_chose_the_questions_the_rewards_course_is_no_diagnosis():
+    def chosen(rewards: list[float], dead: float = 0.3) -> list[dict]:
+        return [{**entry, f"{ASKED}a": 1.0, f"{RATE}a": 0.5} for entry in log(rewards, dead)]
+
+    for course in (ramp(0.6, 0.3), ramp(0.3, 0.6), [0.5, 0.6] * 20):
+        reading = read_curves(chosen(course), beta=0.0)
+        assert reading.diagnosis == "follows the curriculum"
+        assert "do not compare" in reading.advice
+    assert read_curves(chosen(ramp(0.5, 0.95), dead=0.9), beta=0.0).diagnosis == "saturated"
 
 
 def test_the_delta_is_that_of_the_walkthrough_and_has_an_interval():

@@ -23,6 +23,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
+from apprentice.tasks.settings.curriculum import CurriculumSpec
 from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.signals import HeldOut
 from apprentice.tasks.settings.stages import BuiltStudent, SeedWindows, StudentSpec, Window
@@ -60,6 +61,8 @@ SEED = 5
 REFILLED = TWO_GRPO.model_copy(update={"oversample": 1.75})
 REFILLED_SEED = 7
 """The second step asks two further questions, then one."""
+
+CHOSEN = REFILLED.model_copy(update={"curriculum": CurriculumSpec(by=("terms",), known={"terms 2": (9, 1)})})
 
 
 class Made:
@@ -115,7 +118,7 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 class Two(NamedTuple):
     """What two processes did: a GRPO that lost its server; then new ones an SFT, a GRPO, the rest of the first, a GRPO
-    that skips nothing, and one that asks further questions."""
+    that skips nothing, one that asks further questions, and one with a curriculum besides."""
 
     stopped: Stop
     kept: int
@@ -127,12 +130,13 @@ class Two(NamedTuple):
     resumed: StageContext
     unskipped: StageContext
     refilled: StageContext
+    chosen: StageContext
 
 
 @pytest.fixture(scope="module")
 def two(made: Made) -> Two:
-    names = ("sft", "grpo", "lost", "unskipped", "refilled")
-    sft, whole, lost, unskipped, refilled = (made.context(name) for name in names)
+    names = ("sft", "grpo", "lost", "unskipped", "refilled", "chosen")
+    sft, whole, lost, unskipped, refilled, chosen = (made.context(name) for name in names)
     given = TWO_GRPO, made.base, TASKS["chain_sum"], made.questions, SEED
     with pytest.raises(Stop) as stopped:
         on_processes(TWO_GRPO, second_loses_its_server, lost, *given)
@@ -143,11 +147,12 @@ def two(made: Made) -> Two:
         (train_sft, sft, (TWO_SFT, made.base, made.kept, made.lengths, 0)),
         *((puppets, whole, given), (puppets, lost, given), (puppets, unskipped, all_rows)),
         (puppets, refilled, further),
+        (puppets, chosen, (CHOSEN, *further[1:])),
     ]
     each = [(body, (at.key, at.out, at.scratch), given) for body, at, given in trainings]
     with counted() as counts:
         returned = on_processes(SPEC, one_after_another, made.context("two"), TASKS["chain_sum"], *each)
-    return Two(stopped.value, kept, returned, counts, sft, whole, lost, unskipped, refilled)
+    return Two(stopped.value, kept, returned, counts, sft, whole, lost, unskipped, refilled, chosen)
 
 
 def weights(context: StageContext) -> dict[str, Any]:
@@ -188,9 +193,10 @@ def test_grpo_in_two_processes_has_the_losses_of_one(made: Made, two: Two):
     rewards = [entry["reward"] for entry in json.loads((one.out / "log.json").read_text())]
     assert 0.0 < sum(rewards) < len(rewards)
     assert here["episodes"] == 48
-    refilled = sum(TWO_GRPO.num_generations * entry["refill/questions"] for entry in read_log(two.refilled.out))
-    assert two.counts["episodes"] == 48 + 16 + 48 + refilled, (
-        "the step that was left of the other one, the one without skipping, and the one with further questions"
+    filled = [entry for each in (two.refilled, two.chosen) for entry in read_log(each.out)]
+    further = sum(TWO_GRPO.num_generations * entry["refill/questions"] for entry in filled)
+    assert two.counts["episodes"] == 48 + 16 + 48 + further, (
+        "the step that was left of the other one, the one without skipping, and those with further questions"
     )
 
 
@@ -211,6 +217,14 @@ def test_two_processes_ask_the_further_questions_of_one_and_share_them(made: Mad
     asked = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
     assert any(number % 2 for number in asked)
     assert max(asked) <= REFILLED.questions_a_step
+
+
+def test_two_processes_choose_the_questions_of_one(made: Made, two: Two):
+    one, exclusive = made.context("one-chosen"), CHOSEN.model_copy(update={"processes": 1, "batch_size": 16})
+    on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, REFILLED_SEED)
+    kinds = [f"curriculum/{what}/terms {terms}" for what in ("asked", "rate") for terms in (2, 3)]
+    same_training(one, two.chosen, ("loss", "reward", "refill/questions", *kinds), steps=3)
+    assert (two.chosen.out / "learned.jsonl").read_text() != (two.refilled.out / "learned.jsonl").read_text()
 
 
 def test_both_processes_stop_and_go_on_as_one_when_one_of_them_loses_its_server(two: Two):

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.refill import ByRewards, asked_first, refilling
+from apprentice.tasks.training.refill import ByRewards, InOrder, refilling
 
 GROUP = 2
 LIVE, DEAD, LOST, HALF_LOST = [0.0, 1.0], [1.0, 1.0], [None, None], [None, 1.0]
@@ -23,6 +23,10 @@ def rows(number: int = 100) -> Any:
     from datasets import Dataset
 
     return Dataset.from_list([{"seed": n} for n in range(number)])
+
+
+def policy_of() -> ByRewards:
+    return ByRewards(spec(), InOrder(spec(), rows()))
 
 
 def trainer(step: int = 0, iterations: int = 1, **settings: Any) -> Any:
@@ -58,15 +62,15 @@ def seeds(asked: list[dict[str, Any]]) -> list[int]:
     ],
 )
 def test_as_many_are_asked_as_should_do_and_no_more_than_the_bound(groups, asked):
-    assert seeds(ByRewards(spec(), rows()).further(trainer(), rewards(*groups))) == asked
+    assert seeds(policy_of().further(trainer(), rewards(*groups))) == asked
 
 
 @pytest.mark.parametrize("lost", [LOST, HALF_LOST])
 def test_what_infrastructure_lost_is_not_dead_and_asks_nothing(lost):
-    policy = ByRewards(spec(), rows())
+    policy = policy_of()
     given = rewards(LIVE, lost, lost, LIVE)
     assert policy.further(trainer(), given) == []
-    assert policy.metrics(trainer(), given) == {
+    assert policy.finished(trainer(), given) == {
         "refill/questions": 4,
         "refill/dead_before": 0.0,
         "refill/dead_after": 0.0,
@@ -74,7 +78,7 @@ def test_what_infrastructure_lost_is_not_dead_and_asks_nothing(lost):
 
 
 def test_live_groups_take_the_places_of_dead_ones_in_the_order_asked_and_the_rest_is_discarded():
-    policy = ByRewards(spec(), rows())
+    policy = policy_of()
     given = rewards(DEAD, LIVE, LOST, DEAD, *[LOST, LIVE, DEAD, LIVE, LIVE])
     kept = policy.filled(trainer(), given)
     assert [row // GROUP for row in kept[::GROUP]] == [5, 1, 2, 7]
@@ -84,28 +88,25 @@ def test_live_groups_take_the_places_of_dead_ones_in_the_order_asked_and_the_res
 
 
 def test_the_questions_of_a_step_follow_from_its_number_and_used_again_they_are_those_of_the_first_time():
-    policy = ByRewards(spec(), rows())
+    policy = policy_of()
     dead = rewards(*[DEAD] * 4)
     assert [seeds(policy.further(trainer(step), dead))[0] for step in (0, 1, 2)] == [4, 16, 28]
     assert [seeds(policy.further(trainer(step, iterations=2), dead))[0] for step in (0, 1, 2)] == [4, 4, 16]
-    first = [row["seed"] for row in asked_first(rows(), spec())]
-    assert first[:12] == [0, 1, 2, 3, 12, 13, 14, 15, 24, 25, 26, 27]
+    assert [seeds(policy.first(trainer(step))) for step in (0, 1)] == [[0, 1, 2, 3], [12, 13, 14, 15]]
 
 
 def test_rewards_that_differ_in_a_stream_without_weight_are_equal_unless_each_stream_is_normalized():
     import torch
 
     given = torch.tensor([[1.0, 0.0], [1.0, 1.0]] * 4)
-    policy, weights = ByRewards(spec(), rows()), torch.tensor([1.0, 0.0])
+    policy, weights = policy_of(), torch.tensor([1.0, 0.0])
     assert len(policy.further(trainer(reward_weights=weights), given)) == 4 * GROUP
     apart = trainer(reward_weights=weights, multi_objective_aggregation="normalize_then_sum")
     assert policy.further(apart, given) == []
 
 
-def test_without_oversampling_the_trainer_and_its_rows_are_as_they_were_and_so_is_the_key():
-    all_rows = rows()
-    assert asked_first(all_rows, spec(oversample=1.0)) is all_rows
-    assert refilling(dict, spec(oversample=1.0), all_rows) is dict
+def test_without_oversampling_the_trainer_is_as_it_was_and_so_is_the_key():
+    assert refilling(dict, spec(oversample=1.0), InOrder(spec(oversample=1.0), rows())) is dict
     assert spec(oversample=3.0).in_key() == spec(oversample=1.0).in_key() | {"oversample": 3.0}
 
 

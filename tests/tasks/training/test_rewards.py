@@ -107,6 +107,7 @@ def test_an_environment_without_streams_has_the_metric_environment_reward(tmp_pa
         (Game(Nothing()), {}, {"won": 1.0, "tidy": 0.5}),
         (Game(Nothing()), {"tidy": 0.0}, {"won": 1.0, "tidy": 0.0}),
         (Mixture(Nothing()), {"game.tidy": 2.0}, {"game.won": 1.0, "game.tidy": 2.0, "sum": 1.0}),
+        (Mixture(Nothing()), {"tidy": 3.0}, {"game.won": 1.0, "game.tidy": 3.0, "sum": 1.0}),  # of rungs
     ],
 )
 def test_weights_are_the_environments_own_unless_the_recipe_names_others(instance, given, weights):
