@@ -103,9 +103,8 @@ def package_of(name: str) -> str:
     Raises ValueError with the nearest known name.
     """
     if ":" in name:
-        module = name.partition(":")[0]
-        found = importlib.util.find_spec(module)
-        return module if found and found.submodule_search_locations else module.rpartition(".")[0]  # it may have none
+        module = importlib.import_module(name.partition(":")[0])
+        return module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     packages = known()
     if name not in packages:
         near = difflib.get_close_matches(name, packages, n=1)
@@ -125,6 +124,8 @@ def environment_class(name: str) -> type[ToolEnvironment]:
 def _class_at(module: str, name: str) -> type[ToolEnvironment]:
     """Return an installed class. Raises ValueError if there is none, or it is no complete environment."""
     whole = f"environment {module}:{name}"
+    if not module or not name:
+        raise ValueError(f"{whole} is no module:Class")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:

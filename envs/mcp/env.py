@@ -16,10 +16,12 @@ class Settings(ToldSettings):
     """What a recipe says about an environment that it knows by its server only."""
 
     question: list[str] = Field(default_factory=list)
-    """Where the question is in the observation of a reset, such as [metadata.question]; several texts are joined.
-    Needed if the observation holds more than one text."""
+    """Where the question is in the observation of a reset, such as [metadata.prompt.0.content]; several texts are
+    joined. Needed if the observation holds more than one text."""
     reset: dict[str, Any] = Field(default_factory=dict)
     """What a reset sends besides the seed, such as {difficulty: hard}."""
+    seed_as: str = ""
+    """Another name under which a reset sends the seed, for servers that take the index of a task: `index`."""
     reward: Literal["last", "sum"] = "last"
     """Which of an episode's rewards count: the last one, or their sum."""
 
@@ -31,8 +33,8 @@ class Environment(ToldEnvironment):
     version = "1"
     settings: Settings
 
-    def _asked(self) -> dict[str, Any]:
-        return self.settings.reset
+    def _asked(self, seed: int) -> dict[str, Any]:
+        return self.settings.reset | ({self.settings.seed_as: seed} if self.settings.seed_as else {})
 
     def _question_in(self, reply: Reply) -> str:
         """Raises BadReply where it is not said which text is the question."""
@@ -44,7 +46,7 @@ class Environment(ToldEnvironment):
                 raise BadReply(
                     f"the reply to a reset holds {found}; environment.settings.question says which one is the question"
                 )
-        return "\n\n".join(reply.read(str, *path.split(".")) for path in paths)
+        return "\n\n".join(reply.read(str, *_steps(path)) for path in paths)
 
     def _told_by(self, reply: Reply) -> dict[str, Any]:
         assert self.session is not None
@@ -54,12 +56,13 @@ class Environment(ToldEnvironment):
         return sum(rewards) if self.settings.reward == "sum" else rewards[-1]
 
 
-def _texts_in(observation: dict[str, Any], path: str = "") -> list[str]:
+def _steps(path: str) -> list[str | int]:
+    return [int(step) if step.isdigit() else step for step in path.split(".")]
+
+
+def _texts_in(value: Any, path: str = "") -> list[str]:
     """The paths of all texts that are not empty."""
-    found = []
-    for name, value in observation.items():
-        if isinstance(value, str) and value.strip():
-            found.append(f"{path}{name}")
-        elif isinstance(value, dict):
-            found += _texts_in(value, f"{path}{name}.")
-    return found
+    if isinstance(value, str):
+        return [path.removeprefix(".")] if value.strip() else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for name, each in inner for found in _texts_in(each, f"{path}.{name}")]

@@ -79,10 +79,10 @@ class ToldEnvironment(ToolEnvironment):
 
     def _begin(self, seed: int) -> Reply:
         self._rewards = []
-        return self._start(seed, **self._asked())
+        return self._start(seed, **self._asked(seed))
 
     @abstractmethod
-    def _asked(self) -> dict[str, Any]:
+    def _asked(self, seed: int) -> dict[str, Any]:
         """What a reset sends besides the seed."""
 
     @abstractmethod
@@ -162,8 +162,8 @@ def _with_tools(cls: type[ToldEnvironment], tools: str, rewards: tuple[float, fl
 
 
 def _text_of(result: Any) -> str:
-    """What a tool answered: the texts of an MCP result, anything else as JSON."""
-    parts = result.get("content") if isinstance(result, dict) else None
+    """What a tool answered: the texts of an MCP result or of ORS's blocks, anything else as JSON."""
+    parts = result.get("content", result.get("blocks")) if isinstance(result, dict) else None
     if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
         return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

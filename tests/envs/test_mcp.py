@@ -28,6 +28,7 @@ def servers() -> Iterator[dict[str, EnvironmentServer]]:
         "shop": mcp_shop.app(),
         "careless": mcp_shop.app(mcp_shop.Careless),
         "one question": mcp_shop.app(mcp_shop.OneQuestion),
+        "by index": mcp_shop.app(mcp_shop.ByIndex),
         "echo": echo.app(),
     }
     with ExitStack() as stack:
@@ -126,6 +127,14 @@ def test_a_reset_sends_the_settings_and_the_question_is_where_they_say(begin: Ca
     assert episode.question == "Buy little.\n\nSpend exactly 10 cents."
     episode.step(called("price", fruit="plum"))
     assert episode.done, "max_turns is reached"
+
+
+def test_a_server_that_takes_an_index_gets_the_seed_as_one(servers: dict[str, EnvironmentServer]):
+    settings = {"question": ["task.prompt.0.content"], "seed_as": "index"}
+    spec = completed(EnvironmentSpec(name="mcp", settings=settings), servers["by index"])
+    assert check(servers["by index"], spec, Needs(0, 0, 0)).wrong is None
+    with pytest.raises(Stop, match=r"texts at task\.prompt\.0\.role, task\.prompt\.0\.content, task\.answer;"):
+        completed(EnvironmentSpec(name="mcp", settings={"seed_as": "index"}), servers["by index"])
 
 
 def test_a_tool_that_timed_out_is_no_reward(begin: Callable[..., Episode]):

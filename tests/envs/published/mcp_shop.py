@@ -22,6 +22,10 @@ class Asked(Observation):
     rules: str = ""
 
 
+class Prompted(Observation):
+    task: dict[str, Any]
+
+
 class Item(BaseModel):
     fruit: str
     number: int = 1
@@ -63,7 +67,7 @@ class Shop(MCPEnvironment):
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, rules: str = "", most: int = 50, **_: Any
-    ) -> Asked:
+    ) -> Any:
         self.paid = None
         self.sum = self.drawn(seed, most)
         self._state = State(episode_id=episode_id, step_count=0)
@@ -99,6 +103,15 @@ class Careless(Shop):
 
     def drawn(self, seed: int | None, most: int) -> int:
         return random.SystemRandom().randint(10, 10**9)
+
+
+class ByIndex(Shop):
+    """Takes the index of a task in place of a seed, as what OpenEnv's importers make; its prompt is a message."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, index: int = 0, **_: Any) -> Prompted:
+        asked = super().reset(seed=index)
+        prompt = [{"role": "user", "content": asked.question}]
+        return Prompted(task={"prompt": prompt, "answer": str(self.sum)}, done=False)
 
 
 class OneQuestion(Shop):
