@@ -54,7 +54,7 @@ class ToldEnvironment(ToolEnvironment):
 
     Settings: ClassVar[type[ToldSettings]]
     told: ClassVar[tuple[str, ...]] = ("tools",)
-    settings: ToldSettings
+    settings: Any  # an instance of `Settings`
     _is_compared = False
 
     def __init__(self, settings: ToldSettings, session: Session | None = None):

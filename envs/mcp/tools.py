@@ -139,7 +139,7 @@ def _hint(schema: dict[str, Any]) -> tuple[Any, bool]:
     kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf")
     values = schema.get("enum")
     if values and all(isinstance(each, str | int | float | None) for each in values):
-        return Literal[tuple(values)], rest <= {"enum", "type"}
+        return Literal[tuple(values)], rest <= {"enum", "type"}  # type: ignore[valid-type]
     if options:
         hints = [_hint(each) for each in options]
         return reduce(or_, (hint for hint, _ in hints)), all(whole for _, whole in hints) and len(rest) == 1
@@ -147,10 +147,10 @@ def _hint(schema: dict[str, Any]) -> tuple[Any, bool]:
         return reduce(or_, (TYPES[kind] for kind in kinds)), rest <= {"type"}
     if kinds == "array" and isinstance(schema.get("items"), dict):
         hint, is_whole = _hint(schema["items"])
-        return list[hint], is_whole and rest <= {"type", "items"}
+        return list[hint], is_whole and rest <= {"type", "items"}  # type: ignore[valid-type]
     if kinds == "object" and isinstance(schema.get("additionalProperties"), dict):
         hint, is_whole = _hint(schema["additionalProperties"])
-        return dict[str, hint], is_whole and rest <= {"type", "additionalProperties"}
+        return dict[str, hint], is_whole and rest <= {"type", "additionalProperties"}  # type: ignore[valid-type]
     if isinstance(kinds, str) and kinds in TYPES:
         return TYPES[kinds], rest <= {"type"} or (rest <= {"type", "additionalProperties"} and kinds == "object")
     return Any, not rest

@@ -82,7 +82,7 @@ class Shop(MCPEnvironment):
         if isinstance(action, CallToolAction):
             observation.done = self.paid is not None
             observation.reward = 8.0 if self.paid == self.sum else (0.0 if observation.done else 1.0)
-        if isinstance(observation, CallToolObservation) and action.tool_name == "wait_for_stock":
+        if isinstance(observation, CallToolObservation) and observation.tool_name == "wait_for_stock":
             assert observation.error is not None
             observation.error.error_type = ToolErrorType.TIMEOUT
         return observation
@@ -108,7 +108,7 @@ class Careless(Shop):
 class ByIndex(Shop):
     """Takes the index of a task in place of a seed, as what OpenEnv's importers make; its prompt is a message."""
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, index: int = 0, **_: Any) -> Prompted:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, index: int = 0, **_: Any) -> Prompted:  # type: ignore[override]
         asked = super().reset(seed=index)
         prompt = [{"role": "user", "content": asked.question}]
         return Prompted(task={"prompt": prompt, "answer": str(self.sum)}, done=False)
