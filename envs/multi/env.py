@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
-from apprentice.envs.source import joined
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import Session
 
@@ -104,7 +103,7 @@ class Environment(ToolEnvironment):
         """With that of its parts."""
         names = sorted({part.name for part in _parts_under(settings).values()})
         parts = [f"{name} {environment_class(name)._code_under({})}" for name in names]
-        return joined([super()._code_under({}), *parts])
+        return hashlib.sha256("\n".join([super()._code_under({}), *parts]).encode()).hexdigest()[:20]
 
 
 def _parts_under(settings: dict[str, Any]) -> dict[str, Part]:
