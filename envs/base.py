@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from apprentice.envs.source import digest_of
+from apprentice.envs.source import digest_of, joined
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.reply import BadReply, Reply, checked_text
 from apprentice.envs.wire.session import Session
@@ -53,6 +53,7 @@ class ToolEnvironment(ABC):
     Settings: ClassVar[type[BaseModel]]
     version: ClassVar[str]  # raise it when the same seed gives another question; 1 to 1.1 when only another reward
     extra: ClassVar[tuple[str, str]] = ("", "")  # optional dependency of its server: apprentice[EXTRA], module it adds
+    told: ClassVar[tuple[str, ...]] = ()  # settings that only its server knows; they are read before a run begins
     label = ""
     phrases: ClassVar[tuple[str, ...]] = ()  # parts of its replies that become single tokens of a student built here
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # a reward outside it counts as a server failure
@@ -160,14 +161,25 @@ class ToolEnvironment(ABC):
         return [self]
 
     @classmethod
+    def _under(cls, settings: Any) -> type["ToolEnvironment"]:
+        """Return the class that plays under these settings; another one where the settings decide on the tools."""
+        return cls
+
+    @classmethod
+    def _completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:
+        """Return the settings with those in `told`. Raises ValueError, Refused, BadReply, SessionLost."""
+        return settings
+
+    @classmethod
     def _version_under(cls, settings: dict[str, Any]) -> str:
         """Return the version that people see."""
         return cls.version
 
     @classmethod
     def _code_under(cls, settings: dict[str, Any]) -> str:
-        """Return the digest of its folder: the class, its script and its server."""
-        return digest_of(Path(inspect.getfile(cls)).parent)
+        """Return the digest of its folder: the class, its script and its server; of a base's folder as well."""
+        own = [each for each in cls.__mro__ if issubclass(each, ToolEnvironment) and each is not ToolEnvironment]
+        return joined([digest_of(place) for place in dict.fromkeys(map(_source_of, own))])
 
     def _traits(self, seed: int, question: str) -> dict[str, int | str]:
         """Return the question's traits, such as {"terms": 3}, for the slices of an evaluation; needs no session."""
@@ -176,6 +188,12 @@ class ToolEnvironment(ABC):
     def _close(self) -> None:
         if self.session is not None:
             self.session.close()
+
+
+def _source_of(cls: type) -> Path:
+    """Return the folder of a class's package, or its file where it belongs to no package."""
+    file = Path(inspect.getfile(cls))
+    return file.parent if "." in cls.__module__ or file.name == "__init__.py" else file
 
 
 def traits_of(environment: ToolEnvironment, seed: int, question: str) -> dict[str, int | str]:

@@ -35,6 +35,10 @@ CATALOGUE = {
 }
 """Every environment of this project with a one-line description; a name is a folder beside this file. No entry points,
 so that an environment that is added to a checkout needs no new installation."""
+ADAPTERS = {
+    "mcp": "any OpenEnv environment of MCP tools, on a server that somebody else runs",
+}
+"""Environments of others, played by a class of this project; each is a folder beside this file."""
 GROUP = "apprentice.environments"
 """The entry points of other packages: a name, and a package with `env`, `policy` and `server` as in a folder here."""
 
@@ -44,13 +48,13 @@ class ExtraMissing(ValueError):
 
 
 class NoServer(ValueError):
-    """A mixture has no server of its own; each of its environments has one."""
+    """The environment has no server here: a mixture, or one that others serve."""
 
 
 @cache  # the process keeps to the packages that were installed when it began
 def known() -> dict[str, str]:
     """Return the package of every environment, by name. Raises ValueError where two have one name."""
-    packages = {name: f"apprentice.envs.{name}" for name in CATALOGUE}
+    packages = {name: f"apprentice.envs.{name}" for name in CATALOGUE | ADAPTERS}
     for point in entry_points(group=GROUP):
         if packages.setdefault(point.name, point.value) != point.value:
             raise ValueError(
@@ -84,7 +88,8 @@ def add_folder(path: Path) -> tuple[str, Path]:
 
 def described(name: str) -> str:
     """Return an environment's description in one line, for a package the first of its docstring."""
-    return CATALOGUE.get(name) or (importlib.import_module(package_of(name)).__doc__ or name).strip().split("\n")[0]
+    own = (CATALOGUE | ADAPTERS).get(name)
+    return own or (importlib.import_module(package_of(name)).__doc__ or name).strip().split("\n")[0]
 
 
 def folder_of(name: str) -> Path:
@@ -93,7 +98,13 @@ def folder_of(name: str) -> Path:
 
 
 def package_of(name: str) -> str:
-    """Return the package of an environment. Raises ValueError with the nearest known name."""
+    """Return the package of an environment; empty for a class in a module of its own.
+
+    Raises ValueError with the nearest known name.
+    """
+    if ":" in name:
+        module = importlib.import_module(name.partition(":")[0])
+        return module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     packages = known()
     if name not in packages:
         near = difflib.get_close_matches(name, packages, n=1)
@@ -103,8 +114,31 @@ def package_of(name: str) -> str:
 
 
 def environment_class(name: str) -> type[ToolEnvironment]:
-    """Return the class of an environment. Raises ValueError with the nearest known name."""
+    """Return the class of an environment, by its name or as module:Class. Raises ValueError, for an unknown name with
+    the nearest known one."""
+    if ":" in name:
+        return _class_at(*name.split(":", 1))
     return importlib.import_module(f"{package_of(name)}.env").Environment
+
+
+def _class_at(module: str, name: str) -> type[ToolEnvironment]:
+    """Return an installed class. Raises ValueError if there is none, or it is no complete environment."""
+    whole = f"environment {module}:{name}"
+    if not module or not name:
+        raise ValueError(f"{whole} is no module:Class")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ValueError(f"{whole}: {module} cannot be imported ({error}); install its package") from None
+    if not isinstance(found, type):
+        raise ValueError(f"{whole}: {module} has no class {name!r}")
+    if not issubclass(found, ToolEnvironment):
+        raise ValueError(f"{whole}: it is no subclass of apprentice.envs.base.ToolEnvironment")
+    missing = [each for each in ("Settings", "version") if not hasattr(found, each)]
+    missing += sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise ValueError(f"{whole}: it lacks {', '.join(missing)}")
+    return found
 
 
 def check_extra(name: str) -> None:
@@ -114,6 +148,22 @@ def check_extra(name: str) -> None:
         raise ExtraMissing(
             f"the server of {name} needs {module}, which is not installed: pip install 'apprentice[{extra}]'"
         )
+
+
+def part_of(name: str, part: str) -> str:
+    """Return the module `server` or `policy` of an environment; empty if it has none."""
+    package = package_of(name)
+    module = f"{package}.{part}" if package else ""
+    return module if module and _is_installed(module) else ""
+
+
+def check_server(name: str) -> None:
+    """Raise NoServer, ExtraMissing if the environment cannot be served here."""
+    check_extra(name)
+    if not part_of(name, "server"):
+        if name == "multi":
+            raise NoServer(f"{name}: a mixture has no server of its own; serve its environments")
+        raise NoServer(f"{name} has no server here: set server.url or server.image")
 
 
 def _is_installed(module: str) -> bool:
@@ -130,9 +180,7 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
     """
     from openenv.core.env_server.http_server import create_app
 
-    check_extra(name)
-    if importlib.util.find_spec(f"{package_of(name)}.server") is None:
-        raise NoServer(f"{name}: a mixture has no server of its own; serve its environments")
+    check_server(name)
     game = _game(name)
     action, observation, _ = get_args(get_original_bases(game)[0])
     return create_app(game, action, observation, env_name=name, max_concurrent_envs=max_sessions)
@@ -142,7 +190,7 @@ def _game(name: str) -> "type[Environment[Any, Any, Any]]":
     """Return the class of `server/game.py` that is an OpenEnv environment."""
     from openenv.core.env_server.interfaces import Environment
 
-    module = importlib.import_module(f"{package_of(name)}.server.game")
+    module = importlib.import_module(f"{part_of(name, 'server')}.game")
     defined = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return next(each for each in defined if issubclass(each, Environment))
 
@@ -153,7 +201,8 @@ class EnvironmentSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
-    """An environment of this package, or an entry point of another one (`apprentice env init`)."""
+    """An environment of this package, an entry point of another one (`apprentice env init`), or an installed class as
+    module:Class."""
     path: Path | None = Field(default=None, exclude_if=lambda path: path is None)
     """In place of a name: the folder of an environment that is not installed, as seen from the recipe's file. It is no
     part of any key; the folder's code is."""
@@ -200,7 +249,8 @@ class EnvironmentSpec(BaseModel):
 
     def __str__(self) -> str:
         """Return its name for people, such as "reasoning_gym chain_sum"."""
-        details = [*(value for value in self.settings.values() if isinstance(value, str)), *self.mixed]
+        texts = [value for name, value in self.settings.items() if isinstance(value, str) and name != "instructions"]
+        details = [*texts, *self.mixed]
         return " ".join([self.name, *details])
 
     @property
@@ -232,7 +282,17 @@ class EnvironmentSpec(BaseModel):
     def make(self, session: Session | None = None) -> ToolEnvironment:
         """Return an instance that plays over `session`; without one only its prompt and tools are available."""
         cls = environment_class(self.name)
-        return cls(cls.Settings.model_validate(self.settings), session)
+        settings = cls.Settings.model_validate(self.settings)
+        return cls._under(settings)(settings, session)
+
+    def knows_all(self) -> bool:
+        """Return whether nothing has to be read from its server before a run begins."""
+        return all(setting in self.settings for setting in environment_class(self.name).told)
+
+    def with_settings(self, settings: dict[str, Any]) -> "EnvironmentSpec":
+        """Return the same environment under other settings."""
+        given = self.model_dump(exclude={"version", "code"}) | {"settings": settings}
+        return EnvironmentSpec.model_validate(given)
 
 
 def _asks(version: str) -> str:
@@ -243,9 +303,11 @@ def _asks(version: str) -> str:
 def policy_of(environment: str) -> Any:
     """Return the environment's `policy` module: `check(settings)` and `call(settings, messages, error_rate)`.
 
-    `call` also gets the question's seed if the module sets TAKES_SEED.
+    `call` also gets the question's seed if the module sets TAKES_SEED. Raises ValueError if it has none.
     """
-    return importlib.import_module(f"{package_of(environment)}.policy")
+    if not (module := part_of(environment, "policy")):
+        raise ValueError(f"{environment} has no scripted teacher: name a model in `teacher`")
+    return importlib.import_module(module)
 
 
 def next_call(

@@ -15,8 +15,10 @@ SCRIPT = ("mistakes.py", "serving/scripted_teacher.py")
 
 @cache  # the process runs the code it imported, even if the files change later
 def digest_of(folder: Path) -> str:
-    """Return 20 hex digits over all Python sources below a folder; line endings (CRLF or LF) make no difference."""
-    named = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
+    """Return 20 hex digits over all Python sources below a folder, or one file; line endings (CRLF or LF) make no
+    difference."""
+    files = folder.rglob("*.py") if folder.is_dir() else [folder]
+    named = {file.relative_to(folder).as_posix(): file for file in files}
     return _digest([*sorted(named.items()), ("../policy.py", SHARED)])
 
 
@@ -24,6 +26,11 @@ def digest_of(folder: Path) -> str:
 def digest_of_script() -> str:
     """Return 20 hex digits over the sources that decide how a scripted teacher errs."""
     return _digest([(name, Path(__file__).parent / name) for name in SCRIPT])
+
+
+def joined(digests: list[str]) -> str:
+    """Return one digest for several; a single one stays as it is."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()[:20]
 
 
 def _digest(files: list[tuple[str, Path]]) -> str:

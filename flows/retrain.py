@@ -26,6 +26,7 @@ from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.run_folder import run_folder
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.told_settings import told_by_servers
 from apprentice.flows.teaching import teach
 from apprentice.flows.watch import seen
 from apprentice.tasks.artifacts.types import Checkpoint
@@ -84,7 +85,7 @@ class Trained(NamedTuple):
 
 def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "") -> Recipe:
     """Return the recipe with overrides applied and everything pinned that it names. Raises Stop."""
-    recipe = with_overrides(recipe, overrides)
+    recipe = told_by_servers(with_overrides(recipe, overrides))
     return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
-from apprentice.envs.catalog import EnvironmentSpec, known
+from apprentice.envs.catalog import EnvironmentSpec, known, part_of
+from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import AtCapacity, Refused, SessionLost
@@ -22,6 +23,10 @@ AT_ONCE = 16
 """Sessions that are opened concurrently."""
 PATIENCE = 10.0
 """Seconds that a server may fail during a check."""
+IGNORES_SEEDS = (
+    "A question is its seed, so a server that ignores seeds cannot be used: take one whose reset draws the question "
+    "from the seed, or serve its source with such a reset."
+)
 SEEDS = range(5)
 """Seeds of the questions that are requested without a recipe."""
 
@@ -131,13 +136,7 @@ def answers(server: EnvironmentServer) -> Finding:
 
 def calls_itself(server: EnvironmentServer) -> str:
     """Return the name in a server's metadata, such as EchoEnvironment; empty if it has none."""
-    import httpx
-
-    try:
-        metadata = httpx.get(f"{server.url}/metadata", timeout=server.message_timeout, follow_redirects=True).json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        return ""
-    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+    return metadata_of(server).name
 
 
 def known_as(name: str) -> str | None:
@@ -201,12 +200,14 @@ def _sessions(granted: int, needs: Needs, trouble: str) -> Finding:
 
 
 def _judged(seen: Seen, spec: EnvironmentSpec, latency: dict[str, float]) -> Iterator[Finding]:
-    newer = f"Serve this version: apprentice env serve {spec.name}"
+    is_served_here = bool(part_of(spec.name, "server"))
+    newer = f"Serve this version: apprentice env serve {spec.name}" if is_served_here else "Correct the server."
+    seeded = newer if is_served_here else IGNORES_SEEDS
     yield Finding("wire", "right", f"reset and step are those of {spec.name}")
     if seen.questions != seen.again:
-        yield Finding("seeds", "wrong", "the same seed gave two different questions", newer)
+        yield Finding("seeds", "wrong", "the same seed gave two different questions", seeded)
     elif len(set(seen.questions)) == 1 < len(seen.questions):
-        yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds gave the same question", newer)
+        yield Finding("seeds", "wrong", f"{len(seen.questions)} seeds gave the same question", seeded)
     else:
         yield Finding("seeds", "right", "the same seed gave the same question in two sessions")
     low, high = spec.make().reward_range
@@ -226,7 +227,8 @@ def _foreign(server: EnvironmentServer, spec: EnvironmentSpec, found: str) -> Fi
     name = calls_itself(server)
     named = f"; its name is {name}" if name else ""
     other = known_as(name)
-    fix = f"Use a server of {spec.name}, such as: apprentice env serve {spec.name}"
+    served = f", such as: apprentice env serve {spec.name}" if part_of(spec.name, "server") else ""
+    fix = f"Use a server of {spec.name}{served}"
     if other and other != spec.name:
         fix = f"It serves another environment: --environment {other}"
     elif other:

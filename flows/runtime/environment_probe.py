@@ -86,7 +86,7 @@ def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> Pla
     while not episode.done:
         try:
             name, arguments = next_call(spec.name, spec.settings, episode.messages, 0.0, seed)
-        except (ModuleNotFoundError, ValueError):  # no script, or it does not know this question
+        except ValueError:  # no script, or it does not know this question
             name, arguments = _any_move(episode)
             guessed = True
         function = {"name": name, "arguments": json.dumps(arguments)}
@@ -99,6 +99,6 @@ def _play(spec: EnvironmentSpec, environment: ToolEnvironment, seed: int) -> Pla
 def _any_move(episode: Episode) -> tuple[str, dict[str, Any]]:
     function = episode.tools[0]["function"]
     return function["name"], {
-        name: schema["enum"][0] if "enum" in schema else ANY.get(schema.get("type", "string"), "0")
+        name: schema["enum"][0] if "enum" in schema else ANY.get(str(schema.get("type", "string")), "0")
         for name, schema in function["parameters"].get("properties", {}).items()
     }

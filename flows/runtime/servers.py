@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
-from apprentice.envs.catalog import ExtraMissing, check_extra
+from apprentice.envs.catalog import ExtraMissing, NoServer, check_server
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.recipe.recipe import Recipe
@@ -94,7 +94,9 @@ def environment_server(
             yield url
         return
     try:
-        check_extra(name)
+        check_server(name)
+    except NoServer as none:
+        raise Stop(f"{none}.", "Name a server that runs: server: {url: https://…}.") from None
     except ExtraMissing as missing:
         raise Stop(f"The environment cannot run here: {missing}", "Or set server.url or server.image.") from None
     with local_server("apprentice.envs.serving.serve", name, "--max-sessions", str(sessions)) as url:

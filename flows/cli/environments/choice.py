@@ -17,6 +17,7 @@ from apprentice.flows.recipe.loading import explain, load_recipe, override_field
 from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
+from apprentice.flows.runtime.told_settings import completed
 from apprentice.tasks.reporting.errors import Stop
 
 ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/?#]+)")
@@ -119,7 +120,7 @@ def chosen_for(
             f"{spec} is a mixture, and each of its environments has a server: {', '.join(mixed)}.",
             f"Choose one: --environment {mixed[0]}",
         )
-    return server, spec, needs
+    return server, completed(spec, server), needs
 
 
 def _named_by(server: EnvironmentServer) -> str:

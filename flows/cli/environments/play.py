@@ -21,6 +21,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.environments.choice import environment_of, in_recipe, recipe_at, server_at, settings_class
 from apprentice.flows.runtime.servers import environment_server
+from apprentice.flows.runtime.told_settings import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 
@@ -151,6 +152,7 @@ def open_environment(
             server = server.model_copy(update={"parts": parts})
         else:
             server = running(name, server)
+            spec = completed(spec, server)
         _, (session,) = sessions_with(server, 1, print, lambda server: nullcontext)
         environment = spec.make(session)
         stack.callback(environment._close)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.catalog import CATALOGUE
+from apprentice.envs.catalog import ADAPTERS, CATALOGUE
 from apprentice.envs.echo.env import Environment
 from apprentice.envs.echo.server.game import text_of
 from apprentice.envs.serving.process import local_server
@@ -77,7 +77,7 @@ def env(*arguments: str, typed: str = "") -> Said:
 def test_the_list_names_every_environment_with_tools_turns_rewards_extras_and_recipes():
     said = env("list", "--json")
     told = {each["name"]: each for each in said.json_line()["envs"]}
-    assert list(told) == list(CATALOGUE)
+    assert list(told) == [*CATALOGUE, *ADAPTERS]
     assert told["echo"]["tools"] == ["echo"]
     assert (told["echo"]["turns"], told["echo"]["streams"]) == (1, {"environment_reward": 1.0})
     assert (told["echo"]["extras"], told["echo"]["installed"]) == ([], True)

@@ -1,0 +1,169 @@
+"""The base of environments whose tools only their server knows: its tools are methods of the class.
+
+In: settings with the tools. Out: an episode of calls, and how its rewards count.
+The tools and what the server calls itself are settings as well, so that they are part of every key and each process
+has them without a connection. A recipe leaves them out: they are read from the server before a run begins.
+"""
+
+import json
+from abc import abstractmethod
+from functools import cache
+from typing import Any, ClassVar
+
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
+
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, tool_schemas
+from apprentice.envs.mcp.tools import Tool, methods_of
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.session import Refused, Session
+
+LIST = {"type": "list_tools"}
+INFRASTRUCTURE = ("timeout", "transport_error")
+"""Kinds of a tool's error that no call of a model causes."""
+
+
+class ToldSettings(EnvironmentSettings):
+    """What all environments have that are known by their server only."""
+
+    instructions: str = Field(default="Solve the task by calling the tools.", min_length=1)
+    """The system prompt."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest reward of an episode. The rewards are divided by the highest, since 1.0 counts as solved."""
+    max_turns: int = Field(default=10, ge=1, le=1000)
+    """Turns after which an episode ends, if the server does not end it."""
+    tools: list[Tool] = Field(default_factory=list)
+    """The server's tools. Filled in; given, they are what the server must have."""
+    served_by: str = ""
+    """The server's name and version. Filled in."""
+
+    @field_validator("reward_range")
+    @classmethod
+    def _is_a_range(cls, given: tuple[float, float]) -> tuple[float, float]:
+        if not given[0] < given[1] or given[1] <= 0:
+            raise ValueError("reward_range is the lowest and the highest reward, and the highest is above 0")
+        return given
+
+    @field_validator("tools")
+    @classmethod
+    def _in_order(cls, given: list[Tool]) -> list[Tool]:
+        return sorted(given, key=lambda tool: tool.name)
+
+
+class ToldEnvironment(ToolEnvironment):
+    """Plays the tools in its settings."""
+
+    Settings: ClassVar[type[ToldSettings]]
+    told: ClassVar[tuple[str, ...]] = ("tools",)
+    settings: Any  # an instance of `Settings`
+    _is_compared = False
+
+    def __init__(self, settings: ToldSettings, session: Session | None = None):
+        super().__init__(settings, session)
+        self._rewards: list[float] = []
+
+    @property
+    def instructions(self) -> str:
+        return self.settings.instructions
+
+    @property
+    def max_turns(self) -> int:
+        return self.settings.max_turns
+
+    def reset(self, *, seed: int, **row: Any) -> str:
+        """The question that the server asks under `seed`."""
+        if not self._is_compared:
+            self._begin(seed)
+            self._compare_tools()
+        reply = self._begin(seed)  # again: listing the tools may count as a step
+        return self._question_in(reply)
+
+    def _begin(self, seed: int) -> Reply:
+        self._rewards = []
+        return self._start(seed, **self._asked(seed))
+
+    @abstractmethod
+    def _asked(self, seed: int) -> dict[str, Any]:
+        """What a reset sends besides the seed."""
+
+    @abstractmethod
+    def _question_in(self, reply: Reply) -> str:
+        """The question in the reply to a reset. Raises BadReply."""
+
+    @abstractmethod
+    def _told_by(self, reply: Reply) -> dict[str, Any]:
+        """The settings that the server tells besides its tools, given the reply to a reset."""
+
+    def _counted(self, rewards: list[float]) -> float:
+        """What an episode's rewards so far are worth."""
+        return rewards[-1]
+
+    def _compare_tools(self) -> None:
+        """Raises BadReply where the server has other tools than the settings."""
+        if (here := self._listed()) != self.settings.tools:
+            names = ", ".join(tool.name for tool in here)
+            raise BadReply(
+                f"the server's tools ({names}) are not those in environment.settings.tools: leave these out of the "
+                "recipe, so that the server's are read"
+            )
+        self._is_compared = True
+
+    def _listed(self) -> list[Tool]:
+        """The server's tools, by name. Raises BadReply if it has none."""
+        try:
+            found = self._act(LIST).read(list, "tools")
+            known = [{name: each.get(name) for name in Tool.model_fields if each.get(name)} for each in found]
+            tools = TypeAdapter(list[Tool]).validate_python(known)
+        except (Refused, BadReply, AttributeError, ValidationError) as error:
+            raise BadReply(f"it is no environment of MCP tools: {error}") from error
+        if not tools:
+            raise BadReply("it is no environment of MCP tools: it lists none")
+        return sorted(tools, key=lambda tool: tool.name)
+
+    def _call_tool(self, name: str, arguments: dict[str, Any]) -> str:
+        """The tool's answer as text. Raises ValueError (the model sees it), BadReply, SessionLost."""
+        reply = self._act({"type": "call_tool", "tool_name": name, "arguments": arguments})
+        error = reply.find(dict, "error")
+        if error and error.get("error_type") in INFRASTRUCTURE:
+            raise BadReply(f"the tool {name} failed: {error.get('message')}")
+        if reply.reward is not None:
+            self._rewards.append(reply.reward)
+            self.reward = self._counted(self._rewards) / self.settings.reward_range[1]
+        if reply.done and not self._rewards:
+            raise BadReply("the episode ended without a reward")
+        self.done = reply.done
+        if error:
+            raise ValueError(str(error.get("message")))
+        return _text_of(reply.observation.get("result"))
+
+    @classmethod
+    def _under(cls, settings: EnvironmentSettings) -> type[ToolEnvironment]:
+        """This class with the tools in the settings as methods."""
+        assert isinstance(settings, ToldSettings)
+        low, high = settings.reward_range
+        return _with_tools(cls, json.dumps([tool.model_dump() for tool in settings.tools]), (low / high, 1.0))
+
+    @classmethod
+    def _completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:
+        """Raises ValueError where the server's tools cannot be methods; Refused, BadReply, SessionLost."""
+        environment = cls(cls.Settings.model_validate(settings), session)
+        reply = environment._begin(0)
+        environment._question_in(reply)
+        tools = {"tools": [tool.model_dump() for tool in environment._listed()]}
+        told = environment._told_by(reply) | settings | tools
+        whole = cls.Settings.model_validate(told)
+        tool_schemas(cls._under(whole)(whole))  # what cannot be rendered is found here
+        return told
+
+
+@cache  # one class for one set of tools, so that schemas are made once
+def _with_tools(cls: type[ToldEnvironment], tools: str, rewards: tuple[float, float]) -> type[ToldEnvironment]:
+    methods = methods_of(TypeAdapter(list[Tool]).validate_json(tools), lambda self, *call: self._call_tool(*call))
+    return type(cls.__name__, (cls,), {**methods, "reward_range": rewards, "__module__": cls.__module__})
+
+
+def _text_of(result: Any) -> str:
+    """What a tool answered: the texts of an MCP result or of ORS's blocks, anything else as JSON."""
+    parts = result.get("content", result.get("blocks")) if isinstance(result, dict) else None
+    if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
+        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
