@@ -4,6 +4,8 @@ In: a recipe, or an environment and its server. Out: the same with complete sett
 need no connection afterwards. Where a recipe has them already, no server is asked.
 """
 
+from typing import Any
+
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
@@ -15,16 +17,24 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 def told_by_servers(recipe: Recipe) -> Recipe:
-    """Return the recipe with complete settings of its environment, its rungs and its guards. Raises Stop."""
+    """Return the recipe with complete settings of its environment, its guards and its rungs. Raises Stop."""
+
+    def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in ladder]
+
     grpo = recipe.grpo
-    if grpo is not None and grpo.auto_difficulty:
-        rungs = [completed(rung, recipe.server).settings for rung in recipe.rungs()]
-        grpo = grpo.model_copy(update={"auto_difficulty": rungs})
-    guards = [
-        guard.model_copy(update={"environment": completed(guard.environment, recipe.server_of(guard.environment.name))})
-        for guard in recipe.guards
-    ]
-    changed = {"environment": completed(recipe.environment, recipe.server), "guards": guards, "grpo": grpo}
+    if grpo is not None:
+        grpo = grpo.model_copy(update={"auto_difficulty": rungs(grpo.auto_difficulty)})
+    guards = []
+    for guard in recipe.guards:
+        whole = completed(guard.environment, recipe.server_of(guard.environment.name))
+        guards.append(guard.model_copy(update={"environment": whole}))
+    changed = {
+        "environment": completed(recipe.environment, recipe.server),
+        "grpo": grpo,
+        "guards": guards,
+        "improve": recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
+    }
     return recipe.model_copy(update=changed)
 
 

@@ -12,10 +12,12 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.mcp.tools import Tool, methods_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_check import Needs, check
-from apprentice.flows.runtime.told_settings import completed
+from apprentice.flows.runtime.told_settings import completed, told_by_servers
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.training.entry_points import by_factory
 from tests.envs.published import echo, mcp_shop
 from tests.envs.published.serving import serving
 
@@ -94,6 +96,13 @@ def test_the_model_is_shown_what_the_server_says_of_its_tools(servers: dict[str,
     assert '"number": {"default": 1' in items["description"], "the fields of an object stand in the description"
 
 
+def test_trl_is_given_the_same_tools(servers: dict[str, EnvironmentServer]):
+    instance = completed(SHOP, servers["shop"]).make()
+    rollouts: Any = None
+    _, how = by_factory(instance, rollouts)
+    assert tool_schemas(how["environment_factory"]()) == tool_schemas(instance)
+
+
 def test_an_episode_is_played_by_the_servers_tools_and_ends_when_it_says_so(begin: Callable[..., Episode]):
     episode = begin(seed=3)
     wanted = int(episode.question.split()[2])
@@ -163,6 +172,30 @@ def test_a_server_that_cannot_be_played_is_refused_with_what_to_set(
 ):
     with pytest.raises(Stop, match=words):
         completed(SHOP.with_settings(settings), servers[served])
+
+
+def test_a_recipe_has_the_tools_in_all_that_it_plays_before_a_run_begins(servers: dict[str, EnvironmentServer]):
+    hard = SHOP.settings | {"reset": {"most": 20}}
+    recipe = Recipe.model_validate(
+        {
+            "name": "shop",
+            "environment": SHOP.in_key(),
+            "server": servers["shop"].model_dump(),
+            "windows": {purpose: {"size": 8} for purpose in ("collect", "grpo", "evaluate")},
+            "student": {"build": {}},
+            "teacher": {"model": "any"},
+            "probe": {"questions": 8},
+            "grpo": {"auto_difficulty": [SHOP.settings, hard]},
+            "improve": {"ladder": [hard]},
+            "guards": [{"name": "say", "environment": {"name": "echo"}}],
+        }
+    )
+    told = told_by_servers(recipe)
+    whole = completed(SHOP, servers["shop"])
+    assert told.environment == whole
+    assert told.rungs() == [whole, whole.with_settings(whole.settings | hard)]
+    assert told.improve.ladder == [whole.settings | hard]
+    assert told.guards == recipe.guards, "what knows its tools is asked nothing, and no server starts for it"
 
 
 def test_without_a_server_it_says_to_name_one():
