@@ -287,7 +287,7 @@ class EnvironmentSpec(BaseModel):
 
     def knows_all(self) -> bool:
         """Return whether nothing has to be read from its server before a run begins."""
-        return all(setting in self.settings for setting in environment_class(self.name).told)
+        return all(setting in self.settings for setting in environment_class(self.name).discovered)
 
     def with_settings(self, settings: dict[str, Any]) -> "EnvironmentSpec":
         """Return the same environment under other settings."""

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.discovered_settings import with_discovered_settings
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
-from apprentice.flows.runtime.told_settings import told_by_servers
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, table, with_intervals
 from apprentice.tasks.analysis.contamination import count_seen
@@ -56,7 +56,7 @@ def compare_models(
         trust_code: Folders, or `owner/name@revision` on the Hub, whose Python code may run, in addition to the
             recipe's student if it allows that.
     """
-    recipe = told_by_servers(recipe)
+    recipe = with_discovered_settings(recipe)
     trusted = trusted_with(recipe, trust_code or [])
     store = open_store(recipe, hub_needed=False)
     task, written = recipe.environment, recipe.for_record()

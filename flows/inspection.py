@@ -11,9 +11,9 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.flows.compare_models import compared
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.discovered_settings import with_discovered_settings
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
-from apprentice.flows.runtime.told_settings import told_by_servers
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.questions import read_questions
@@ -34,7 +34,7 @@ def inspect_models(
     base_url: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate each model, by Inspect's name, on the first questions of the window. Raises Stop."""
-    recipe = told_by_servers(recipe)
+    recipe = with_discovered_settings(recipe)
     store = open_store(recipe)
     logs = store.root / "inspect" / recipe.name
     episodes, kept = {}, {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from apprentice.flows.elsewhere import addresses, log_in_trackio, show_in_prefect
+from apprentice.flows.dashboards import addresses, log_in_trackio, show_in_prefect
 from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
@@ -122,7 +122,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "versions": {name: installed(name) for name in PACKAGES},
         "artifacts": artifacts.by_name(),
         "lineage": [_made_from(fetch(artifact), artifact) for artifact in [*artifacts.artifacts(), *decided]],
-        "elsewhere": addresses(recipe),
+        "dashboards": addresses(recipe),
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }

@@ -14,19 +14,19 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from apprentice.flows.beginning import asked, beginning
-from apprentice.flows.elsewhere import link_up
+from apprentice.flows.dashboards import link_up
 from apprentice.flows.examination import guard_rails, held_out, promotion, protected
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.report import Artifacts, write_report
+from apprentice.flows.runtime.discovered_settings import with_discovered_settings
 from apprentice.flows.runtime.dispatch import Pool
 from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.run_folder import run_folder
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
-from apprentice.flows.runtime.told_settings import told_by_servers
 from apprentice.flows.teaching import teach
 from apprentice.flows.watch import seen
 from apprentice.tasks.artifacts.types import Checkpoint
@@ -85,7 +85,7 @@ class Trained(NamedTuple):
 
 def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "") -> Recipe:
     """Return the recipe with overrides applied and everything pinned that it names. Raises Stop."""
-    recipe = told_by_servers(with_overrides(recipe, overrides))
+    recipe = with_discovered_settings(with_overrides(recipe, overrides))
     return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
 
 

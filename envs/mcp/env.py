@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from apprentice.envs.mcp.told import ToldEnvironment, ToldSettings
+from apprentice.envs.mcp.discovered import DiscoveredEnvironment, DiscoveredSettings
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.reply import BadReply, Reply
 
 
-class Settings(ToldSettings):
+class Settings(DiscoveredSettings):
     """What a recipe says about an environment that it knows by its server only."""
 
     question: list[str] = Field(default_factory=list)
@@ -26,7 +26,7 @@ class Settings(ToldSettings):
     """Which of an episode's rewards count: the last one, or their sum."""
 
 
-class Environment(ToldEnvironment):
+class Environment(DiscoveredEnvironment):
     """Plays on a server at the recipe's URL."""
 
     Settings = Settings
@@ -48,7 +48,7 @@ class Environment(ToldEnvironment):
                 )
         return "\n\n".join(reply.read(str, *_steps(path)) for path in paths)
 
-    def _told_by(self, reply: Reply) -> dict[str, Any]:
+    def _discovered_in(self, reply: Reply) -> dict[str, Any]:
         assert self.session is not None
         return {"served_by": " ".join(metadata_of(self.session.server)).strip()}
 

@@ -45,15 +45,16 @@ def model_given(run: RunContext, recipe: Recipe, given: Given | None, questions:
 def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wanted: str, made_by: str) -> A | Path:
     """Return an artifact of the store, or the folder of what is none of it. Raises Stop for one of another kind."""
     remedy = f"Give {made_by}, its key, or a folder."
+    found: Any = given
     if isinstance(given, Result):
-        given = given.artifact if given.store.root == store.root else given.folder
-    if not isinstance(given, Artifact):
-        folder = Path(given).expanduser()
+        found = given.artifact if given.store.root == store.root else given.folder
+    if not isinstance(found, Artifact):
+        folder = Path(found).expanduser()
         if folder.is_dir() and not folder.resolve().is_relative_to(store.root.resolve()):
             return folder
-        if isinstance(given, Path) and not folder.is_dir():
+        if isinstance(found, Path) and not folder.is_dir():
             raise Stop(f"There is no folder {folder}.", remedy)
-        given = open_artifact(given, store.root).artifact
-    if not isinstance(given, kinds):
-        raise Stop(f"{given.repository}@{given.key} is {type(given).__name__}, not {wanted}.", remedy)
-    return given
+        found = open_artifact(found, store.root).artifact
+    if not isinstance(found, kinds):
+        raise Stop(f"{found.repository}@{found.key} is {type(found).__name__}, not {wanted}.", remedy)
+    return found

@@ -51,8 +51,8 @@ class Result(Generic[A]):
         return self.store.fetch(self.artifact)
 
     @property
-    def inputs(self) -> "dict[str, Result[Any]]":
-        """What it was made from, by the names that its stage has for them.
+    def inputs(self) -> dict[str, Any]:
+        """What it was made from, as `Rows`, `Model` or `Result`, by the names that its stage has for them.
 
         Raises:
             Stop: One of them no longer exists.

@@ -6,6 +6,7 @@ In: a recipe. Out: a `Run`. Prefect's server is the one in PREFECT_API_URL, or a
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
@@ -35,7 +36,7 @@ def retrain(recipe: RecipeLike, runs: str | Path = "runs") -> Run:
     chosen = load_recipe(recipe)
     check_runs(Path(runs))
     start_prefect_server()
-    results = {PREFECT_LOCAL_STORAGE_PATH: str(chosen.store.path.absolute() / ".prefect")}
+    results: dict[Any, str] = {PREFECT_LOCAL_STORAGE_PATH: str(chosen.store.path.absolute() / ".prefect")}
     named = "PREFECT_LOCAL_STORAGE_PATH" in os.environ
     with nullcontext() if named else temporary_settings(updates=results):
         folder = retrain_flow(chosen, Path(runs))

@@ -57,6 +57,7 @@ def _tried(dataset: str, most: int) -> tuple[list[str], str]:
         return [], f"{dataset} has no curriculum in Reasoning Gym" + (f"; did you mean {near[0]!r}?" if near else "")
     curriculum, found = create_curriculum(dataset), []
     while len(found) < most:
+        config = ""
         try:
             made = curriculum.generate_configuration()
             config = json.dumps({name: getattr(made, name) for name in _fields(curriculum)}, sort_keys=True)

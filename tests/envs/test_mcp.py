@@ -13,8 +13,8 @@ from apprentice.envs.mcp.tools import Tool, methods_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.discovered_settings import completed, with_discovered_settings
 from apprentice.flows.runtime.environment_check import Needs, check
-from apprentice.flows.runtime.told_settings import completed, told_by_servers
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.entry_points import by_factory
@@ -190,7 +190,7 @@ def test_a_recipe_has_the_tools_in_all_that_it_plays_before_a_run_begins(servers
             "guards": [{"name": "say", "environment": {"name": "echo"}}],
         }
     )
-    told = told_by_servers(recipe)
+    told = with_discovered_settings(recipe)
     whole = completed(SHOP, servers["shop"])
     assert told.environment == whole
     assert told.rungs() == [whole, whole.with_settings(whole.settings | hard)]
@@ -218,7 +218,7 @@ def test_a_server_that_ignores_seeds_is_found_before_a_run(
     assert check(servers["shop"], completed(SHOP, servers["shop"]), Needs(0, 0, 0)).ok
 
 
-SCHEMAS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+SCHEMAS: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
     ({"type": "number"}, {"type": "number"}),
     ({"enum": ["a", "b"]}, {"type": "string", "enum": ["a", "b"]}),
     ({"type": ["integer", "string"]}, {"type": ["integer", "string"]}),

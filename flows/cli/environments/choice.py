@@ -16,8 +16,8 @@ from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
 from apprentice.flows.recipe.loading import explain, load_recipe, override_field
 from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
-from apprentice.flows.runtime.told_settings import completed
 from apprentice.tasks.reporting.errors import Stop
 
 ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/?#]+)")

@@ -20,8 +20,8 @@ from apprentice.envs.pool import sessions_with
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.environments.choice import environment_of, in_recipe, recipe_at, server_at, settings_class
+from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.servers import environment_server
-from apprentice.flows.runtime.told_settings import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 

@@ -1,6 +1,7 @@
 """A finished run as an object: tables, datasets and models out of its folder and its store."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ def run(toy_run: Ran, toy_home: Path) -> Run:
 
 
 def test_its_models_are_a_table_of_rates_with_intervals(run: Run):
-    table = run.to_pandas()
+    table: Any = run.to_pandas()
     assert list(table.index) == ["base", "sft", "grpo"]
     for rate in ("accuracy", "format_compliance", "mean_score"):
         assert (table[f"{rate}_low"] <= table[rate]).all()

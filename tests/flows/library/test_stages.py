@@ -26,7 +26,7 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)
 def no_prefect_server() -> Iterator[None]:
     """Whoever asks for one gets an error."""
-    without = {PREFECT_API_URL: None, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}
+    without: dict[Any, Any] = {PREFECT_API_URL: None, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}
     with temporary_settings(updates=without):
         yield
 

@@ -21,9 +21,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
     picture = histogram([10, 20, 30], 25, folder / "lengths.png")
     told = report(folder)
-    shown = dict.fromkeys(("GRPO", "SFT", "lengths"), picture)
-    shown["GRPO by kind"] = kinds(told["curriculum"], folder / "curriculum.png")
-    return as_markdown_page(told, f"- *user*: {NASTY}", shown)
+    by_kind = kinds(told["curriculum"], folder / "curriculum.png")
+    return as_markdown_page(
+        told, f"- *user*: {NASTY}", dict(GRPO=picture, SFT=picture, lengths=picture) | {"GRPO by kind": by_kind}
+    )
 
 
 def test_the_page_begins_with_the_outcome_the_decision_and_its_reason(text: str):

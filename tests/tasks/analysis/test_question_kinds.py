@@ -1,6 +1,7 @@
 """Kinds of questions: how they are called, what an evaluation says of them, what a training asked when."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def asked(task: EnvironmentSpec, number: int) -> list[dict]:
     from apprentice.envs.reasoning_gym.server import datasets
 
     def text(seed: int) -> str:
-        part = task.make()._part(seed).settings
+        part: Any = task.make()._part(seed).settings
         return datasets.entry(part.dataset, part.config, seed, part.specs)[1]["question"]
 
     return [{"seed": seed, "question": text(seed)} for seed in range(number)]

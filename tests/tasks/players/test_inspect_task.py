@@ -31,7 +31,7 @@ from apprentice.tasks.players.inspect_task import RATES, episodes_task
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
 from apprentice.tasks.players.play import play_alone, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
-from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TeacherSpec
 from tests.endpoint import KEY, Endpoint
@@ -320,7 +320,7 @@ def test_an_endpoint_reads_of_inspect_what_it_reads_of_our_own_evaluation(
     run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
     spec = TeacherSpec(model="toy", max_tokens=64, temperature=0.5, serves_student=serves_student)
     teacher = Teacher(spec, endpoint.url, 1, Budget(None, None, tmp_path / "spent"))
-    play_alone(pool, plays_of(rows, 1), EndpointPlayer(teacher, Spent()), PROTOCOLS["parity"], lambda record: None)
+    play_alone(pool, plays_of(rows, 1), EndpointPlayer(teacher), PROTOCOLS["parity"], lambda record: None)
     teacher.close()
     inspects, ours = endpoint.requests
     if not serves_student:

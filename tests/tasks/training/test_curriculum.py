@@ -90,7 +90,7 @@ def test_what_is_known_fades_so_that_a_kind_that_became_right_is_left_for_the_ne
     asks = curriculum(forget=0.2)
     for _ in range(5):
         step(asks)
-    later = RIGHT | {"middling": [1, 1, 1, 1], "hard": [1, 0, 1, 0]}
+    later: dict[str, list[float | None]] = {"easy": [1, 1, 1, 1], "middling": [1, 1, 1, 1], "hard": [1, 0, 1, 0]}
     kinds = [step(asks, later) for _ in range(25)]
     assert kinds[0].count("middling") > kinds[0].count("hard")
     assert kinds[-1].count("hard") > 15 > kinds[-1].count("middling")

@@ -1,5 +1,6 @@
 """Which questions a GRPO step asks besides, and which groups it learns from."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,7 @@ def trainer(step: int = 0, iterations: int = 1, **settings: Any) -> Any:
     return SimpleNamespace(num_generations=GROUP, num_iterations=iterations, state=state, **usual | settings)
 
 
-def rewards(*groups: list[float | None]) -> Any:
+def rewards(*groups: Sequence[float | None]) -> Any:
     import torch
 
     return torch.tensor([[float("nan") if reward is None else reward] for group in groups for reward in group])

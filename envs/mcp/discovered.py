@@ -22,7 +22,7 @@ INFRASTRUCTURE = ("timeout", "transport_error")
 """Kinds of a tool's error that no call of a model causes."""
 
 
-class ToldSettings(EnvironmentSettings):
+class DiscoveredSettings(EnvironmentSettings):
     """What all environments have that are known by their server only."""
 
     instructions: str = Field(default="Solve the task by calling the tools.", min_length=1)
@@ -49,15 +49,15 @@ class ToldSettings(EnvironmentSettings):
         return sorted(given, key=lambda tool: tool.name)
 
 
-class ToldEnvironment(ToolEnvironment):
+class DiscoveredEnvironment(ToolEnvironment):
     """Plays the tools in its settings."""
 
-    Settings: ClassVar[type[ToldSettings]]
-    told: ClassVar[tuple[str, ...]] = ("tools",)
+    Settings: ClassVar[type[DiscoveredSettings]]  # pyright: ignore[reportIncompatibleVariableOverride]
+    discovered: ClassVar[tuple[str, ...]] = ("tools",)
     settings: Any  # an instance of `Settings`
     _is_compared = False
 
-    def __init__(self, settings: ToldSettings, session: Session | None = None):
+    def __init__(self, settings: DiscoveredSettings, session: Session | None = None):
         super().__init__(settings, session)
         self._rewards: list[float] = []
 
@@ -90,7 +90,7 @@ class ToldEnvironment(ToolEnvironment):
         """The question in the reply to a reset. Raises BadReply."""
 
     @abstractmethod
-    def _told_by(self, reply: Reply) -> dict[str, Any]:
+    def _discovered_in(self, reply: Reply) -> dict[str, Any]:
         """The settings that the server tells besides its tools, given the reply to a reset."""
 
     def _counted(self, rewards: list[float]) -> float:
@@ -138,7 +138,7 @@ class ToldEnvironment(ToolEnvironment):
     @classmethod
     def _under(cls, settings: EnvironmentSettings) -> type[ToolEnvironment]:
         """This class with the tools in the settings as methods."""
-        assert isinstance(settings, ToldSettings)
+        assert isinstance(settings, DiscoveredSettings)
         low, high = settings.reward_range
         return _with_tools(cls, json.dumps([tool.model_dump() for tool in settings.tools]), (low / high, 1.0))
 
@@ -149,14 +149,16 @@ class ToldEnvironment(ToolEnvironment):
         reply = environment._begin(0)
         environment._question_in(reply)
         tools = {"tools": [tool.model_dump() for tool in environment._listed()]}
-        told = environment._told_by(reply) | settings | tools
+        told = environment._discovered_in(reply) | settings | tools
         whole = cls.Settings.model_validate(told)
         tool_schemas(cls._under(whole)(whole))  # what cannot be rendered is found here
         return told
 
 
 @cache  # one class for one set of tools, so that schemas are made once
-def _with_tools(cls: type[ToldEnvironment], tools: str, rewards: tuple[float, float]) -> type[ToldEnvironment]:
+def _with_tools(
+    cls: type[DiscoveredEnvironment], tools: str, rewards: tuple[float, float]
+) -> type[DiscoveredEnvironment]:
     methods = methods_of(TypeAdapter(list[Tool]).validate_json(tools), lambda self, *call: self._call_tool(*call))
     return type(cls.__name__, (cls,), {**methods, "reward_range": rewards, "__module__": cls.__module__})
 

@@ -16,7 +16,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 
-def told_by_servers(recipe: Recipe) -> Recipe:
+def with_discovered_settings(recipe: Recipe) -> Recipe:
     """Return the recipe with complete settings of its environment, its guards and its rungs. Raises Stop."""
 
     def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -79,14 +79,15 @@ def log_in_trackio(
     """
     name = f"report {recipe.name} seed {recipe.seed} {key[:8]}"
     page = f"{folder.name}/report.html"
-    links = "".join(f"\n- [{what}]({address})" for what, address in report["elsewhere"].items())
+    links = "".join(f"\n- [{what}]({address})" for what, address in report["dashboards"].items())
     try:
         with redirect_stdout(StringIO()):
             import trackio
+            from pandas import DataFrame
 
             run = begin_run(recipe.trackio, recipe.name, name, config={"outcome": outcome, "page": page})
             rates = {f"accuracy/{model}": found["accuracy"] for model, found in report["models"].items()}
-            tables = {name: trackio.Table(data=rows) for name, rows in _tables(report).items() if rows}
+            tables = {name: trackio.Table(dataframe=DataFrame(rows)) for name, rows in _tables(report).items() if rows}
             images = {f"picture/{title}": trackio.Image(str(path), caption=title) for title, path in pictures.items()}
             told = {"report": trackio.Markdown(f"**{outcome}**\n\n{page}\n{links}")}
             run.log({**told, **rates, **tables, **images, "episodes": _traces(*[*played.items()][-1])}, step=0)
