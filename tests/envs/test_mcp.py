@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ def test_the_model_is_shown_what_the_server_says_of_its_tools(servers: dict[str,
 
 def test_trl_is_given_the_same_tools(servers: dict[str, EnvironmentServer]):
     instance = completed(SHOP, servers["shop"]).make()
-    rollouts: Any = None
+    rollouts: Any = SimpleNamespace(begin=None)
     _, how = by_factory(instance, rollouts)
     assert tool_schemas(how["environment_factory"]()) == tool_schemas(instance)
 

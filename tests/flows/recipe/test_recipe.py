@@ -169,7 +169,9 @@ def test_what_the_documentation_says_means_what_it_says(tmp_path: Path):
     assert (gated.guards[0].may_fall, gated.gate.margin, gated.evaluate.samples) == (0.05, 0.02, 4)
     trained: Any = load_recipe(as_documented(tmp_path, "docs/training.md", 1), [])
     assert (len(trained.rungs()), trained.grpo.signals.saturated, trained.grpo.held_out.every) == (3, "stop", 10)
-    mixed: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 2), [])
+    shop: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 2), [])
+    assert (shop.environment.name, shop.environment.settings["reward"]) == ("mcp", "sum")
+    mixed: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 3), [])
     assert [part.name for part in mixed.environment.mixed.values()] == ["catch", "wordle"]
     assert mixed.server.parts["wordle"].url == "https://owner-wordle.hf.space"
     assert mixed.grpo.reward_weights == {"words.greens": 0.1}
