@@ -127,18 +127,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "peak_memory_mb": _peak_memory_mb(),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    titles = {name: as_title(name) for name in report["models"]}
-    pictures = {"accuracy": rates(report["models"], titles, folder / "accuracy.png")}
-    if report["slices"]:
-        pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
-    shown: list[tuple[str, Artifact, str]] = [
-        *((title, model, "curves") for title, model in trained.items()),
-        *([("GRPO by kind", trained["GRPO"], "curriculum")] if report["curriculum"] else []),
-        *([("lengths", taught.length_stats, "histogram")] if taught else []),
-    ]
-    for title, artifact, name in shown:
-        pictures[title] = folder / f"{title.lower().replace(' ', '-')}-{name}.png"
-        shutil.copyfile(fetch(artifact) / f"{name}.png", pictures[title])
+    pictures = _pictures(folder, report, trained, taught, work)
     samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
     text = as_markdown_page(report, samples, pictures)
     differ = {each.place for each in played[[*played][-1]] if not each.is_right}
@@ -149,6 +138,25 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
         outcome, key = view_of(report)["outcome"], artifacts.results.key
         log_in_trackio(recipe, folder, report, outcome, played, pictures, key)
+
+
+def _pictures(
+    folder: Path, report: dict[str, Any], trained: dict[str, Checkpoint], taught: Taught | None, work: RunContext
+) -> dict[str, Path]:
+    """Draws accuracies and slices, copies the artifacts' own pictures, and returns all by title."""
+    titles = {name: as_title(name) for name in report["models"]}
+    pictures = {"accuracy": rates(report["models"], titles, folder / "accuracy.png")}
+    if report["slices"]:
+        pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
+    copied: list[tuple[str, Artifact, str]] = [
+        *((title, model, "curves") for title, model in trained.items()),
+        *([("GRPO by kind", trained["GRPO"], "curriculum")] if report["curriculum"] else []),
+        *([("lengths", taught.length_stats, "histogram")] if taught else []),
+    ]
+    for title, artifact, name in copied:
+        pictures[title] = folder / f"{title.lower().replace(' ', '-')}-{name}.png"
+        shutil.copyfile(work.store.fetch(artifact) / f"{name}.png", pictures[title])
+    return pictures
 
 
 def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:

@@ -104,20 +104,11 @@ def train_grpo(
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder, context.run.trusted)
         rows = _rows(environment, used, spec, seed)
-        curriculum = None
-        if spec.curriculum:
-            kinds = kinds_of(environment, used, spec.curriculum.by)
-            curriculum = Curriculum(spec.curriculum, rows, [kinds[each] for each in _seeds(rows)], seed, streams)
-        source = curriculum or InOrder(spec, rows)
-        trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, source)
+        curriculum = _curriculum(environment, used, rows, spec, seed, streams)
+        trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, curriculum or InOrder(spec, rows))
         trainer_class = skipping_dead_groups(trainer_class, spec)
-        model = model_to_train(folder, spec, context.run.trusted)
-        if len(ends := chat_format(tokenizer).ends) > 1:  # TRL stops at the tokenizer's end token and the model's
-            known = model.generation_config.eos_token_id
-            known = known if isinstance(known, list) else [known] * (known is not None)
-            model.generation_config.eos_token_id = list(dict.fromkeys([*ends, *known]))
         trainer = trainer_class(
-            model=model,
+            model=_ending_where_the_template_does(model_to_train(folder, spec, context.run.trusted), tokenizer),
             processing_class=tokenizer,
             train_dataset=rows,
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
@@ -137,11 +128,39 @@ def train_grpo(
         if over_time := kinds_over_time(trainer.state.log_history):
             picture = pictures.kinds(over_time, context.out / "curriculum.png")
             announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")
-    skipped = any(ENTROPY_WITH_SIGNAL in entry for entry in trainer.state.log_history)
-    shown = SHOWN | ({ENTROPY_WITH_SIGNAL: "entropy of groups with signal"} if skipped else {"entropy": "entropy"})
-    if streams[1:] and not curriculum:  # a curriculum may have a stream for each of very many kinds
-        shown |= {f"rewards/{stream.called}/mean": stream.called for stream in streams}
+    # a curriculum may have a stream for each of very many kinds
+    shown = _shown(trainer.state.log_history, [] if curriculum else streams)
     return finish(context, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
+
+
+def _curriculum(
+    environment: EnvironmentSpec,
+    used: list[dict[str, Any]],
+    rows: Any,
+    spec: GrpoSpec,
+    seed: int,
+    streams: list[Stream],
+) -> Curriculum | None:
+    if spec.curriculum is None:
+        return None
+    kinds = kinds_of(environment, used, spec.curriculum.by)
+    return Curriculum(spec.curriculum, rows, [kinds[each] for each in _seeds(rows)], seed, streams)
+
+
+def _ending_where_the_template_does(model: Any, tokenizer: Any) -> Any:
+    """The model, which ends a completion at every token that ends the assistant's turn; TRL knows only one of them."""
+    if len(ends := chat_format(tokenizer).ends) > 1:
+        known = model.generation_config.eos_token_id
+        known = known if isinstance(known, list) else [known] * (known is not None)
+        model.generation_config.eos_token_id = list(dict.fromkeys([*ends, *known]))
+    return model
+
+
+def _shown(log: list[dict[str, float]], streams: list[Stream]) -> dict[str, str]:
+    """The metrics of the log to draw, and their names: those of the streams if there are several."""
+    skipped = any(ENTROPY_WITH_SIGNAL in entry for entry in log)
+    entropy = {ENTROPY_WITH_SIGNAL: "entropy of groups with signal"} if skipped else {"entropy": "entropy"}
+    return SHOWN | entropy | {f"rewards/{each.called}/mean": each.called for each in streams if streams[1:]}
 
 
 def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:
