@@ -81,7 +81,7 @@
     const id = (row) => `${data.sources[row[SOURCE]][1]}~${row[PLACE]}`;
     const isRight = (row) => row[REWARD] === 1;
     const columns = [
-      ["question", null], ["model", model], ["said", null], ["outcome", kind], ["reward", (row) => row[REWARD] ?? -1],
+      ["question", null], ["model", model], ["answer", null], ["outcome", kind], ["reward", (row) => row[REWARD] ?? -1],
       ["turns", (row) => row[TURNS]], ["seed", (row) => row[SEED]], ["tokens", (row) => row[TOKENS] ?? -1],
     ];
 
