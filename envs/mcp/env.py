@@ -40,9 +40,10 @@ class Environment(DiscoveredEnvironment):
         """Raises BadReply where it is not said which text is the question."""
         paths = self.settings.question
         if not paths:
-            paths = _texts_in(reply.observation)
+            texts = _texts_in(reply.observation)
+            paths = [path for path in texts if not path.startswith("metadata.")]  # which not every openenv sends
             if len(paths) != 1:
-                found = f"texts at {', '.join(paths)}" if paths else "no text"
+                found = f"texts at {', '.join(texts)}" if texts else "no text"
                 raise BadReply(
                     f"the reply to a reset holds {found}; environment.settings.question says which one is the question"
                 )
