@@ -4,6 +4,7 @@ In: a recipe, results. Out: a result. Each is the stage that the flow runs, with
 cache hit here, and the other way round.
 """
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from apprentice.flows.beginning import asked
@@ -17,6 +18,7 @@ from apprentice.flows.recipe.loading import RecipeLike
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import rollouts_of
 from apprentice.tasks.artifacts.types import Evaluation, GrpoCheckpoint, KeptRollouts, Rollouts, SftCheckpoint
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo as grpo_stage
 from apprentice.tasks.lengths import lengths
@@ -66,10 +68,8 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
             into memory. After an interruption the same call goes on from the last checkpoint.
     """
     chosen = pinned_recipe(recipe)
-    if chosen.sft is None:
-        raise Stop(f"{chosen.name} has sft: off.", "Remove that from the recipe.")
-    check_reporters(chosen.report_to)
-    with at_work(chosen, Preflight(_only(chosen, grpo=None, teacher=None), trains_here=True)) as run:
+    with _training(chosen, "sft", _only(chosen, grpo=None, teacher=None)) as run:
+        assert chosen.sft is not None
         questions = asked(run, chosen)
         student = model_given(run, chosen, model, questions)
         given = rollouts_given(run, chosen, rollouts)
@@ -94,10 +94,8 @@ def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint
             call goes on from the last step.
     """
     chosen = pinned_recipe(recipe)
-    if chosen.grpo is None:
-        raise Stop(f"{chosen.name} has grpo: off.", "Remove that from the recipe.")
-    check_reporters(chosen.report_to)
-    with at_work(chosen, Preflight(_only(chosen, sft=None, teacher=None), trains_here=True)) as run:
+    with _training(chosen, "grpo", _only(chosen, sft=None, teacher=None)) as run:
+        assert chosen.grpo is not None
         questions = asked(run, chosen)
         begins = model_given(run, chosen, model, questions)
         probing = chosen if chosen.rungs() else chosen.model_copy(update={"probe": ProbeSpec(questions=0)})
@@ -124,6 +122,14 @@ def evaluate(recipe: RecipeLike, model: Given | None = None) -> Rows[Evaluation]
         questions = asked(run, chosen)
         found = model_given(run, chosen, model, questions)
         return Rows(run.store, held_out(run, chosen, questions, {found.stage: found})[found.stage])
+
+
+def _training(recipe: Recipe, stage: str, checked: Recipe) -> AbstractContextManager[RunContext]:
+    """The context of a training, after the checks of `checked`. Raises Stop if the recipe turns the stage off."""
+    if getattr(recipe, stage) is None:
+        raise Stop(f"{recipe.name} has {stage}: off.", "Remove that from the recipe.")
+    check_reporters(recipe.report_to)
+    return at_work(recipe, Preflight(checked, trains_here=True))
 
 
 def _only(recipe: Recipe, **without: Any) -> Recipe:

@@ -22,7 +22,6 @@ from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.futures import wait
 from prefect.tasks import MaterializingTask, exponential_backoff
-from pydantic import BaseModel
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -187,8 +186,6 @@ class Stage(Generic[P, A]):
                 continue
             if isinstance(value, Spec | EnvironmentSpec):
                 settings[name] = value.in_key()
-            elif isinstance(value, BaseModel):
-                settings[name] = value.model_dump(mode="json")
             else:
                 settings[name] = value
         return settings, inputs

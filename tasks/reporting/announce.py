@@ -7,7 +7,6 @@ artifacts within a flow run.
 import base64
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
@@ -30,12 +29,11 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 from apprentice.envs.wire.breaker import outage_listeners
 from apprentice.envs.wire.server import EnvironmentServer, without_secrets
+from apprentice.tasks.reporting.bars import Bars
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.reporting.shared_server import shared
 
@@ -276,82 +274,7 @@ def picture(key: str, png: Path, description: str) -> None:
         create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
 
-CELL_UPDATE_S = 0.2
-"""Minimum seconds between two updates of a notebook's bars."""
-
-
-class _Counted(MofNCompleteColumn):
-    """How many of how many; nothing for a bar that only pulses."""
-
-    def render(self, task: Task) -> Text:
-        return Text() if task.total is None else super().render(task)
-
-
-class _Bars:
-    """The progress bars of a terminal or of a notebook's cell: one display for all concurrent stages."""
-
-    def __init__(self):
-        columns = (TextColumn("{task.description}"), BarColumn(), _Counted(), TimeRemainingColumn())
-        self._display = Progress(
-            *columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
-        )
-        self._cell: Any = None
-        self._cell_updated = 0.0
-        self._using = 0
-        self._lock = threading.Lock()
-
-    @property
-    def shown(self) -> bool:
-        return console.is_terminal or console.is_jupyter
-
-    @contextmanager
-    def bar(self, title: str, total: int | None, done: int) -> Iterator[Callable[[int], int]]:
-        """Yields a function that advances the bar and returns its position; without a total the bar only pulses."""
-        with self._lock:
-            self._using += 1
-            if self._using == 1:
-                self._start()
-        line = self._display.add_task(title, total=total, completed=done)
-        position = done
-
-        def advance(units: int) -> int:
-            nonlocal position
-            position += units
-            self._display.update(line, completed=position)
-            if monotonic() - self._cell_updated >= CELL_UPDATE_S or position == total:
-                self._update_cell()
-            return position
-
-        self._update_cell()
-        try:
-            yield advance
-        finally:
-            self._display.remove_task(line)
-            with self._lock:
-                self._using -= 1
-                if not self._using:
-                    self._stop()
-
-    def _start(self) -> None:
-        self._display.start()  # nothing in a notebook, where rich needs ipywidgets for what a display's handle does
-        if console.is_jupyter:
-            from IPython.display import display
-
-            self._cell = display(self._display, display_id=True)
-
-    def _stop(self) -> None:
-        self._display.stop()
-        if self._cell is not None:
-            self._cell.update({"text/plain": ""}, raw=True)
-            self._cell = None
-
-    def _update_cell(self) -> None:
-        if (cell := self._cell) is not None:
-            self._cell_updated = monotonic()
-            cell.update(self._display)
-
-
-_bars = _Bars()
+_bars = Bars(console)
 PREFECT_UPDATE_S = 30.0
 """Maximum seconds between two progress updates in Prefect while a bar advances."""
 

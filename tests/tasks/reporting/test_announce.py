@@ -101,7 +101,7 @@ def test_what_a_stage_shows_of_itself_is_for_a_verbose_run(shown: io.StringIO, m
 def test_a_bar_counts_what_is_counted_and_else_only_pulses(monkeypatch: pytest.MonkeyPatch):
     text = io.StringIO()
     monkeypatch.setattr(announce, "console", Console(file=text, width=80, force_terminal=True))
-    bars = announce._Bars()
+    bars = announce.Bars(announce.console)
     with bars.bar("▶ GRPO", None, 0) as _, bars.bar("  GRPO steps", 40, 3) as advance:
         advance(1)
         bars._display.refresh()
