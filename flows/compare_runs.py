@@ -1,6 +1,6 @@
 """Runs side by side: what was set otherwise, who answers more of the same questions, the curves, the cost.
 
-In: what was judged, see judged.py. Out: a page, as Markdown and HTML, and JSON.
+In: what was judged, see comparison_side.py. Out: a page, as Markdown and HTML, and JSON.
 Runs that were not asked the same questions under the same rewards are refused: a difference would mean nothing.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from apprentice.flows.judged import Judged
+from apprentice.flows.comparison_side import Side
 from apprentice.flows.pages.rendering import as_html_page, data_uri
 from apprentice.flows.pages.report_page import MARKDOWN
 from apprentice.tasks.analysis.broken import scored
@@ -29,7 +29,7 @@ ASKED = ("name", "settings", "version", "revision")
 """What of an environment decides its questions and their rewards; `code` also changes with a comment."""
 
 
-def compare_runs(runs: list[Judged], to: Path) -> dict[str, Any]:
+def compare_runs(runs: list[Side], to: Path) -> dict[str, Any]:
     """Compare the runs with the first one, and write compare.md, .html and .json into a new folder of `to`.
 
     Returns what compare.json holds. Raises Stop for what cannot be compared, or whose artifacts are gone.
@@ -76,7 +76,7 @@ def shown_in_terminal(found: dict[str, Any]) -> None:
             announce.table(key, title, shown)
 
 
-def _pairs(named: dict[str, Judged]) -> Iterator[tuple[str, str]]:
+def _pairs(named: dict[str, Side]) -> Iterator[tuple[str, str]]:
     """Yield each model of the first run with the same of every other, and the models that the runs ended with."""
     (first, one), *others = named.items()
     for name, other in others:
@@ -87,7 +87,7 @@ def _pairs(named: dict[str, Judged]) -> Iterator[tuple[str, str]]:
                 yield f"{first} {label(mine)}", f"{name} {label(theirs)}"
 
 
-def _check_same_questions(named: dict[str, Judged], episodes: dict[str, list[EvaluatedEpisode]]) -> None:
+def _check_same_questions(named: dict[str, Side], episodes: dict[str, list[EvaluatedEpisode]]) -> None:
     (first, one), *others = named.items()
     for run in named.values():
         if run.contaminated:
@@ -115,7 +115,7 @@ def _check_same_questions(named: dict[str, Judged], episodes: dict[str, list[Eva
             )
 
 
-def _rules(run: Judged) -> dict[str, Any]:
+def _rules(run: Side) -> dict[str, Any]:
     """What decides a run's questions and how they were scored."""
     evaluation = run.evaluations[run.last]
     environment = evaluation.settings.get("environment", {})
@@ -128,7 +128,7 @@ def _questions(episodes: dict[str, list[EvaluatedEpisode]], run: str) -> list[st
     return next([each.question for each in records] for name, records in episodes.items() if name.startswith(f"{run} "))
 
 
-def _settings_that_differ(named: dict[str, Judged]) -> list[dict[str, str]]:
+def _settings_that_differ(named: dict[str, Side]) -> list[dict[str, str]]:
     flat = {name: dict(_leaves({k: v for k, v in run.recipe.items() if k not in WHERE})) for name, run in named.items()}
     paths = dict.fromkeys(path for leaves in flat.values() for path in leaves)
     rows = [{"setting": path} | {name: flat[name].get(path, "–") for name in flat} for path in paths]

@@ -55,9 +55,9 @@ def compare(
     with exit_with_message():
         quiet()
         from apprentice.flows.compare_runs import compare_runs, shown_in_terminal
-        from apprentice.flows.judged import judged_named
+        from apprentice.flows.comparison_side import side_named
 
-        found = compare_runs([judged_named(each, runs, store, hub) for each in run], runs)
+        found = compare_runs([side_named(each, runs, store, hub) for each in run], runs)
         if json_:
             print(json.dumps(found, ensure_ascii=False))
             return

@@ -16,7 +16,11 @@ from pythonjsonlogger.json import JsonFormatter
 
 
 class _Quiet(logging.FileHandler):
-    """Ignores write errors such as a full disk; the store reports them when it writes an artifact."""
+    """Ignores a full disk and a folder that is read-only or gone; the store reports them when it writes an artifact."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # opening the file raises here, outside of what handleError is called for
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         return

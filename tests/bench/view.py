@@ -19,7 +19,7 @@ import psutil
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts
 from tests.browser import NAMES
-from tests.flows.pages.told import rollout
+from tests.flows.pages.hostile_report import rollout
 
 KEY = "0123456789abcdef0123"
 COUNTS = ("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")

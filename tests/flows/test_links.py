@@ -14,7 +14,7 @@ from apprentice.flows.pages.report_page import as_markdown_page, as_report_page
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates
-from tests.flows.pages.told import report
+from tests.flows.pages.hostile_report import report
 
 pytestmark = pytest.mark.long
 

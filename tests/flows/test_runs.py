@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
 from apprentice.flows.compare_runs import compare_runs
-from apprentice.flows.judged import judged_named
+from apprentice.flows.comparison_side import side_named
 from apprentice.flows.runs import finished, run_named
 from apprentice.tasks.analysis.comparison import with_intervals
 from apprentice.tasks.artifacts.champion import Champions
@@ -83,7 +83,7 @@ class Runs:
         return Judgement(inputs, verdict, released)
 
     def compare(self, *names: str) -> dict[str, Any]:
-        return compare_runs([judged_named(name, self.folder, self.store.root) for name in names], self.folder)
+        return compare_runs([side_named(name, self.folder, self.store.root) for name in names], self.folder)
 
 
 def key_of(*names: str) -> str:

@@ -17,7 +17,7 @@ from apprentice.tasks.artifacts.types import Questions, Rollouts, SftCheckpoint,
 from apprentice.tasks.reporting.errors import Stop
 from tests.browser import browser
 from tests.flows.commands import TOY
-from tests.flows.pages.told import rollout
+from tests.flows.pages.hostile_report import rollout
 from tests.tasks.examined import episodes, evaluation, published
 
 assert browser  # a fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from apprentice.flows.pages.charts import CELLS, HEIGHT, TOP, WIDTH, curve_of, curves_of, heat_of
-from tests.flows.pages.told import LOG, WARNED
+from tests.flows.pages.hostile_report import LOG, WARNED
 
 
 def test_training_and_held_out_points_and_the_warnings_about_each_curve():

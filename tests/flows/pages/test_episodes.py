@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded, transcript
-from tests.flows.pages.told import HOSTILE, rollout
+from tests.flows.pages.hostile_report import HOSTILE, rollout
 from tests.tasks.examined import episode
 
 COLUMNS = ("source", "place", "seed", "sample", "reward", "kind", "turns", "tokens", "slices")

@@ -11,7 +11,7 @@ import pytest
 
 from apprentice.flows.pages.rendering import as_html_page
 from apprentice.flows.pages.report_page import as_report_page
-from tests.flows.pages.told import NASTY, report
+from tests.flows.pages.hostile_report import NASTY, report
 
 NO_EPISODES = '{"rows": []}'
 

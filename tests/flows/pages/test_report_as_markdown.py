@@ -9,7 +9,7 @@ from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.slices import side_by_side
 from apprentice.tasks.reporting.markdown import code, fenced, markdown_table
 from apprentice.tasks.reporting.pictures import histogram, kinds
-from tests.flows.pages.told import NASTY, report
+from tests.flows.pages.hostile_report import NASTY, report
 from tests.tasks.examined import episode
 
 RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.browser import Look, browser, printed
 from tests.flows.commands import ROOT, Ran
-from tests.flows.pages.told import HOSTILE, NASTY, held_out, page_of, report
+from tests.flows.pages.hostile_report import HOSTILE, NASTY, held_out, page_of, report
 from tests.tasks.examined import episode
 
 assert browser  # a fixture

@@ -2,7 +2,7 @@
 
 from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.reporting.announce import StageRun
-from tests.flows.pages.told import made
+from tests.flows.pages.hostile_report import made
 
 LINEAGE = [
     made("questions", "q", {}),

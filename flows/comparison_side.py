@@ -1,7 +1,7 @@
 """One side of a comparison: a finished run, or an artifact in which models were judged.
 
 In: a run's folder; the key, revision or tag of a verdict, a decision, a release or an evaluation, of a folder or of the
-Hub. Out: `Judged`: the evaluation of each model, what made it, and whether training had seen its questions.
+Hub. Out: `Side`: the evaluation of each model, what made it, and whether training had seen its questions.
 """
 
 import json
@@ -26,7 +26,7 @@ LOCAL = "local"
 """The namespace of stores that are no Hub's."""
 
 
-class Judged(NamedTuple):
+class Side(NamedTuple):
     name: str
     """The run's folder, or repository@key."""
     evaluations: dict[str, Node]
@@ -53,7 +53,7 @@ class Judged(NamedTuple):
         return json.loads(b"".join(_lines(checkpoint, "log.json")) or b"[]")
 
 
-def judged_named(name: str, runs: Path, root: Path | None = None, hub: str | None = None) -> Judged:
+def side_named(name: str, runs: Path, root: Path | None = None, hub: str | None = None) -> Side:
     """Return the run or the artifact of that name. Raises Stop where there is none, or nobody was judged in it.
 
     Args:
@@ -68,13 +68,13 @@ def judged_named(name: str, runs: Path, root: Path | None = None, hub: str | Non
     return of_artifact(node_of(store, named, {}))
 
 
-def of_run(run: FinishedRun, root: Path | None = None) -> Judged:
+def of_run(run: FinishedRun, root: Path | None = None) -> Side:
     """Return the run as it was judged. Raises Stop where its verdict is gone."""
     store = run.store(root)
     row = next(row for row in run.report["lineage"] if row["stage"] == "verdict")
     verdict = store.at(Verdict, row["revision"])
     node = node_of(store, Parent(kind="Verdict", **verdict.model_dump(include={"repository", "revision", "key"})), {})
-    return Judged(
+    return Side(
         name=run.folder.name,
         evaluations=_evaluations(node),
         recipe=run.recipe,
@@ -84,7 +84,7 @@ def of_run(run: FinishedRun, root: Path | None = None) -> Judged:
     )
 
 
-def of_artifact(node: Node) -> Judged:
+def of_artifact(node: Node) -> Side:
     """Return a verdict, what was decided or released by it, or one evaluation. Raises Stop for another kind."""
     verdict = node if node.is_a(Verdict) else next((each for each in node.inputs.values() if each.is_a(Verdict)), None)
     if not node.is_a(Verdict, Decision, Release, Evaluation):
@@ -110,7 +110,7 @@ def of_artifact(node: Node) -> Judged:
         "outcome": node.artifact.figure,
         "champion": "–",
     }
-    return Judged(node.ref, evaluations, recipe, row, _bought(node, recipe), contaminated)
+    return Side(node.ref, evaluations, recipe, row, _bought(node, recipe), contaminated)
 
 
 def _evaluations(verdict: Node) -> dict[str, Node]:
