@@ -89,8 +89,8 @@ def log_in_trackio(
             rates = {f"accuracy/{model}": found["accuracy"] for model, found in report["models"].items()}
             tables = {name: trackio.Table(dataframe=DataFrame(rows)) for name, rows in _tables(report).items() if rows}
             images = {f"picture/{title}": trackio.Image(str(path), caption=title) for title, path in pictures.items()}
-            told = {"report": trackio.Markdown(f"**{outcome}**\n\n{page}\n{links}")}
-            run.log({**told, **rates, **tables, **images, "episodes": _traces(*[*played.items()][-1])}, step=0)
+            texts = {"report": trackio.Markdown(f"**{outcome}**\n\n{page}\n{links}")}
+            run.log({**texts, **rates, **tables, **images, "episodes": _traces(*[*played.items()][-1])}, step=0)
             trackio.finish()
     except Exception as error:  # any error: what is only told there must not end a run that is done
         announce.warn(f"Trackio did not take the report's tables ({type(error).__name__}); {folder} has them.")

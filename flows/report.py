@@ -131,9 +131,9 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
     text = as_markdown_page(report, samples, pictures)
     differ = {each.place for each in played[[*played][-1]] if not each.is_right}
-    told = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
+    episodes = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
     (folder / "report.md").write_text(text)
-    (folder / "report.html").write_text(as_report_page(report, told))
+    (folder / "report.html").write_text(as_report_page(report, episodes))
     show_in_prefect(folder, text, pictures)
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
         outcome, key = view_of(report)["outcome"], artifacts.results.key

@@ -15,7 +15,7 @@ from typing import Any
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.kinds import why_dropped
-from apprentice.tasks.analysis.slices import spoken
+from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.json_lines import read_rows
@@ -108,7 +108,7 @@ def _right(
     for seed, episodes in by_question.items():
         part = instance._part(seed)
         taken: list[str] = []
-        for each in sorted(episodes, key=lambda episode: (len(spoken(episode)), episode.sample)):
+        for each in sorted(episodes, key=lambda episode: (len(text_of_turns(episode)), episode.sample)):
             record = Record(
                 seed=seed,
                 environment=environment.played_by(part),
@@ -119,16 +119,16 @@ def _right(
                 correct=each.correct,
                 player=player,
             )
-            said = spoken(each)
+            text = text_of_turns(each)
             cause = why_dropped(record.model_dump(), examined)
-            if cause is None and any(difflib.SequenceMatcher(None, said, other).ratio() >= NEAR for other in taken):
+            if cause is None and any(difflib.SequenceMatcher(None, text, other).ratio() >= NEAR for other in taken):
                 cause = "nearly repeats another try"
             if cause is None and len(taken) == most:
                 cause = "the question has enough tries"
             if cause is not None:
                 dropped[cause] += 1
                 continue
-            taken.append(said)
+            taken.append(text)
             yield record
 
 

@@ -78,8 +78,8 @@ def heat_of(over_time: dict[str, dict[str, list[tuple[int, float]]]], name: str,
     for kind, of_kind in over_time.items():
         values = [value for _, value in of_kind[name]]
         cells = [mean(values[begin:end]) for begin, end in pairwise(edges)]
-        said = [f"{kind}, steps {steps[begin]} to {steps[end - 1]}" for begin, end in pairwise(edges)]
-        rows.append({"kind": kind, "cells": list(zip(cells, said, strict=True))})
+        captions = [f"{kind}, steps {steps[begin]} to {steps[end - 1]}" for begin, end in pairwise(edges)]
+        rows.append({"kind": kind, "cells": list(zip(cells, captions, strict=True))})
     most = max(value for row in rows for value, _ in row["cells"])
     full = 1.0 if name == "rate" else most or 1.0  # of many kinds, none has a large share
     return {"title": title, "rows": rows, "columns": columns, "full": full, "steps": (steps[0], steps[-1])}

@@ -127,8 +127,8 @@ def embedded(sources: list[Source], first: set[int], budget: int = BUDGET) -> st
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
-    said = [message.get("reasoning_content"), message.get("content")]
-    return {"role": message["role"], "content": "\n".join(each for each in said if each), "calls": calls}
+    texts = [message.get("reasoning_content"), message.get("content")]
+    return {"role": message["role"], "content": "\n".join(each for each in texts if each), "calls": calls}
 
 
 def texts_of(shown: dict[str, Any]) -> Iterator[str]:

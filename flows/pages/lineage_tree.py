@@ -54,9 +54,9 @@ def condensed(seeds: Iterable[int]) -> str:
             groups[-1].append(seed)
         else:
             groups.append([seed])
-    said = [_range(group) for group in groups[:PIECES]]
+    ranges = [_range(group) for group in groups[:PIECES]]
     more = len(ordered) - sum(len(group) for group in groups[:PIECES])
-    return f"{'seed' if len(ordered) == 1 else 'seeds'} {'; '.join(said)}" + (f"; and {more} more" if more else "")
+    return f"{'seed' if len(ordered) == 1 else 'seeds'} {'; '.join(ranges)}" + (f"; and {more} more" if more else "")
 
 
 def in_short(settings: dict[str, Any]) -> str:

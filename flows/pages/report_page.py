@@ -16,7 +16,7 @@ from apprentice.tasks.analysis.call_faults import faults_of_calls
 from apprentice.tasks.analysis.comparison import against_control, comparison_rows, label, percent, table
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.judgements import as_markdown
-from apprentice.tasks.analysis.slices import spoken
+from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.markdown import cell, code, fenced, markdown_table
 from apprentice.tasks.reporting.visible import visible
@@ -93,8 +93,8 @@ def _with_ends(rate: str, value: float, ci: list[float]) -> dict[str, float]:
     return {rate: value, f"{rate} low": ci[0], f"{rate} high": ci[1]}
 
 
-BOTH = (against_control, as_markdown, as_table, comparison_rows, difficulty_as_markdown, guard_rows, pass_rows, spoken)
-BOTH += (table,)
+BOTH = (against_control, as_markdown, as_table, comparison_rows, difficulty_as_markdown, guard_rows, pass_rows, table)
+BOTH += (text_of_turns,)
 MARKDOWN = templates(
     False, (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent)
 )

@@ -35,7 +35,7 @@ EMPTY = {
 
 
 def view_of(report: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is said of a run beyond its figures."""
+    """What the page says of a run beyond its figures."""
     return {
         "outcome": _outcome(report),
         "reason": _reason(report["gate"]),
@@ -141,15 +141,15 @@ def _weakness(report: dict[str, Any]) -> dict[str, Any]:
 
 def _standing(report: dict[str, Any]) -> str:
     if not report["hub_in_reach"]:
-        said = "The Hub was out of reach: who is champion is settled by the next run after `apprentice publish`."
+        standing = "The Hub was out of reach: who is champion is settled by the next run after `apprentice publish`."
     elif report["is_champion"]:
-        said = "It is the champion."
+        standing = "It is the champion."
     elif report["gate"]["rival"] == "champion":
-        said = "The champion stays who it was."
+        standing = "The champion stays who it was."
     else:
-        said = "There is no champion yet."
+        standing = "There is no champion yet."
     other = " It became that under other rules than the recipe has now; those are not applied to it."
-    return said + ("" if report["by_these_rules"] else other)
+    return standing + ("" if report["by_these_rules"] else other)
 
 
 def _cost(report: dict[str, Any]) -> str:
@@ -227,8 +227,8 @@ def _bought(collect: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _stage_rows(stages: list[dict[str, Any]], priced: bool) -> list[dict[str, str]]:
     """A row a stage, without the columns that tell nothing."""
     rows = [_stage_row(stage, priced) for stage in stages]
-    told = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
-    return [{name: row[name] for name in row if name not in EMPTY or name in told} for row in rows]
+    filled = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
+    return [{name: row[name] for name in row if name not in EMPTY or name in filled} for row in rows]
 
 
 def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:

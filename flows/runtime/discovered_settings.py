@@ -61,9 +61,9 @@ def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     try:
         settings = environment_class(spec.name)._completed(spec.settings, session)
     except (ValueError, Refused, BadReply, SessionLost) as error:
-        told = " ".join(str(error).split())[:400]
+        cause = " ".join(str(error).split())[:400]
         raise Stop(
-            f"{server.url} does not tell what {spec.name} needs: {told}.",
+            f"{server.url} does not tell what {spec.name} needs: {cause}.",
             "Check its URL and environment.settings; docs/environments.md has both.",
         ) from error
     finally:

@@ -101,12 +101,12 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
         played = {name: records[place] for name, records in by_place.items()}
         first = next(iter(played.values()))
         correct = next((record.correct for record in played.values() if record.correct), "")
-        answers = {name: {"said": spoken(record), "reward": record.reward} for name, record in played.items()}
+        answers = {name: {"said": text_of_turns(record), "reward": record.reward} for name, record in played.items()}
         rows.append({"seed": first.seed, "question": first.question, "correct": correct, "models": answers})
     return rows
 
 
-def spoken(record: EvaluatedEpisode) -> str:
+def text_of_turns(record: EvaluatedEpisode) -> str:
     """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows."""
     return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
 

@@ -202,7 +202,7 @@ def _nothing(key: str, root: Path, hub: str | None) -> Stop:
     refs = {ref.name: ref.parent.parent.name for ref in root.glob("*s/*/*/refs/*") if KEY.fullmatch(ref.name)}
     near = difflib.get_close_matches(key, refs, n=3, cutoff=0.5)
     where = f"{root}, nor on the Hub under {hub}" if hub else str(root)
-    said = f"The nearest there: {', '.join(f'{each} ({refs[each]})' for each in near)}. " if near else ""
+    nearest = f"The nearest there: {', '.join(f'{each} ({refs[each]})' for each in near)}. " if near else ""
     other = "HF_TOKEN must be set for private repositories" if hub else "--hub NAMESPACE looks on the Hub, too"
     empty = "" if refs else " No artifact is there at all."
     if len(key) < SHORTEST:
@@ -211,5 +211,5 @@ def _nothing(key: str, root: Path, hub: str | None) -> Stop:
         )
     return Stop(
         f"No artifact has the key, revision or tag {key} in {where}.{empty}",
-        f"{said}--store names another folder; {other}.",
+        f"{nearest}--store names another folder; {other}.",
     )

@@ -170,14 +170,14 @@ def code_version() -> str:
         installed: Distribution | None = distribution("apprentice")
     except PackageNotFoundError:
         installed = None
-    said = "apprentice" if installed is None else f"apprentice {installed.version}"
+    software = "apprentice" if installed is None else f"apprentice {installed.version}"
     if (folder / ".git").exists():
         commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
         if commit is not None:
-            return f"{said}, commit {commit}{', with changes' if changes else ''}"
+            return f"{software}, commit {commit}{', with changes' if changes else ''}"
     source = json.loads((installed and installed.read_text("direct_url.json")) or "{}")
     commit = source.get("vcs_info", {}).get("commit_id")
-    return f"{said}, commit {commit}" if commit else said
+    return f"{software}, commit {commit}" if commit else software
 
 
 def _git(folder: Path, *command: str) -> str | None:

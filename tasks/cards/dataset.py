@@ -71,7 +71,7 @@ def _players(kept: Path) -> dict[str, int]:
 def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
     row = made.kind.row if made.kind else None
-    told = {name: field.description for name, field in row.model_fields.items()} if row else {}
+    descriptions = {name: field.description for name, field in row.model_fields.items()} if row else {}
     if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
-        told.pop("player", None)
-    return {name: " ".join((said or QUESTION_COLUMNS.get(name, "")).split()) for name, said in told.items()}
+        descriptions.pop("player", None)
+    return {name: " ".join((text or QUESTION_COLUMNS.get(name, "")).split()) for name, text in descriptions.items()}

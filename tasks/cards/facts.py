@@ -89,8 +89,8 @@ def as_json(value: Any, indent: int | None = 2) -> str:
 
 def called(environment: dict[str, Any]) -> str:
     """What a person calls an environment, such as "reasoning_gym chain_sum"; as `EnvironmentSpec` does."""
-    told = [value for value in environment.get("settings", {}).values() if isinstance(value, str)]
-    return " ".join([environment["name"], *map(str, shown(told))])
+    texts = [value for value in environment.get("settings", {}).values() if isinstance(value, str)]
+    return " ".join([environment["name"], *map(str, shown(texts))])
 
 
 def taught_by(teacher: dict[str, Any]) -> str:

@@ -91,16 +91,16 @@ def relaying() -> Iterator[Teller]:
     with ExitStack() as bars:
         advance: Callable[[int], None] | None = None
 
-        def step(name: str, *told: Any) -> None:
+        def step(name: str, *args: Any) -> None:
             nonlocal advance
             if name == "progress":
-                advance = bars.enter_context(progress(*told))
+                advance = bars.enter_context(progress(*args))
             elif name == "advance" and advance is not None:
-                advance(*told)
+                advance(*args)
             elif name == "progress ended":
                 bars.close()
             else:
-                globals()[name](*told)
+                globals()[name](*args)
 
         yield step
 

@@ -125,13 +125,13 @@ def _switches(tokenizer: Any) -> bool:
 
 def _reads_back(tokenizer: Any, text: str) -> bool:
     called = {"name": "answer", "arguments": {"answer": text, "count": 7}}
-    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
     asked = [{"role": "user", "content": "user"}]
-    row = training_row([*asked, said], [TOOL])
+    row = training_row([*asked, turn], [TOOL])
     row["messages"] = row["messages"][:2]
     prefix = prompt_ids(tokenizer, asked, [TOOL])
-    heard = parse(tokenizer, row_ids(tokenizer, row)[len(prefix) :], prefix, [TOOL])
-    return [call["function"] for call in heard.get("tool_calls") or []] == [called]
+    parsed = parse(tokenizer, row_ids(tokenizer, row)[len(prefix) :], prefix, [TOOL])
+    return [call["function"] for call in parsed.get("tool_calls") or []] == [called]
 
 
 def page() -> str:

@@ -47,9 +47,10 @@ def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
 def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
     given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
     called = {"name": function["name"], "arguments": given}
-    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    call_turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
     reply = {"role": "tool", "name": function["name"], "content": REPLY}
-    messages = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}, said, reply, said, reply]
+    opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
+    messages = [*opening, call_turn, reply, call_turn, reply]
     ids = row_ids(tokenizer, training_row(messages, tools))
     if tokenizer.decode(ids).count(REPLY) != 2:
         return "omits the tools' replies."
@@ -59,9 +60,9 @@ def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]
             return "renders earlier turns differently once others follow, so SFT and GRPO would have other token ids."
         if place == 6:
             return ""
-        heard = parse(tokenizer, turn, prefix, tools).get("tool_calls") or []
-        if [call["function"] for call in heard] != [called]:
-            read = ", ".join(_call(call["function"]) for call in heard) or "no call"
+        parsed = parse(tokenizer, turn, prefix, tools).get("tool_calls") or []
+        if [call["function"] for call in parsed] != [called]:
+            read = ", ".join(_call(call["function"]) for call in parsed) or "no call"
             return f"renders the call {_call(called)} so that TRL's parser reads {read}."
         if (again := _concatenated(tokenizer, prefix, turn, [reply])) != ids[: len(again)]:
             return "renders a tool's reply otherwise than TRL's GRPO inserts it, so SFT would have other token ids."
@@ -81,8 +82,8 @@ def _turn(
 def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:
     """The ids of GRPO after a turn: the model stops at its end token, TRL inserts the replies."""
     end = chat_format(tokenizer).call_end
-    said = turn[: turn.index(end) + 1] if end in turn else turn
-    return prefix + said + trl_internals.reply_ids(tokenizer, replies)
+    generated = turn[: turn.index(end) + 1] if end in turn else turn
+    return prefix + generated + trl_internals.reply_ids(tokenizer, replies)
 
 
 def _example(schema: dict[str, Any]) -> Any:

@@ -29,7 +29,7 @@ from apprentice.tasks.training.reporters import report_to
 from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
 
 STATE = "trainer_state.json"
-TOLD = {"sft": "loss", "grpo": "reward"}
+SHOWN_METRIC = {"sft": "loss", "grpo": "reward"}
 """By stage, the metric of which a run's terminal shows the last value."""
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
@@ -194,9 +194,9 @@ def finish(
     else:
         whole = merged(trainer.model, learned.before, lora, weights, context.run.trusted)
         counts = save(whole, trainer.processing_class, context.out, begun=learned.before)
-    told = TOLD[learned.stage]
-    last = next((entry[told] for entry in reversed(log) if entry.get(told) is not None), None)
-    return counts | {"stage": learned.stage, told: last}
+    metric = SHOWN_METRIC[learned.stage]
+    last = next((entry[metric] for entry in reversed(log) if entry.get(metric) is not None), None)
+    return counts | {"stage": learned.stage, metric: last}
 
 
 def _check_numbers(weights: dict[str, Any]) -> None:

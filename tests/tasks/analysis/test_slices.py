@@ -2,7 +2,7 @@
 
 import json
 
-from apprentice.tasks.analysis.slices import side_by_side, slices, spoken, worst
+from apprentice.tasks.analysis.slices import side_by_side, slices, text_of_turns, worst
 from tests.tasks.examined import episode, episodes
 
 SIGNS = ["negative", "positive"] * 5
@@ -56,7 +56,7 @@ def test_models_are_shown_on_questions_where_they_differ():
 
 def test_what_was_said_without_a_call_is_shown_as_text():
     said = episode(0, 0.0, messages=[{"role": "assistant", "content": "I do not know"}])
-    assert spoken(said) == "I do not know"
+    assert text_of_turns(said) == "I do not know"
 
 
 def test_samples_of_a_question_are_one_question_of_a_slice():
