@@ -5,9 +5,10 @@ BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 OPENENV := build/openenv/venv
+VERIFIERS := build/verifiers/venv
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-openenv mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-openenv test-verifiers mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -22,6 +23,9 @@ test-all: test  ## the long ones, too: whole commands, browsers, several trainin
 test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the successor of the locked openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(OPENENV)/bin/python -m pytest tests/envs/test_outside.py -k openenv_validates  # needs uv
+
+test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifiers package
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py
 
 mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
@@ -126,13 +130,19 @@ spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; u
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
-$(OPENENV)/ready: .venv/dev  ## what openenv needs in other versions; all else, torch as well, is that of .venv
-	mkdir -p build/openenv
-	$(BIN)/python -m venv $(OPENENV)
+build/%/venv: .venv/dev  # has all of .venv, torch as well, and what is installed here before it
+	mkdir -p build/$*
+	$(BIN)/python -m venv $@
 	$(BIN)/python -c "import sysconfig as s; print(f'import site; site.addsitedir({s.get_path(\"purelib\")!r})')" \
-	    > $$(echo $(OPENENV)/lib/python3.*/site-packages)/all_else.pth
+	    > $$(echo $@/lib/python3.*/site-packages)/all_else.pth
+
+$(OPENENV)/ready: .venv/dev | $(OPENENV)  ## what openenv needs in other versions
 	grep -v -i '^fastmcp\|^mcp\|^openenv' constraints.txt > build/openenv/constraints.txt
 	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/openenv/constraints.txt 'openenv>=0.10,<0.11'
+	@touch $@
+
+$(VERIFIERS)/ready: .venv/dev | $(VERIFIERS)  ## verifiers, of which 0.1.10 is the newest that fits the locked packages
+	$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'verifiers>=0.1.10,<0.4'
 	@touch $@
 
 build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>

@@ -37,6 +37,7 @@ CATALOGUE = {
 so that an environment that is added to a checkout needs no new installation."""
 ADAPTERS = {
     "mcp": "any OpenEnv environment of MCP tools, on a server that somebody else runs",
+    "verifiers": "any environment of the verifiers package",
 }
 """Environments of others, played by a class of this project; each is a folder beside this file."""
 GROUP = "apprentice.environments"

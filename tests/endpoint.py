@@ -12,8 +12,9 @@ KEY = "sk-secret-that-no-one-may-read"
 class Endpoint(ThreadingHTTPServer):
     """An endpoint that says what it is told, turn after turn; the last thing for ever.
 
-    A turn is a list of calls, a status, a status with headers, None for no choices, "cut" for a connection that is,
-    "garbled" for half a JSON text, or "slow" for an answer that comes a byte now and then and never ends.
+    A turn is a list of calls, a function that makes one of the request, a status, a status with headers, None for no
+    choices, "cut" for a connection that is, "garbled" for half a JSON text, or "slow" for an answer that comes a byte
+    now and then and never ends.
     """
 
     daemon_threads = True
@@ -39,6 +40,8 @@ class Answer(BaseHTTPRequestHandler):
         endpoint.times.append(time.monotonic())
         turns = endpoint.turns
         turn = turns.pop(0) if len(turns) > 1 else turns[0]
+        if callable(turn):
+            turn = turn(endpoint.requests[-1])
         if turn == "cut":
             self.connection.close()
             return

@@ -1,0 +1,1 @@
+"""Any environment of the `verifiers` package: its dataset's rows, its tools, its rubric's reward."""

@@ -1,0 +1,50 @@
+"""An environment of the `verifiers` package, such as those of the Prime Intellect hub, once its package is installed.
+
+In: the package and the arguments of its `load_environment`. Out: a row of its dataset as the question, its tools and
+`answer` as methods, its rubric's reward. A seed is the index of a row.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from apprentice.envs.mcp.discovered import DiscoveredEnvironment, DiscoveredSettings
+from apprentice.envs.wire.reply import Reply
+
+ANSWER = "Give your whole answer by calling the tool `answer`."
+
+
+class Settings(DiscoveredSettings):
+    """Which environment is played."""
+
+    package: str = Field(pattern=r"^[\w./-]+$")
+    """What `verifiers.load_environment` is called with, such as gsm8k."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Its arguments."""
+    split: Literal["train", "eval"] = "train"
+    """Which of its datasets; one without a dataset for evaluation has the same for both."""
+    instructions: str = Field(default=ANSWER, min_length=1)
+    """The system prompt. Left out, the environment's own, and that `answer` is called."""
+
+
+class Environment(DiscoveredEnvironment):
+    """One rollout of the environment's own loop, in which the player stands in for the model."""
+
+    Settings = Settings
+    version = "1"
+    extra: ClassVar[tuple[str, str]] = ("verifiers", "verifiers")
+    settings: Settings
+
+    def _asked(self, seed: int) -> dict[str, Any]:
+        own = self.settings
+        return {"package": own.package, "arguments": own.arguments, "split": own.split}
+
+    def _question_in(self, reply: Reply) -> str:
+        return reply.read(str, "question")
+
+    def _discovered_in(self, reply: Reply) -> dict[str, Any]:
+        own = reply.read(str, "instructions")
+        return {
+            "instructions": f"{own}\n\n{ANSWER}" if own else ANSWER,
+            "served_by": reply.read(str, "served_by"),
+        }
