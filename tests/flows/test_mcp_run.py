@@ -1,4 +1,4 @@
-"""A whole run in an environment whose tools only its server knows: a teacher is paid, SFT and GRPO train on its tools."""
+"""A whole run in an environment whose tools only its server knows: collection, SFT and GRPO use them."""
 
 import json
 import re

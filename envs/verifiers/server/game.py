@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import verifiers  # type: ignore[import-not-found]
 from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
+from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction, ToolError, ToolErrorType
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import ConfigDict
 
@@ -38,10 +38,6 @@ ANSWER = {
 loading = threading.Lock()
 
 
-class VerifiersAction(CallToolAction):
-    """A call of a tool; OpenEnv turns a request for the tools into a ListToolsAction."""
-
-
 class VerifiersObservation(Observation):
     """After a reset the question, after a request for the tools these, after a call what came back."""
 
@@ -52,9 +48,10 @@ class VerifiersObservation(Observation):
     served_by: str | None = None
     tools: list[dict[str, Any]] | None = None
     result: str | None = None
+    error: ToolError | None = None
 
 
-class VerifiersEnvironment(Environment[VerifiersAction, VerifiersObservation, State]):
+class VerifiersEnvironment(Environment[CallToolAction, VerifiersObservation, State]):
     """One rollout an episode. Sessions share the loaded environments and one event loop."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -105,7 +102,11 @@ class VerifiersEnvironment(Environment[VerifiersAction, VerifiersObservation, St
         if self._rollout is None:
             raise ValueError("no episode runs: reset first")
         assert isinstance(action, CallToolAction)
-        message = message_of(action, f"call_{self._state.step_count}")
+        try:
+            message = message_of(action, f"call_{self._state.step_count}")
+        except ValueError as mistake:
+            error = ToolError(error_type=ToolErrorType.INVALID_ARGS, message=str(mistake))
+            return VerifiersObservation(error=error, done=False, reward=None)
         self._state.step_count += 1
         before, request = len(self._request["messages"]), on_loop(self._rollout.next(message))
         if request is None:
@@ -174,7 +175,7 @@ def loaded(package: str, arguments: str) -> Any:
 @cache
 def _load(package: str, arguments: str) -> Any:
     with without_signal_handlers():
-        environment = verifiers.load_environment(package, **json.loads(arguments))
+        environment = verifiers.load_environment(package, **json.loads(arguments))  # type: ignore[attr-defined]
     record_warnings_of(environment.rubric)
     return environment
 
