@@ -75,7 +75,7 @@ def values_of(name: str) -> dict[str, Any]:
         "name": name,
         "module": f"apprentice_env_{name}",
         "description": json.dumps(described(name), ensure_ascii=False),
-        "client": game.action.removesuffix("Action") + "Env",
+        "client": game.observation.removesuffix("Observation") + "Env",
         "capacity": CAPACITY,
         "debian": " ".join(debian.read_text().split()) if debian.exists() else "",
         "requirements": requirements(name),
