@@ -17,21 +17,35 @@ STORE_OF_RUNS = Annotated[
     Path | None, typer.Option(help="The folder of artifacts. Default: that of each run's recipe, else artifacts.")
 ]
 
+WIDE = 116
+"""Columns of a terminal from which recipe, seed and time stand beside a run's name."""
+
 
 def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = False) -> None:
     """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
     with exit_with_message():
         quiet()
         from apprentice.flows.runs import finished
-        from apprentice.tasks.reporting.announce import table
+        from apprentice.tasks.reporting.announce import console, table
 
         rows = [run.row(store) for run in finished(runs)]
         if json_:
             print(json.dumps(rows, ensure_ascii=False))
         elif rows:
-            table("runs", f"Runs in {runs}", rows)
+            table(
+                "runs",
+                f"Runs in {runs}; the page of each: {runs}/RUN/report.html",
+                [_shown(row, console.width) for row in rows],
+            )
         else:
             print(f"There is no finished run in {runs}.")
+
+
+def _shown(row: dict[str, str], width: int) -> dict[str, str]:
+    """What fits a terminal of 80 columns; one of 120 has what a run's own name may leave out as well."""
+    wide = {name: row[name] for name in ("recipe", "seed", "when")} if width >= WIDE else {}
+    outcome = "champion" if row["champion"] == "yes" else row["outcome"]
+    return {"run": row["run"], **wide, "accuracy": f"{row['model']} {row['accuracy']}", "outcome": outcome}
 
 
 def compare(

@@ -234,6 +234,7 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    shown.columns[0].overflow = "fold"  # a name that is cut cannot be copied
     for row in rows:
         shown.add_row(*map(str, row.values()))
     console.print(shown)

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import os
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
@@ -19,6 +21,7 @@ from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
@@ -229,6 +232,18 @@ def test_a_run_is_not_compared_with_itself(runs: Runs):
     runs.add("one", {"sft": [1.0, 0.0]})
     with pytest.raises(Stop, match="different runs"):
         runs.compare("one", "last")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_list_shows_whole_names_that_can_be_copied(runs: Runs, columns: int, monkeypatch: pytest.MonkeyPatch):
+    name = "laptop-seed20-20261123-133548-794"
+    runs.add(name, {"sft": [1.0, 0.0]})
+    shown = StringIO()
+    monkeypatch.setattr(announce, "console", Console(file=shown, width=columns))
+    CliRunner().invoke(app, ["runs", "--runs", str(runs.folder)])
+    (row,) = (line for line in shown.getvalue().splitlines() if line.startswith(name))
+    assert "sft 50.0% (" in row
+    assert ("1970-01-01" in row) == (columns == 120), "recipe, seed and time have no room beside the name in 80"
 
 
 def test_the_commands_print_json_for_machines_and_refuse_with_a_remedy(runs: Runs):
