@@ -70,7 +70,7 @@ def main() -> None:
             "report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "laptop, seed 0"
         )
         take_page(opened, max((cluster.store / "runs").glob("*/report.html")))
-        pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "Training curves")
+        pictures.take("curves", f"/artifacts/artifact/{artifact(client, 'grpo-curves')}", "GRPO of laptop")
         pictures.take("pools", "/work-pools", "cpu", "a100", "Concurrency Limit")
         pictures.take("automations", "/automations", "runs that fell silent", "a retraining that died goes on")
 
