@@ -171,7 +171,9 @@ def test_what_the_documentation_says_means_what_it_says(tmp_path: Path):
     assert (len(trained.rungs()), trained.grpo.signals.saturated, trained.grpo.held_out.every) == (3, "stop", 10)
     shop: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 2), [])
     assert (shop.environment.name, shop.environment.settings["reward"]) == ("mcp", "sum")
-    mixed: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 3), [])
+    packaged: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 3), [])
+    assert (packaged.environment.name, packaged.windows.grpo.start) == ("verifiers", 500)
+    mixed: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 4), [])
     assert [part.name for part in mixed.environment.mixed.values()] == ["catch", "wordle"]
     assert mixed.server.parts["wordle"].url == "https://owner-wordle.hf.space"
     assert mixed.grpo.reward_weights == {"words.greens": 0.1}
