@@ -12,13 +12,13 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.mcp.tools import Tool, methods_of
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import Session
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.discovered_settings import completed, with_discovered_settings
 from apprentice.flows.runtime.environment_check import Needs, check
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.entry_points import by_factory
+from tests.envs.discovered import called, playing
 from tests.envs.published import echo, mcp_shop
 from tests.envs.published.serving import serving
 
@@ -42,21 +42,8 @@ def servers() -> Iterator[dict[str, EnvironmentServer]]:
 @pytest.fixture
 def begin(servers: dict[str, EnvironmentServer]) -> Iterator[Callable[..., Episode]]:
     """Begins an episode in the shop, under settings beside the given ones."""
-    made = []
-
-    def begun(seed: int = 1, **settings: Any) -> Episode:
-        spec = completed(SHOP.with_settings(SHOP.settings | settings), servers["shop"])
-        made.append(spec.make(Session(servers["shop"])))
-        return Episode(made[-1], seed)
-
-    yield begun
-    for each in made:
-        each._close()
-
-
-def called(tool: str, **arguments: Any) -> dict[str, Any]:
-    call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
-    return {"role": "assistant", "content": None, "tool_calls": [call]}
+    with playing(servers["shop"]) as begun:
+        yield lambda seed=1, **settings: begun(SHOP.with_settings(SHOP.settings | settings), seed)
 
 
 def test_the_tools_are_the_servers_and_with_its_name_and_version_part_of_the_key(

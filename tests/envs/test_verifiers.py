@@ -6,7 +6,6 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,12 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import Refused, Session
+from apprentice.envs.wire.session import Refused
 from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.environment_check import Needs, check
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
+from tests.envs.discovered import called, playing
 
 pytest.importorskip("verifiers", reason="needs apprentice[verifiers]: make test-verifiers")
 
@@ -37,21 +37,10 @@ def server() -> Iterator[EnvironmentServer]:
 
 @pytest.fixture
 def begin(server: EnvironmentServer) -> Iterator[Callable[..., Episode]]:
-    made = []
-
-    def begun(seed: int, kind: str, **settings: Any) -> Episode:
-        own = LETTERS.settings | {"arguments": {"kind": kind}} | settings
-        made.append(completed(LETTERS.with_settings(own), server).make(Session(server)))
-        return Episode(made[-1], seed)
-
-    yield begun
-    for each in made:
-        each._close()
-
-
-def called(tool: str, **arguments: Any) -> dict[str, Any]:
-    call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
-    return {"role": "assistant", "content": None, "tool_calls": [call]}
+    with playing(server) as begun:
+        yield lambda seed, kind, **settings: begun(
+            LETTERS.with_settings(LETTERS.settings | {"arguments": {"kind": kind}} | settings), seed
+        )
 
 
 @pytest.mark.parametrize(("text", "reward"), [("4", 1.0), ("5", 0.0)])
