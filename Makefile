@@ -26,6 +26,7 @@ test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the 
 
 test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifiers package
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(VERIFIERS)/bin/python -m pytest tests/envs/test_deployable.py -k "verifiers and not publishes"  # needs uv
 
 mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
