@@ -229,7 +229,7 @@ def retraining_and_its_worker_killed_in_grpo(disturbed: Disturbed) -> None:
         states = [state.name for state in client.read_flow_run_states(disturbed.run)]
         return "Crashed" in states and states[-1] != "Crashed"
 
-    until("it was found dead, and is run again", is_run_again, 240.0, every=1.0)
+    until("it was found dead, and is run again", is_run_again, 600.0, every=1.0)
 
 
 @fault("grpo", again=None)
@@ -334,7 +334,7 @@ def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, who
     disturbed = Disturbed(cluster, environment, hub, store, begin(cluster, environment, store, settings))
     IDLE.clear()
     do(disturbed)
-    result = ended(cluster, disturbed.run, 600.0)
+    result = ended(cluster, disturbed.run, 900.0)
     report = max((store / "runs").glob("*/report.json"), default=None, key=lambda path: path.stat().st_mtime)
     stages = json.loads(report.read_text())["stages"] if report else []
     row = {
