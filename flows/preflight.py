@@ -5,7 +5,9 @@ trained. A run in which every stage is cached checks nothing and starts no serve
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -83,7 +85,14 @@ class Preflight:
             found is None or student.find(run, recipe.student, recipe.environment, found, recipe.seed) is None
         )
         model = named_model(recipe.student) if new and recipe.student.build is None else None
-        seen = _check_environments(self._tasks(run, Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)))
+        with ThreadPoolExecutor(1) as meanwhile:  # the environment's server starts in a process of its own
+            if buys:
+                meanwhile.submit(run.servers.teacher)
+                meanwhile.submit(import_module, "apprentice.tasks.players.endpoint_client")
+            if new:
+                meanwhile.submit(import_module, "trl.chat_template_utils")
+            needs = Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)
+            seen = _check_environments(self._tasks(run, needs))
         if new:
             _check_student(recipe.student, model, seen)
         if begun is not None:

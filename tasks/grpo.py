@@ -40,6 +40,7 @@ from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
 from apprentice.tasks.training.refill import InOrder, refilling
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream, streams_of
 from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.shared_prompts import sharing_prompts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
@@ -101,6 +102,7 @@ def train_grpo(
         used = [row for row in read_questions(context.fetch(questions), "grpo") if row["used"]]
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
+        trainer_class = sharing_prompts(trainer_class, spec)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         tokenizer = load_tokenizer(folder, context.run.trusted)
         rows = _rows(environment, used, spec, seed)

@@ -91,12 +91,11 @@ def rescore(
 
 
 def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose: bool, rescore: bool = False) -> None:
-    chosen = prepared(recipe, overrides)
-    from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
+    chosen = prepared(recipe, overrides, runs_flow=True)
+    from apprentice.flows.runtime.prefect_server import start_prefect_server
     from apprentice.flows.runtime.run_folder import check_runs
 
     check_runs(runs)
-    begin_prefect_server()  # before a flow is imported, which takes as long
     from apprentice.flows.retrain import retrain
     from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
 
@@ -136,13 +135,12 @@ def improve(
         if on is not None:
             _schedule(on, recipe, set_, rounds)
             return
-        chosen = prepared(recipe, set_)
-        from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
+        chosen = prepared(recipe, set_, runs_flow=True)
+        from apprentice.flows.improve import improve as improve_rounds
+        from apprentice.flows.runtime.prefect_server import start_prefect_server
         from apprentice.flows.runtime.run_folder import check_runs
 
         check_runs(runs)
-        begin_prefect_server()
-        from apprentice.flows.improve import improve as improve_rounds
 
         start_prefect_server()
         for folder in improve_rounds(chosen, rounds, runs):

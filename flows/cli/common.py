@@ -45,14 +45,26 @@ HUB = Annotated[
 JSON = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
-def prepared(recipe: Path, overrides: list[str] | None) -> "Recipe":
-    """Set the variables that libraries read at import time, and return the recipe. Raises Stop."""
+def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False) -> "Recipe":
+    """Set the variables that libraries read, and return the recipe. Raises Stop.
+
+    Args:
+        runs_flow: Begin to start the temporary server that a flow needs: checking a recipe takes as long, since TRL is
+            imported for the arguments that it names.
+    """
     ready()
+    if runs_flow:
+        from apprentice.flows.runtime.prefect_server import begin_prefect_server
+
+        begin_prefect_server()
+    from prefect.context import refresh_global_settings_context
+
     from apprentice.flows.recipe.loading import load_recipe
 
     chosen = load_recipe(recipe, overrides or [])
-    # Prefect reads its settings at import time; its results belong next to the artifacts that they name
+    # Prefect's results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
+    refresh_global_settings_context()
     return chosen
 
 

@@ -29,7 +29,7 @@ class LocalModel:
         import torch
         from transformers import GenerationConfig
 
-        from apprentice.tasks.players.shared_prefix import SharedPrefix
+        from apprentice.tasks.models.shared_prefix import SharedPrefix
 
         self._protocol = protocol
         self._tokenizer = load_tokenizer(checkpoint, trusted)

@@ -173,6 +173,11 @@ class GrpoSpec(TrainerSpec):
     is zero. The weights are the same up to rounding; it enters the key, because over many steps a rounded weight can
     change a sampled token. Entropy and clip ratios are then logged as `with_signal/…`: they cover the other
     completions. Nothing is skipped with `beta` above 0, dropout, an entropy bonus or quantile, or a router's loss."""
+    share_prompts: bool = True
+    """Compute what the prompts of a batch have in common once, from 32 tokens on: the instructions and tools of all,
+    the question of a group. The weights are the same up to rounding; it enters the key for that. Needs one process and
+    a model with SDPA attention in every layer, without dropout; not with `gradient_checkpointing`. Other generation
+    engines keep keys of their own, and only the loss shares."""
     oversample: float = Field(default=1.0, ge=1.0, le=10.0, json_schema_extra=WHEN_GIVEN)
     """Bound of the questions that a step asks, as a multiple of its groups. Above 1, a step asks further questions in
     place of groups whose rewards are all equal, until its groups differ or the bound is reached. Completions beyond

@@ -94,11 +94,11 @@ def _is_exact(trainer: Any) -> bool:
         and not trainer.use_adaptive_entropy
         and not trainer.aux_loss_enabled
         and trainer.top_entropy_quantile == 1.0
-        and not _has_dropout(trainer.model)
+        and not has_dropout(trainer.model)
     )
 
 
-def _has_dropout(model: Any) -> bool:
+def has_dropout(model: Any) -> bool:
     import torch
 
     layers = (module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))

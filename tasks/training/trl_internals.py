@@ -78,6 +78,12 @@ def use_one_gpu(config: Any) -> None:
     config._n_gpu = 1
 
 
+def attention_of(model: Any) -> str:
+    """transformers `PreTrainedConfig._attn_implementation`: the attention that a model uses. The public methods name
+    the one that it would use by default."""
+    return model.config._attn_implementation
+
+
 PARSERS = ("response_template", "response_schema")
 """Where transformers keeps a tokenizer's parser of completions."""
 
@@ -323,6 +329,38 @@ def skipping_trainer(
             return loss
 
     return SkippingTrainer
+
+
+def sharing_trainer(
+    trainer_class: Any,
+    can_share: Callable[[Any], bool],
+    generating: Callable[[Any, Ids], AbstractContextManager[None]] | None,
+    forward: Callable[[Any, int], Callable[..., Any]],
+) -> type:
+    """A trainer that computes what prompts share once: trl `_generate_single_turn` and
+    `_get_per_token_logps_and_entropies`, which computes every row from its first token.
+
+    Where `can_share(trainer)`: `generating(model, prompts)` is entered while TRL generates, None for other engines;
+    `forward(model, completion columns)` takes the model's place for TRL's log-probabilities.
+    """
+
+    class SharingTrainer(trainer_class):
+        def _generate_single_turn(self, prompt_ids: Any, *given: Any, **named: Any) -> Any:
+            if generating is None or not can_share(self):
+                return super()._generate_single_turn(prompt_ids, *given, **named)
+            with generating(self.model, prompt_ids):
+                return super()._generate_single_turn(prompt_ids, *given, **named)
+
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *given: Any, **named: Any
+        ) -> Any:
+            of_routers = named.get("compute_aux_loss", False)  # counted over every token of a batch
+            shared = model if of_routers or not can_share(self) else forward(model, logits_to_keep)
+            return super()._get_per_token_logps_and_entropies(
+                shared, input_ids, attention_mask, logits_to_keep, *given, **named
+            )
+
+    return SharingTrainer
 
 
 def _zero_loss(model: Any) -> Any:

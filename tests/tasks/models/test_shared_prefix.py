@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.models import shared_prefix
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.players import shared_prefix
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.settings.stages import EvaluateSpec

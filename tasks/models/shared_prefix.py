@@ -28,7 +28,7 @@ class SharedPrefix:
         self._model = model
         self._ids: list[int] = []
         self._layers: list[Any] = []
-        self._possible = _keeps_keys_of_tokens(model) and model.get_correct_attn_implementation(None) == "sdpa"
+        self._possible = can_share(model)
         if self._possible:
             model.set_attn_implementation(ATTENTION)
 
@@ -61,15 +61,16 @@ def _common(prompts: list[list[int]]) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
-def _keeps_keys_of_tokens(model: Any) -> bool:
-    """Whether every layer keeps one key and value a token, which no later token changes.
+def can_share(model: Any) -> bool:
+    """Whether a model supports SDPA, and every layer keeps one key and value a token, which no later token changes.
 
     Sliding windows and linear attention do not; nor do positions that are scaled by the length of the whole text.
     """
     layers = DynamicCache(config=model.config).layers
     positions = {str(getattr(each, "rope_type", "")) for each in model.modules()}
     scaled = any(kind in each for each in positions for kind in ("dynamic", "longrope"))
-    return all(type(each) is DynamicLayer for each in layers) and not scaled
+    plain = all(type(each) is DynamicLayer for each in layers) and not scaled
+    return plain and model.get_correct_attn_implementation(None) == "sdpa"
 
 
 class _Layer(DynamicLayer):

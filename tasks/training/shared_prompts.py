@@ -1,0 +1,143 @@
+"""Computes what the prompts of a GRPO batch share once: when generating, and for the log-probabilities of the loss.
+
+In: a model, a batch as TRL has it: prompts padded on the left, completions on the right. Out: TRL's results, up to
+rounding. The instructions and tools that all prompts begin with are computed in one row, and what else the prompt of a
+group says in one row of its group; every completion attends to these keys and values, and its gradient flows through
+them (https://arxiv.org/abs/2506.05433). TRL computes all prompts again for each completion.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training import trl_internals
+from apprentice.tasks.training.dead_groups import has_dropout
+
+
+def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:
+    """The trainer class, which shares prompts if the recipe says so."""
+    if not spec.share_prompts:
+        return trainer_class
+    generating = generate_shared if spec.generation.engine == "plain" else None
+    return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
+
+
+def can_share(trainer: Any) -> bool:
+    """Whether a model is whole, in one process, keeps keys, and these do not depend on the row they are in."""
+    from apprentice.tasks.models import shared_prefix
+
+    attentions = "sdpa", shared_prefix.ATTENTION
+    alone = trainer.model_wrapped is trainer.model and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+    model = _inner(trainer.model)
+    # activation checkpointing computes every layer twice, and would add the keys twice
+    keeps_keys = trl_internals.attention_of(model) in attentions and not model.is_gradient_checkpointing
+    return alone and keeps_keys and not has_dropout(model) and shared_prefix.can_share(model)
+
+
+def _inner(model: Any) -> Any:
+    """The model within an adapter's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def generate_shared(model: Any, prompts: list[list[int]]) -> Iterator[None]:
+    """Within it the model's `generate` shares what these prompts, its next inputs, begin with."""
+    import torch
+
+    from apprentice.tasks.models.shared_prefix import SharedPrefix
+
+    model = _inner(model)
+    generate, prefix = model.generate, SharedPrefix(model)
+
+    def generating(*, input_ids: Any, attention_mask: Any, generation_config: Any, **given: Any) -> Any:
+        given["generation_config"] = generation_config
+        cache = prefix.cache(prompts, generation_config.max_new_tokens)
+        if cache is None:
+            return generate(input_ids=input_ids, attention_mask=attention_mask, **given)
+        known = cache.get_seq_length()
+        rest, mask = _without(known, attention_mask, input_ids, attention_mask)
+        mask = torch.nn.functional.pad(mask, (known, 0), value=1)
+        out = generate(input_ids=rest, attention_mask=mask, past_key_values=cache, **given)
+        return torch.cat([input_ids, out[:, rest.shape[1] :]], dim=1)
+
+    model.generate = generating
+    try:
+        yield
+    finally:
+        del model.generate
+
+
+def forward_shared(model: Any, completion_columns: int) -> Callable[..., Any]:
+    """The model's forward pass for TRL's loss; its output covers the completions only.
+
+    Args:
+        completion_columns: The columns of a batch that are completions, padded on the right.
+    """
+    import torch
+    from transformers.cache_utils import DynamicCache
+
+    from apprentice.tasks.models.shared_prefix import SHORTEST
+
+    def forward(*, input_ids: Any, attention_mask: Any, labels: Any, **given: Any) -> Any:
+        columns = input_ids.shape[1] - completion_columns
+        known = _in_common(input_ids[:, :columns], attention_mask[:, :columns])
+        if len(input_ids) == 1 or known < SHORTEST:
+            return model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **given)
+        cache = DynamicCache(config=_inner(model).config)
+        (aligned,) = _without(0, attention_mask, input_ids, align=True)
+        advance(aligned[:1, :known], torch.ones_like(aligned[:1, :known]), cache)
+        ids, mask, labels = _without(known, attention_mask, input_ids, attention_mask, labels)
+        before = (
+            columns - known - 1
+        )  # what is left of the prompts, without their last token: it names the first new one
+        if before >= SHORTEST:
+            both, group = torch.cat([ids[:, :before], mask[:, :before]], dim=1).unique(dim=0, return_inverse=True)
+            of_group, seen = both.split(before, dim=1)
+            _take(cache, torch.zeros(len(both), dtype=torch.long, device=ids.device))
+            advance(of_group, torch.nn.functional.pad(seen, (known, 0), value=1), cache)
+            _take(cache, group)
+            ids, labels = ids[:, before:], labels[:, before:]
+        else:
+            _take(cache, torch.zeros(len(ids), dtype=torch.long, device=ids.device))
+        mask = torch.nn.functional.pad(mask, (known, 0), value=1)
+        return model(**_after(cache, ids, mask), labels=labels, **given)
+
+    def advance(ids: Any, mask: Any, cache: Any) -> None:
+        model(**_after(cache, ids, mask), use_cache=True, logits_to_keep=1)
+
+    return forward
+
+
+def _after(cache: Any, ids: Any, mask: Any) -> dict[str, Any]:
+    """The arguments of a forward pass over tokens that follow those of a cache; `mask` covers both."""
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+
+
+def _take(cache: Any, rows: Any) -> None:
+    """Makes these rows of a cache its rows."""
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+
+
+def _in_common(prompts: Any, mask: Any) -> int:
+    """How many tokens all prompts begin with; at least one of each is left over."""
+    (aligned,) = _without(0, mask, prompts, align=True)
+    equal = (aligned == aligned[:1]).all(dim=0).long().cumprod(dim=0).sum()
+    return int(min(equal, mask.sum(dim=1).min() - 1))
+
+
+def _without(known: int, mask: Any, *tensors: Any, align: bool = False) -> list[Any]:
+    """Tensors of rows that are padded on the left, without the first `known` tokens of each row.
+
+    Args:
+        align: Move the padding to the right as well; what stands there is of no meaning then.
+    """
+    import torch
+
+    padding = mask.argmax(dim=1, keepdim=True)
+    columns = torch.arange(mask.shape[1] - known, device=mask.device)
+    places = columns + padding if align else columns + known * (columns >= padding)
+    places = places.clamp(max=mask.shape[1] - 1)
+    return [tensor.gather(1, places) for tensor in tensors]

@@ -1,0 +1,150 @@
+"""What a GRPO step gains by computing once what its prompts share: TRL's trainer with and without, taking turns.
+
+In: nothing. Out: a table, then one line of JSON; the exit code is 1 where a completion differs. Takes about ten minutes
+on two idle cores. A step is generation, forward and backward pass and the optimizer; the reward is the number of
+different letters, so that no environment takes part. Two models with random weights: the laptop recipe's student, and
+one of Qwen3-0.6B's shape with a seventh of its layers and all of its vocabulary. Prompts differ in their last
+characters only, as those that begin with the same instructions and tools. `shared` is the time of a step with
+`share_prompts`, `trl` that without; the median of the steps after the first counts.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any, NamedTuple
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.shared_prompts import sharing_prompts
+
+TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})
+GROUP = 8
+STEPS = 4
+
+
+class Case(NamedTuple):
+    name: str
+    model: dict[str, Any]
+    rollouts: int
+    prompt: int
+    """Tokens that all prompts begin with, about."""
+    new: int
+    """Tokens of a completion."""
+
+
+LAPTOP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+LAPTOP |= {"num_key_value_heads": 4, "head_dim": 16}
+QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16}
+QWEN |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+CASES = [
+    Case("laptop's student", LAPTOP, 256, 12, 16),
+    Case("laptop's student", LAPTOP, 256, 290, 16),
+    Case("Qwen3-0.6B's shape, 4 layers", QWEN, 16, 290, 32),
+    Case("Qwen3-0.6B's shape, 4 layers", QWEN, 16, 290, 128),
+]
+
+
+def letters(completions: list[Any], **_: Any) -> list[float]:
+    return [float(len(set(each[0]["content"]))) for each in completions]
+
+
+class Side:
+    """One training, step by step."""
+
+    def __init__(self, case: Case, share: bool, folder: str):
+        import torch
+        from datasets import Dataset
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+        from trl.trainer.grpo_config import GRPOConfig
+        from trl.trainer.grpo_trainer import GRPOTrainer
+
+        self.said: list[list[int]] = []
+        self.generating = 0.0
+        side = self
+
+        class Noting(GRPOTrainer):
+            def _generate(self, prompts: Any) -> Any:
+                began = time.perf_counter()
+                generated = super()._generate(prompts)
+                side.generating += time.perf_counter() - began
+                side.said.extend(generated[1])
+                return generated
+
+        tokenizer = build_tokenizer(TASK, ["one", "two"])
+        torch.manual_seed(0)
+        ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        config = Qwen3Config(**{"vocab_size": len(tokenizer), "tie_word_embeddings": True} | case.model | ends)
+        questions = case.rollouts // GROUP * (STEPS + 1)
+        beginning = ("These are the instructions, and these are the tools. " * 6)[: case.prompt]
+        rows = [{"prompt": [{"role": "user", "content": f"{beginning}{n:05}"}]} for n in range(questions)]
+        self.trainer = sharing_prompts(Noting, GrpoSpec(share_prompts=share))(
+            model=Qwen3ForCausalLM(config),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            reward_funcs=[letters],
+            args=GRPOConfig(
+                folder,
+                report_to="none",
+                use_cpu=True,
+                bf16=False,
+                activation_checkpointing=False,
+                max_steps=1,
+                save_strategy="no",
+                logging_strategy="no",
+                disable_tqdm=True,
+                learning_rate=1e-6,
+                per_device_train_batch_size=case.rollouts,
+                gradient_accumulation_steps=1,
+                num_generations=GROUP,
+                max_completion_length=case.new,
+                generation_kwargs={"min_new_tokens": case.new},
+            ),
+        )
+
+    def step(self) -> tuple[float, float]:
+        """Seconds of a step, and of its generation."""
+        from transformers import set_seed
+
+        set_seed(len(self.said))
+        self.generating = 0.0
+        began = time.perf_counter()
+        self.trainer.train()
+        return time.perf_counter() - began, self.generating
+
+
+def measured(case: Case) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        sides = {name: Side(case, name == "shared", folder) for name in ("trl", "shared")}
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+        for _ in range(STEPS):
+            for name, side in sides.items():
+                taken[name].append(side.step())
+    said = [side.said for side in sides.values()]
+    row: dict[str, Any] = {"name": case.name, "rollouts": case.rollouts, "prompt": case.prompt, "new": case.new}
+    row["same_completions"] = sum(map(list.__eq__, *said)) / len(said[0])
+    for name, seconds in taken.items():
+        whole, generating = (statistics.median(each) for each in zip(*seconds[1:], strict=True))
+        row[name] = {"step_s": round(whole, 3), "generation_s": round(generating, 3)}
+    row["ratio"] = round(row["trl"]["step_s"] / row["shared"]["step_s"], 2)
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def main() -> None:
+    rows = [measured(case) for case in CASES]
+    print("| student | rollouts | prompt, completion | TRL, s a step | shared, s a step | ratio |\n|" + " --- |" * 6)
+    for row in rows:
+        took = [f"{row[name]['step_s']:.2f} ({row[name]['generation_s']:.2f} generating)" for name in ("trl", "shared")]
+        lengths = f"{row['prompt']}, {row['new']} tokens"
+        print("| " + " | ".join([row["name"], str(row["rollouts"]), lengths, *took, f"{row['ratio']:.1f}×"]) + " |")
+    print(json.dumps({"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
