@@ -4,7 +4,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tools_text
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.episode import Episode, problems
 from tests.bench.scripts.given import Given, Row
 
 
@@ -15,18 +15,27 @@ def main(given: Given) -> None:
     teacher = given.recipe.teacher
     assert teacher
 
-    def ask(episode: Episode) -> Any:
+    def ask(episode: Episode, number: int) -> Row:
         tools: Any = [without_return(tool) for tool in episode.tools]
         messages: Any = episode.messages
         settings: Any = {"model": teacher.model, "tool_choice": "required", "parallel_tool_calls": False}
-        return wait_for(client.chat.completions.create(messages=messages, tools=tools, **settings))
+        settings["extra_body"] = {"seed": episode.seed, "ask": number}
+        said = wait_for(client.chat.completions.create(messages=messages, tools=tools, **settings)).choices[0].message
+        calls = [call.model_dump(include={"id", "type", "function"}) for call in said.tool_calls or []]
+        return {"role": "assistant", "content": said.content or "", "tool_calls": calls}
+
+    def valid(episode: Episode) -> Row:
+        """Its first valid call, or what it said at last."""
+        for number in range(given.recipe.collect.asks):
+            message = ask(episode, number)
+            if not problems(message, episode.tools):
+                break
+        return message
 
     def play(environment: ToolEnvironment, seed: int) -> Row:
         episode = Episode(environment, seed)
         while not episode.done:
-            said = ask(episode).choices[0].message
-            calls = [call.model_dump(include={"id", "type", "function"}) for call in said.tool_calls or []]
-            episode.step({"role": "assistant", "content": said.content or "", "tool_calls": calls})
+            episode.step(valid(episode))
         return {"seed": seed, "messages": episode.messages, "tools": tools_text(environment), "reward": episode.reward}
 
     with given.pool() as pool:

@@ -50,4 +50,5 @@ class Given(NamedTuple):
             "report_to": "trackio",
             "project": "bare",
             "run_name": name,
+            **spec.args,
         }
