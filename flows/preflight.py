@@ -115,10 +115,15 @@ class Preflight:
     def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
         recipe = self.recipe
         first = recipe.seed_windows().collect
-        tasks = [task for spec in [recipe.environment, *recipe.rungs()] for task in _parts(run, spec, first, needs)]
+        played = [(spec, first, needs) for spec in [recipe.environment, *recipe.rungs()]]
         guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
         for index, guard in enumerate(recipe.guards):
-            tasks += _parts(run, guard.environment, recipe.guard_window(index), guard_needs)
+            played.append((guard.environment, recipe.guard_window(index), guard_needs))
+        tasks = []
+        for spec, window, needed in played:
+            server = recipe.server_of(spec.name)
+            ours = not (server.url or server.image or server.parts)  # with as many sessions as the recipe needs
+            tasks += _parts(run, spec, window, Needs(0, 0, 0) if ours else needed)
         return tasks
 
 

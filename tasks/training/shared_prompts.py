@@ -31,7 +31,7 @@ def can_share(trainer: Any) -> bool:
     alone = trainer.model_wrapped is trainer.model and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
     model = _inner(trainer.model)
     # activation checkpointing computes every layer twice, and would add the keys twice
-    keeps_keys = trl_internals.attention_of(model) in attentions and not model.is_gradient_checkpointing
+    keeps_keys = trl_internals.attention_of(model) in attentions and not model.is_activation_checkpointing
     return alone and keeps_keys and not has_dropout(model) and shared_prefix.can_share(model)
 
 

@@ -25,7 +25,6 @@ from apprentice.tasks.training.shared_prompts import sharing_prompts
 
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})
 GROUP = 8
-STEPS = 4
 
 
 class Case(NamedTuple):
@@ -36,6 +35,7 @@ class Case(NamedTuple):
     """Tokens that all prompts begin with, about."""
     new: int
     """Tokens of a completion."""
+    steps: int
 
 
 LAPTOP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -43,10 +43,10 @@ LAPTOP |= {"num_key_value_heads": 4, "head_dim": 16}
 QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16}
 QWEN |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
 CASES = [
-    Case("laptop's student", LAPTOP, 256, 12, 16),
-    Case("laptop's student", LAPTOP, 256, 290, 16),
-    Case("Qwen3-0.6B's shape, 4 layers", QWEN, 16, 290, 32),
-    Case("Qwen3-0.6B's shape, 4 layers", QWEN, 16, 290, 128),
+    Case("laptop's student", LAPTOP, 256, 12, 16, steps=20),
+    Case("laptop's student", LAPTOP, 256, 290, 16, steps=6),
+    Case("Qwen3-0.6B's shape, 4 layers", QWEN, 8, 290, 32, steps=3),
+    Case("Qwen3-0.6B's shape, 4 layers", QWEN, 8, 290, 128, steps=3),
 ]
 
 
@@ -60,7 +60,7 @@ class Side:
     def __init__(self, case: Case, share: bool, folder: str):
         import torch
         from datasets import Dataset
-        from transformers import Qwen3Config, Qwen3ForCausalLM
+        from transformers import PrinterCallback, Qwen3Config, Qwen3ForCausalLM
         from trl.trainer.grpo_config import GRPOConfig
         from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -80,7 +80,7 @@ class Side:
         torch.manual_seed(0)
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         config = Qwen3Config(**{"vocab_size": len(tokenizer), "tie_word_embeddings": True} | case.model | ends)
-        questions = case.rollouts // GROUP * (STEPS + 1)
+        questions = case.rollouts // GROUP * (case.steps + 1)
         beginning = ("These are the instructions, and these are the tools. " * 6)[: case.prompt]
         rows = [{"prompt": [{"role": "user", "content": f"{beginning}{n:05}"}]} for n in range(questions)]
         self.trainer = sharing_prompts(Noting, GrpoSpec(share_prompts=share))(
@@ -107,6 +107,8 @@ class Side:
             ),
         )
 
+        self.trainer.remove_callback(PrinterCallback)
+
     def step(self) -> tuple[float, float]:
         """Seconds of a step, and of its generation."""
         from transformers import set_seed
@@ -122,7 +124,7 @@ def measured(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         sides = {name: Side(case, name == "shared", folder) for name in ("trl", "shared")}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-        for _ in range(STEPS):
+        for _ in range(case.steps):
             for name, side in sides.items():
                 taken[name].append(side.step())
     said = [side.said for side in sides.values()]
