@@ -20,16 +20,17 @@ def main(given: Given) -> None:
         messages: Any = episode.messages
         settings: Any = {"model": teacher.model, "tool_choice": "required", "parallel_tool_calls": False}
         settings["extra_body"] = {"seed": episode.seed, "ask": number}
-        said = wait_for(client.chat.completions.create(messages=messages, tools=tools, **settings)).choices[0].message
-        calls = [call.model_dump(include={"id", "type", "function"}) for call in said.tool_calls or []]
-        return {"role": "assistant", "content": said.content or "", "tool_calls": calls}
+        answer = wait_for(client.chat.completions.create(messages=messages, tools=tools, **settings)).choices[0].message
+        calls = [call.model_dump(include={"id", "type", "function"}) for call in answer.tool_calls or []]
+        return {"role": "assistant", "content": answer.content or "", "tool_calls": calls}
 
     def valid(episode: Episode) -> Row:
-        """Its first valid call, or what it said at last."""
-        for number in range(given.recipe.collect.asks):
-            message = ask(episode, number)
+        """The first valid answer, or the last one."""
+        message = ask(episode, 0)
+        for number in range(1, given.recipe.collect.asks):
             if not problems(message, episode.tools):
                 break
+            message = ask(episode, number)
         return message
 
     def play(environment: ToolEnvironment, seed: int) -> Row:
