@@ -276,8 +276,8 @@ def picture(key: str, png: Path, description: str) -> None:
 
 
 _bars = Bars(console)
-PREFECT_UPDATE_S = 30.0
-"""Maximum seconds between two progress updates in Prefect while a bar advances."""
+SOONEST_S, LATEST_S = 2.0, 30.0
+"""Seconds between two progress updates in Prefect while a bar advances: the stage waits for each update."""
 
 
 @contextmanager
@@ -297,8 +297,9 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
         def advance(units: int) -> None:
             nonlocal shown, updated, artifact
             now = bar(units)
-            late = monotonic() - updated >= PREFECT_UPDATE_S
-            if artifact is not None and (now - shown >= total / 10 or now == total or late):
+            since = monotonic() - updated
+            due = since >= LATEST_S or (since >= SOONEST_S and now - shown >= total / 10)
+            if artifact is not None and (due or now == total):
                 shown, updated = now, monotonic()
                 try:
                     left = (monotonic() - began) / (now - done) * (total - now)

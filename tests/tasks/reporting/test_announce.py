@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,30 @@ def test_a_training_tells_its_last_loss_or_reward(kind: type[Checkpoint], counts
 def test_brackets_in_a_title_are_no_markup(shown: io.StringIO):
     ended("Rollouts of [/red] and [bold]words")
     assert "[/red] and [bold]words" in shown.getvalue()
+
+
+def test_a_quick_stage_does_not_wait_for_prefect_at_every_tenth(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    now, updates = 0.0, []
+    monkeypatch.setattr(announce, "monotonic", lambda: now)
+    monkeypatch.setattr(announce, "in_prefect", lambda: True)
+    monkeypatch.setattr(announce, "create_progress_artifact", lambda **_: "artifact")
+    monkeypatch.setattr(announce, "update_progress_artifact", lambda progress, **_: updates.append((now, progress)))
+    with announce.progress("Episodes", 100) as advance:
+        for _ in range(100):  # the first half in a second, the other one with a second each
+            now += 0.02 if now < 1.0 else 1.0
+            advance(1)
+    assert [progress for _, progress in updates] == [51.0, 61.0, 71.0, 81.0, 91.0, 100.0]
+    assert all(later - earlier >= announce.SOONEST_S for (earlier, _), (later, _) in pairwise(updates))
+
+
+def test_a_slow_stage_tells_prefect_of_less_than_a_tenth(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    now, updates = 0.0, []
+    monkeypatch.setattr(announce, "monotonic", lambda: now)
+    monkeypatch.setattr(announce, "in_prefect", lambda: True)
+    monkeypatch.setattr(announce, "create_progress_artifact", lambda **_: "artifact")
+    monkeypatch.setattr(announce, "update_progress_artifact", lambda progress, **_: updates.append(progress))
+    with announce.progress("Episodes", 100) as advance:
+        for _ in range(3):
+            now += 20.0
+            advance(1)
+    assert updates == [2.0]
