@@ -10,6 +10,7 @@ import time
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import cache
+from importlib import import_module
 
 import httpx
 from prefect.context import refresh_global_settings_context
@@ -44,8 +45,10 @@ def start_prefect_server() -> None:
         return
     if server_url():  # the temporary one is already running
         return
+    begun = _begun()
+    import_module("torch")  # the stages need it, and the server takes longer to answer
     try:
-        url = f"{_begun().result()}/api"
+        url = f"{begun.result()}/api"
     except ServerFailed as failed:
         raise Stop(
             f"Prefect's temporary server did not start: {failed}.",
