@@ -35,7 +35,7 @@ from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import EvaluateSpec, TeacherSpec
 
 
-@stage(produces=Evaluation, version=3, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
+@stage(produces=Evaluation, version=4, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
 @explain_oom("evaluate")
 def evaluate(
     context: StageContext,

@@ -19,16 +19,29 @@ from transformers.masking_utils import sdpa_mask
 SHORTEST = 32
 """Tokens from which sharing a prefix saves more than it costs."""
 ATTENTION = "shared_prefix"
+NEED_WHOLE_PROMPTS = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "guidance_scale": 1.0,
+    **dict.fromkeys(("bad_words_ids", "sequence_bias", "watermarking_config", "exponential_decay_length_penalty")),
+    **dict.fromkeys(("cache_implementation", "prefill_chunk_size", "prompt_lookup_num_tokens")),
+}
+"""Settings of `generate` that read all tokens so far or need a cache of their own, by the value that turns them off."""
 
 
 class SharedPrefix:
-    """Keeps the longest prefix seen; later batches and turns use as much of it as they have in common."""
+    """Keeps the longest prefix seen; later batches and turns use as much of it as they have in common.
 
-    def __init__(self, model: Any):
+    Args:
+        generation: The settings of `generate`. Nothing is shared if one of them needs whole prompts.
+    """
+
+    def __init__(self, model: Any, generation: Any):
         self._model = model
         self._ids: list[int] = []
         self._layers: list[Any] = []
-        self._possible = can_share(model)
+        self._possible = can_share(model) and not _needs_whole_prompts(model, generation)
         if self._possible:
             model.set_attn_implementation(ATTENTION)
 
@@ -59,6 +72,16 @@ def _common(prompts: list[list[int]]) -> int:
     """How many tokens all begin with: as many as the first and the last in order."""
     pairs = zip(min(prompts), max(prompts), strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _needs_whole_prompts(model: Any, generation: Any) -> bool:
+    """Whether `generate` does, by these settings or by those that it takes from the model's."""
+
+    def value(name: str) -> Any:
+        own = getattr(generation, name, None)
+        return getattr(model.generation_config, name, None) if own is None else own
+
+    return any(value(name) not in (None, off) for name, off in NEED_WHOLE_PROMPTS.items())
 
 
 def can_share(model: Any) -> bool:
@@ -96,7 +119,7 @@ class _Layer(DynamicLayer):
         begin = self._length - self._shared
         self._length += key_states.shape[-2]
         keys, values = _written(self.keys, key_states, begin), _written(self.values, value_states, begin)
-        keys.layer = self
+        keys.layer = values.layer = self
         return keys, values
 
     def _begun(self, prefix: Any, states: Any) -> Any:
@@ -129,8 +152,11 @@ def _attend(
 ) -> tuple[Any, None]:
     """SDPA; for one new token after a shared prefix, attention to both under one softmax."""
     layer: _Layer | None = getattr(key, "layer", None)
+    if layer is not getattr(value, "layer", None):  # the model computes one of them anew
+        layer = None
     if layer is None or not layer._shared:
-        if layer is not None and given.get("position_bias") is None:
+        plain = attention_mask is None or attention_mask.dtype == torch.bool
+        if layer is not None and plain and given.get("position_bias") is None:
             layer.split()
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
     prefix_keys, prefix_values = (each[0] for each in layer.prefix)  # heads, prefix, size

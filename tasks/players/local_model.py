@@ -36,13 +36,13 @@ class LocalModel:
         self._ends = chat_format(self._tokenizer).ends
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = load_model(checkpoint, trusted).to(device).eval()
-        self._prefix = SharedPrefix(self._model)
         # a static cache: a growing one is copied at every token, which takes a third of the time here
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
         self._generation, self._after_prefix = (
             GenerationConfig(
                 max_new_tokens=protocol.tokens(spec.max_new_tokens),
                 do_sample=False,  # _noise samples
+                repetition_penalty=1.0,  # a checkpoint may name another one; GRPO samples without
                 eos_token_id=list(self._ends),
                 pad_token_id=self._tokenizer.pad_token_id,
                 cache_implementation=cache,
@@ -50,6 +50,7 @@ class LocalModel:
             )
             for cache in ("static" if is_static else None, None)
         )
+        self._prefix = SharedPrefix(self._model, self._after_prefix)
         self._seed = seed
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 

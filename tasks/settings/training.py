@@ -218,6 +218,20 @@ class GrpoSpec(TrainerSpec):
             )
         return self
 
+    @model_validator(mode="after")
+    def _completions_are_used_up_at_checkpoints(self) -> "GrpoSpec":
+        uses = max(self.args.get("num_iterations", 1), 1)
+        saved = {"checkpoint_steps": self.checkpoint_steps}
+        if self.held_out.questions:
+            saved["held_out.every"] = self.held_out.every
+        for name, steps in saved.items():
+            if steps % uses:
+                raise ValueError(
+                    f"{name} ({steps}) must be a multiple of args.num_iterations ({uses}): a checkpoint does not hold "
+                    "completions that a later step uses again"
+                )
+        return self
+
     @property
     def rollouts_a_step(self) -> int:
         """Completions per step over all processes; each needs a session."""

@@ -13,6 +13,8 @@ SHARE_OF_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 SHARE_OF_TOKENS = ("bnpo",)
 SHARE_OF_STEP = ("dapo", "cispo", "vespo")
 """TRL's loss types by what they divide by: the rows of a batch, its tokens, or the tokens of all processes' step."""
+RANDOM = ("dropout", "layerdrop", "jitter_noise")
+"""In the names of a config's settings: some models drop out without a module for it."""
 
 
 def skipping_dead_groups(trainer_class: type, spec: GrpoSpec) -> type:
@@ -94,12 +96,16 @@ def _is_exact(trainer: Any) -> bool:
         and not trainer.use_adaptive_entropy
         and not trainer.aux_loss_enabled
         and trainer.top_entropy_quantile == 1.0
-        and not has_dropout(trainer.model)
+        and not is_random(trainer)
     )
 
 
-def has_dropout(model: Any) -> bool:
+def is_random(trainer: Any) -> bool:
+    """Whether a forward pass of training draws random numbers: for dropout, jitter of a router, or NEFTune's noise."""
     import torch
 
+    model = trainer.model
     layers = (module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))
-    return any(layers) or bool(getattr(model.config, "attention_dropout", 0.0))
+    named = (value for name, value in vars(model.config).items() if any(each in name for each in RANDOM))
+    settings = (value for value in named if isinstance(value, float))
+    return any(layers) or any(settings) or bool(trainer.args.neftune_noise_alpha)

@@ -12,7 +12,7 @@ from typing import Any
 
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.dead_groups import has_dropout
+from apprentice.tasks.training.dead_groups import is_random
 
 
 def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:
@@ -32,7 +32,7 @@ def can_share(trainer: Any) -> bool:
     model = _inner(trainer.model)
     # activation checkpointing computes every layer twice, and would add the keys twice
     keeps_keys = trl_internals.attention_of(model) in attentions and not model.is_activation_checkpointing
-    return alone and keeps_keys and not has_dropout(model) and shared_prefix.can_share(model)
+    return alone and keeps_keys and not is_random(trainer) and shared_prefix.can_share(model)
 
 
 def _inner(model: Any) -> Any:
@@ -48,11 +48,11 @@ def generate_shared(model: Any, prompts: list[list[int]]) -> Iterator[None]:
     from apprentice.tasks.models.shared_prefix import SharedPrefix
 
     model = _inner(model)
-    generate, prefix = model.generate, SharedPrefix(model)
+    generate = model.generate
 
     def generating(*, input_ids: Any, attention_mask: Any, generation_config: Any, **given: Any) -> Any:
         given["generation_config"] = generation_config
-        cache = prefix.cache(prompts, generation_config.max_new_tokens)
+        cache = SharedPrefix(model, generation_config).cache(prompts, generation_config.max_new_tokens)
         if cache is None:
             return generate(input_ids=input_ids, attention_mask=attention_mask, **given)
         known = cache.get_seq_length()

@@ -1,5 +1,6 @@
 """What all prompts begin with is computed once, and nobody's text changes by it."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,22 @@ def test_adapters_beside_the_weights_are_part_of_the_prefix(checkpoint):
         texts.append(model.reply(asked()))
     assert texts[0] == texts[1]
     assert texts[0] != player(checkpoint).reply(asked())
+
+
+def with_settings(to: Path, **settings: Any) -> Path:
+    """A checkpoint that names these settings of `generate`."""
+    file = written(to) / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return to
+
+
+def test_a_checkpoints_setting_that_needs_whole_prompts_gets_them(tmp_path, checkpoint, separately):
+    picky = with_settings(tmp_path, no_repeat_ngram_size=1)
+    replies = player(picky).reply(asked())
+    assert [replies] == separately(picky, [asked()])
+    assert replies != player(checkpoint).reply(asked())
+    assert not any(set(ids) & set(each.ids) for ids, each in zip(replies, asked(), strict=True))
+
+
+def test_a_checkpoints_penalty_is_left_out_as_in_grpo(tmp_path, checkpoint):
+    assert player(with_settings(tmp_path, repetition_penalty=1.5)).reply(asked()) == player(checkpoint).reply(asked())

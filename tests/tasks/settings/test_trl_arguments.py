@@ -93,6 +93,15 @@ def test_every_argument_that_we_name_is_one_of_trls():
         assert set(_SHARED | own) <= known
 
 
+def test_a_checkpoint_is_not_written_while_completions_are_still_to_be_used():
+    again = {"args": {"num_iterations": 4}}
+    with pytest.raises(ValidationError, match=r"checkpoint_steps \(10\) must be a multiple of args.num_iterations"):
+        GrpoSpec(**again)
+    with pytest.raises(ValidationError, match=r"held_out.every \(6\) must be a multiple of args.num_iterations"):
+        GrpoSpec(**again, checkpoint_steps=8, held_out=HeldOut(questions=8, every=6))
+    assert GrpoSpec(**again, checkpoint_steps=8).checkpoint_steps == 8
+
+
 def test_a_recipe_without_such_arguments_is_read_without_torch():
     read = "from pathlib import Path; from apprentice.flows.recipe.loading import load_recipe; import sys; "
     toy = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +12,7 @@ from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.dead_groups import rows_with_signal, skipping_dead_groups
+from apprentice.tasks.training.dead_groups import is_random, rows_with_signal, skipping_dead_groups
 from tests.tasks.test_one_prompt import tiny_model
 
 STEPS = 3
@@ -200,6 +201,7 @@ def test_a_step_without_any_signal_does_what_weight_decay_and_momentum_do(traine
     [
         {"beta": 0.04},
         {"dropout": 0.1},
+        {"neftune_noise_alpha": 5.0},
         long({"entropy_coef": 0.01}),
         long({"use_adaptive_entropy": True}),
         long({"top_entropy_quantile": 0.5}),
@@ -256,3 +258,13 @@ def test_streams_that_only_some_rows_have_are_compared_each_on_its_own():
         [[1.0, nan], [1.0, nan], [nan, 0.5], [nan, 0.5], [1.0, nan], [1.0, nan], [nan, 0.5], [nan, 0.4]]
     )
     assert rows_with_signal(given, GROUP).tolist() == [False] * 4 + [True] * 4
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_dropout_without_a_module_is_found(dropout: float):
+    from transformers import OPTConfig, OPTForCausalLM
+
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 16, "num_attention_heads": 2}
+    model = OPTForCausalLM(OPTConfig(vocab_size=32, num_hidden_layers=1, dropout=dropout, **sizes))
+    trainer = SimpleNamespace(model=model, args=SimpleNamespace(neftune_noise_alpha=None))
+    assert is_random(trainer) == (dropout > 0.0)

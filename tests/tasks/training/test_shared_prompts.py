@@ -11,7 +11,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.shared_prompts import sharing_prompts
+from apprentice.tasks.training.shared_prompts import generate_shared, sharing_prompts
 
 BEGINNING = "Count the letters of this text, and say how many there are: "
 """One token a letter, in every prompt."""
@@ -198,9 +198,50 @@ def test_other_trainings_learn_the_same_too(trained, args: dict[str, Any]):
         ),
         pytest.param({"config": {"attn_implementation": "eager"}}, id="eager attention"),
         pytest.param({"activation_checkpointing": True}, id="activation checkpointing"),
+        pytest.param({"neftune_noise_alpha": 5.0}, id="noise on the embeddings"),
     ],
 )
 def test_what_cannot_be_shared_is_computed_as_trl_does(trained, given: dict[str, Any]):
     plain, sharing = trained(False, **given), trained(True, **given)
     assert sharing.shapes == plain.shapes
     assert sharing.said == plain.said
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"repetition_penalty": 1.5},  # of what the prompt says, too
+        {"cache_implementation": "static"},
+        {"generation_kwargs": {"prefill_chunk_size": 8}},
+    ],
+    ids=lambda args: next(iter(args)),
+)
+def test_a_generation_that_needs_whole_prompts_gets_them_and_the_loss_still_shares(trained, args: dict[str, Any]):
+    plain, sharing = trained(False, **args), trained(True, **args)
+    assert_same(plain, sharing)
+    assert sharing.computed < plain.computed / 4
+
+
+@pytest.mark.parametrize("family", ["llama", "diffllama", "doge"])
+def test_attention_of_another_kind_generates_the_same(family: str):
+    """DiffLlama attends twice with the same keys and other values; Doge's mask is of numbers."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    special = {"eos_token_id": 63, "pad_token_id": 0}
+    config = AutoConfig.for_model(family, vocab_size=64, num_key_value_heads=2, head_dim=8, **sizes, **special)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.25)
+    beginning = torch.randint(2, 60, (40,)).tolist()
+    prompts = [beginning + torch.randint(2, 60, (length,)).tolist() for length in (9, 3, 6)]
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(each)) + each for each in prompts])
+    given: dict[str, Any] = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    given["generation_config"] = GenerationConfig(max_new_tokens=7, do_sample=False, **special)
+    plain = model.generate(**given).tolist()
+    with generate_shared(model, prompts):
+        assert model.generate(**given).tolist() == plain
