@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -94,7 +95,7 @@ def test_every_argument_that_we_name_is_one_of_trls():
 
 
 def test_a_checkpoint_is_not_written_while_completions_are_still_to_be_used():
-    again = {"args": {"num_iterations": 4}}
+    again: dict[str, Any] = {"args": {"num_iterations": 4}}
     with pytest.raises(ValidationError, match=r"checkpoint_steps \(10\) must be a multiple of args.num_iterations"):
         GrpoSpec(**again)
     with pytest.raises(ValidationError, match=r"held_out.every \(6\) must be a multiple of args.num_iterations"):

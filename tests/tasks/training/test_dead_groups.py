@@ -264,7 +264,7 @@ def test_streams_that_only_some_rows_have_are_compared_each_on_its_own():
 def test_dropout_without_a_module_is_found(dropout: float):
     from transformers import OPTConfig, OPTForCausalLM
 
-    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 16, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 16, "num_attention_heads": 2}
     model = OPTForCausalLM(OPTConfig(vocab_size=32, num_hidden_layers=1, dropout=dropout, **sizes))
     trainer = SimpleNamespace(model=model, args=SimpleNamespace(neftune_noise_alpha=None))
     assert is_random(trainer) == (dropout > 0.0)
