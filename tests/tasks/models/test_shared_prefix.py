@@ -217,3 +217,14 @@ def test_a_checkpoints_setting_that_needs_whole_prompts_gets_them(tmp_path, chec
 
 def test_a_checkpoints_penalty_is_left_out_as_in_grpo(tmp_path, checkpoint):
     assert player(with_settings(tmp_path, repetition_penalty=1.5)).reply(asked()) == player(checkpoint).reply(asked())
+
+
+def test_what_was_written_ends_with_its_end_and_counts_in_every_turn(checkpoint):
+    model, episodes = player(checkpoint), asked()
+    turns = [model.reply(episodes), model.reply(episodes)]
+    (end,) = model._ends
+    written_ids = turns[0]
+    assert {len(ids) < TOKENS for ids in written_ids} == {True, False}, "some end early, and are padded in the batch"
+    assert all(end not in ids[:-1] and (ids[-1] == end or len(ids) == TOKENS) for ids in written_ids)
+    assert [each.completion_tokens for each in episodes] == [sum(map(len, ids)) for ids in zip(*turns, strict=True)]
+    assert [each.prompt_tokens for each in episodes] == [2 * len(each.ids) for each in episodes]
