@@ -45,9 +45,11 @@ SETTINGS = {
     "grpo.max_steps": 40,
     "grpo.gradient_accumulation": 2,
     "grpo.checkpoint_steps": 5,
+    "grpo.oversample": 3.0,
+    "grpo.curriculum.by": ["word_len"],
 }
-"""Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch, and
-an SFT that learns enough of the form for GRPO to have rewards to learn from."""
+"""Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch, an SFT that learns
+enough of the form for GRPO to have rewards to learn from, and all that GRPO has against groups without signal."""
 KILLS = 10
 AT_CHECKPOINTS = 3
 MISSED = 6
