@@ -48,8 +48,8 @@ SETTINGS = {
     "grpo.oversample": 3.0,
     "grpo.curriculum.by": ["word_len"],
 }
-"""Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch, an SFT that learns
-enough of the form for GRPO to have rewards to learn from, and all that GRPO has against groups without signal."""
+"""Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch, an SFT that
+learns enough of the form for GRPO to have rewards to learn from, and all that GRPO has against groups without signal."""
 KILLS = 10
 AT_CHECKPOINTS = 3
 MISSED = 6
