@@ -49,7 +49,8 @@ SETTINGS = {
     "grpo.curriculum.by": ["word_len"],
 }
 """Over the toy recipe's: epochs of several steps, steps of several batches, checkpoints in mid-epoch, an SFT that
-learns enough of the form for GRPO to have rewards to learn from, and all that GRPO has against groups without signal."""
+learns enough of the form for GRPO to have rewards to learn from, and all that GRPO does about groups without signal.
+"""
 KILLS = 10
 AT_CHECKPOINTS = 3
 MISSED = 6
