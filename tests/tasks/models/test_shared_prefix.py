@@ -221,7 +221,7 @@ def test_a_checkpoints_penalty_is_left_out_as_in_grpo(tmp_path, checkpoint):
 
 def test_what_was_written_ends_with_its_end_and_counts_in_every_turn(checkpoint):
     model, episodes = player(checkpoint), asked()
-    turns = [model.reply(episodes), model.reply(episodes)]
+    turns: list[Any] = [model.reply(episodes), model.reply(episodes)]
     (end,) = model._ends
     written_ids = turns[0]
     assert {len(ids) < TOKENS for ids in written_ids} == {True, False}, "some end early, and are padded in the batch"
