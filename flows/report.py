@@ -214,8 +214,7 @@ def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:
 
 
 def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Seconds of each training that this run made, the tokens that each trained on, and GRPO's rollouts with their
-    tokens."""
+    """Seconds of each training that this run made, and GRPO's rollouts with their tokens."""
     spec, log = recipe.grpo, logs.get("GRPO", [])
     asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
     rollouts = (fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step) if spec else 0
@@ -223,9 +222,6 @@ def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any
     trained = [each for each in work.log if each.name in ("sft", "grpo") and each.state == "ran"]
     return {
         "seconds": {each.title: each.seconds for each in trained},
-        "trained_on": {
-            title: max((each.get("num_tokens", 0) for each in log), default=0) for title, log in logs.items()
-        },
         "rollouts": round(rollouts * max((each["step"] for each in log), default=0)),
         "tokens": round(sum(lengths) * spec.logging_steps * rollouts) if spec else 0,
     }

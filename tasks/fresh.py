@@ -25,7 +25,7 @@ SOON = 20
 """Rounds; a space that lasts for no more of them is warned of."""
 
 
-@stage(produces=Questions, version=1, title="Questions of the round")
+@stage(produces=Questions, version=2, title="Questions of the round")
 def fresh_questions(
     context: StageContext,
     environment: EnvironmentSpec,
@@ -57,7 +57,8 @@ def fresh_questions(
                 new[purpose] += 1
                 used = shares is None or _is_drawn(shares, traits_of(instance, seed, texts[seed]), seed)
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
-    rounds = lasts([row["question"] for row in rows])
+    a_round = windows.collect.size + windows.grpo.size + examined
+    rounds = lasts([row["question"] for row in rows], a_round)
     least = {purpose: LEAST_FRESH * window.size for purpose, window in windows}
     if len(chosen) < examined or any(new[purpose] < least[purpose] for purpose in ("collect", "grpo")):
         raise Stop(
@@ -75,16 +76,16 @@ def fresh_questions(
     return {**{purpose: used_by[purpose] for purpose, _ in windows}, "dropped_from_grpo": dropped}
 
 
-def lasts(asked: list[str]) -> int:
-    """About how many rounds that ask so many questions each a space lasts, estimated from one round's repeats.
+def lasts(asked: list[str], a_round: int) -> int:
+    """About how many rounds of `a_round` questions each a space lasts, estimated from the repeats among random ones.
 
-    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from those asked once
+    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from those `asked` once
     and twice; of n random ones in round r a share of exp(-r n / N) is new, and half of them must be.
     """
     times = Counter(Counter(map(same_text, asked)).values())
     once, twice = times[1], times[2]
     distinct = sum(times.values()) + (once * once / (2 * twice) if twice else once * (once - 1) / 2)
-    return 1 + int(math.log(1 / LEAST_FRESH) * distinct / len(asked))
+    return 1 + int(math.log(1 / LEAST_FRESH) * distinct / a_round)
 
 
 def _is_drawn(shares: Shares, traits: dict[str, int | str], seed: int) -> bool:
@@ -95,4 +96,4 @@ def _is_drawn(shares: Shares, traits: dict[str, int | str], seed: int) -> bool:
 
 
 def _rows(context: StageContext, questions: Questions) -> list[dict[str, Any]]:
-    return read_rows(context.fetch(questions) / "questions.jsonl")
+    return [row for row in read_rows(context.fetch(questions) / "questions.jsonl") if row["used"]]

@@ -2,8 +2,9 @@
 
 In: nothing; stores of its own in a temporary folder. Out: one line of JSON with a row per seed and variant.
 `--recipe` and `--seeds` name others, `--only` some variants; `--set` changes fields of both sides; `--toy` runs two
-rounds of the toy recipe with one seed. The single run is given the tokens of all rounds in one piece: its windows and
-trainings are so many times as long. Both champions are then compared on a window on which neither was judged.
+rounds of the toy recipe with one seed. The single run is given in one piece what the rounds were given: as many of the
+teacher's episodes, as many steps of GRPO, and SFT of as many tokens. Both champions are then compared on a window on
+which neither was judged.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.episodes.json_lines import read_rows
@@ -77,34 +79,45 @@ def rounds_of(folder: Path, recipe: Path, overrides: list[str], rounds: int) -> 
                 "ci": point["ci"],
                 "long_run": point["long_run"],
                 "promoted": report["is_champion"],
+                "bought": int(history["rows"][-1]["bought"].replace(",", "")),
+                "kept": report["collect"]["kept"],
                 "kept_share": kept_share(folder, report),
-                "train_tokens": sum(report["effort"]["trained_on"].values()),
+                "train_tokens": train_tokens(load_recipe(recipe, overrides), report),
                 "seconds": round(time.perf_counter() - began, 1),
             }
         )
     return found
 
 
-def single_of(folder: Path, recipe: Path, overrides: list[str], rounds: int) -> dict[str, Any]:
-    """One run with windows and trainings as long as those of all rounds together."""
-    given = load_recipe(recipe, overrides)
+def train_tokens(recipe: Recipe, report: dict[str, Any]) -> int:
+    """Tokens of SFT's rows, of median length, in all epochs, and of GRPO's completions."""
+    assert recipe.sft
+    return round(report["collect"]["kept"] * report["lengths"]["p50"] * recipe.sft.epochs) + report["effort"]["tokens"]
+
+
+def single_of(folder: Path, recipe: Path, overrides: list[str], rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run that is given what the rounds were given: as many of the teacher's episodes, tokens and steps."""
+    given, first = load_recipe(recipe, overrides), rounds[0]
     assert given.sft
-    assert given.grpo
+    bought = sum(each["bought"] for each in rounds)
+    rows = bought * first["kept"] / first["bought"]
     longer = [
-        f"windows.collect.size={rounds * given.windows.collect.size}",
-        f"windows.grpo.size={rounds * given.windows.grpo.size}",
-        f"grpo.max_steps={rounds * given.grpo.max_steps}",
+        f"windows.collect.size={bought}",
+        f"windows.grpo.size={len(rounds) * given.windows.grpo.size}",
+        f"sft.epochs={round(given.sft.epochs * sum(each['kept'] for each in rounds) / rows)}",
+        *([f"grpo.max_steps={len(rounds) * given.grpo.max_steps}"] if given.grpo else []),
         "name=single",
     ]
     began = time.perf_counter()
     said = command(folder, "run", str(recipe), *sets([*overrides, *longer]))
     report = json.loads((Path(said.strip().splitlines()[-1]) / "report.json").read_text())
-    model = report["models"]["grpo"]
+    model = report["models"]["grpo" if given.grpo else "sft"]
     return {
         "accuracy": model["accuracy"],
         "ci": model["ci"]["accuracy"],
         "promoted": report["is_champion"],
-        "train_tokens": sum(report["effort"]["trained_on"].values()),
+        "bought": bought,
+        "train_tokens": train_tokens(load_recipe(recipe, [*overrides, *longer]), report),
         "seconds": round(time.perf_counter() - began, 1),
     }
 
@@ -185,9 +198,9 @@ def main() -> None:
                 if variant == "no teacher after round 0":  # something must be right for it to begin from
                     command(folder, "improve", str(recipe), *sets(own))
                 row: dict[str, Any] = {"seed": seed, "variant": variant}
-                row["rounds"] = rounds_of(folder, recipe, [*own, *changed], rounds)
+                row["rounds"] = rounds_of(folder, recipe, [*own, *changed], 2 if "weak" in variant else rounds)
                 if variant == "teacher":
-                    row["single"] = single_of(folder, recipe, own, rounds)
+                    row["single"] = single_of(folder, recipe, own, row["rounds"])
                     row["compared"] = compared(folder, recipe, own)
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)

@@ -1,7 +1,13 @@
 """The questions of a round: none that an earlier round asked, fewer of the kinds that are mastered."""
 
+from pathlib import Path
+
 import pytest
 
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.rounds import round_of
+from apprentice.flows.recipe.sections import RoundSpec
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.fresh import fresh_questions, lasts
@@ -9,6 +15,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import SeedWindows, Shares, Window
 from tests.tasks.test_rungs import asked, published, words
 
+FLYWHEEL = Path(__file__).parents[2] / "deployments" / "recipes" / "flywheel.yaml"
 WINDOWS = SeedWindows(
     collect=Window(start=0, size=60), grpo=Window(start=1000, size=60), evaluate=Window(start=2000, size=60)
 )
@@ -22,7 +29,7 @@ def test_what_an_earlier_round_asked_for_any_purpose_is_not_asked_again(context:
     task = words(3, 8)
     repeated = [asked(task, window.seeds())[0] for _, window in WINDOWS]
     rows = [
-        (purpose, text.upper(), False) for purpose, text in zip(("evaluate", "collect", "grpo"), repeated, strict=True)
+        (purpose, text.upper(), True) for purpose, text in zip(("evaluate", "collect", "grpo"), repeated, strict=True)
     ]
     earlier = {"0": published(context, "k1", rows)}
     fresh_questions.body(context, task, WINDOWS, 30, earlier, None)
@@ -30,6 +37,13 @@ def test_what_an_earlier_round_asked_for_any_purpose_is_not_asked_again(context:
         assert same_text(text) in texts(context, purpose, used=False)
         assert same_text(text) not in texts(context, purpose)
     assert not texts(context, "evaluate") & (texts(context, "collect") | texts(context, "grpo"))
+    assert len(texts(context, "evaluate")) == 30
+
+
+def test_a_question_of_an_earlier_window_that_was_not_asked_is_a_new_one(context: StageContext):
+    task = words(3, 8)
+    unused = [("evaluate", text, False) for text in asked(task, WINDOWS.evaluate.seeds())]
+    fresh_questions.body(context, task, WINDOWS, 30, {"0": published(context, "k1", unused)}, None)
     assert len(texts(context, "evaluate")) == 30
 
 
@@ -52,5 +66,22 @@ def test_a_space_that_is_used_up_is_told_with_the_rounds_that_it_lasts(context: 
 
 def test_how_long_a_space_lasts_is_told_from_the_repeats():
     drawn = [str(number * number % 997 % 500) for number in range(300)]
-    assert lasts(drawn) <= 2
-    assert lasts([str(number) for number in range(300)]) > 50
+    assert lasts(drawn, a_round=300) <= 2
+    assert lasts(drawn, a_round=30) > 5 * lasts(drawn, a_round=300)
+    assert lasts([str(number) for number in range(300)], a_round=300) > 50
+
+
+@pytest.mark.long
+def test_the_recipe_that_a_schedule_runs_finds_new_questions_for_half_a_dozen_rounds(context: StageContext):
+    recipe = load_recipe(FLYWHEEL, [])
+    earlier: dict[str, Questions] = {}
+    for number in range(1, 7):
+        windows = round_of(recipe, RoundSpec(number=number)).seed_windows()
+        counts = fresh_questions.body(context, recipe.environment, windows, recipe.evaluate.questions, earlier, None)
+        assert counts["evaluate"] == recipe.evaluate.questions
+        rows = [
+            (row["purpose"], row["question"], row["used"])
+            for purpose, _ in windows
+            for row in read_questions(context.out, purpose)
+        ]
+        earlier[str(number)] = published(context, f"k{number}", rows)
