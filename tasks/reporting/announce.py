@@ -40,6 +40,8 @@ from apprentice.tasks.reporting.shared_server import shared
 P = ParamSpec("P")
 FEW = 20
 """Rows of a table that a terminal shows."""
+UNLIMITED = 10_000
+"""Columns of a terminal that any table fits."""
 
 
 def _go_quiet(self: Console) -> None:
@@ -237,7 +239,20 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     shown.columns[0].overflow = "fold"  # a name that is cut cannot be copied
     for row in rows:
         shown.add_row(*map(str, row.values()))
-    console.print(shown)
+    needed = console.measure(shown, options=console.options.update(width=UNLIMITED)).minimum
+    console.print(shown if needed <= console.width else _one_below_another(title, rows))
+
+
+def _one_below_another(title: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """A line for each value of each row: a terminal that is too narrow for a table would cut its numbers."""
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.title, shown.title_justify = title, "left"
+    for row in rows:
+        for name, value in row.items():
+            if str(value):
+                shown.add_row(name, str(value))
+        shown.add_row()
+    return shown
 
 
 @_said_there

@@ -154,3 +154,15 @@ def test_a_slow_stage_tells_prefect_of_less_than_a_tenth(shown: io.StringIO, mon
             now += 20.0
             advance(1)
     assert updates == [2.0]
+
+
+ROUNDS = [{"round": n, "accuracy": "53.5% (49.5% to 57.5%)", "tokens": "33,550,000", "why not": ""} for n in (1, 2)]
+
+
+@pytest.mark.parametrize("shown", [24, 100], indirect=True)
+def test_a_narrow_terminal_cuts_no_number_of_a_table(shown: io.StringIO):
+    announce.table("rounds", "Rounds", ROUNDS)
+    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
+    assert "…" not in shown.getvalue()
+    assert sum("33,550,000" in line for line in lines) == 2
+    assert any(line.split() == ["round", "2"] for line in lines) == (announce.console.width == 24)
