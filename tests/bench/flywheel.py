@@ -1,6 +1,6 @@
 """Some rounds against one longer training, the student as its own teacher, and what many tries add to a weak teacher.
 
-In: nothing; stores of its own in a temporary folder. Out: one line of JSON with a row per seed and variant.
+In: nothing; stores of its own in a temporary folder. Out: a table, then one line of JSON: a row per seed and variant.
 `--recipe` and `--seeds` name others, `--only` some variants; `--set` changes fields of both sides; `--toy` runs two
 rounds of the toy recipe with one seed. The single run is given in one piece what the rounds were given: as many of the
 teacher's episodes, as many steps of GRPO, and SFT of as many tokens. Both champions are then compared on a window on
@@ -24,12 +24,14 @@ from apprentice.tasks.episodes.json_lines import read_rows
 from tests.bench.laptop import APPRENTICE, ROOT
 
 TOY = ["sft.epochs=10", "sft.learning_rate=1.0e-2", "gate.metric=mean_score"]
+WEAK = "teacher.scripted_error_rate=0.7"
 VARIANTS = {
-    "teacher": [],
-    "no teacher after round 0": ["collect.students=8", "teacher="],
-    "weak teacher": ["teacher.scripted_error_rate=0.7", "collect.students=0"],
-    "weak teacher, 8 tries": ["teacher.scripted_error_rate=0.7", "collect.students=8"],
+    "teacher": ([], []),
+    "no teacher after round 0": ([], ["teacher="]),
+    "weak teacher": ([WEAK, "collect.students=0"], [WEAK, "collect.students=0"]),
+    "weak teacher, 8 tries": ([WEAK, "collect.students=8"], [WEAK, "collect.students=8"]),
 }
+"""What changes round 0, and what changes the later ones."""
 POISONS = ("diverging training", "wrong rollouts")
 KEPT = ("mix_rollouts", "filter_rollouts")
 NEW_SEED = 250_000_000
@@ -59,15 +61,15 @@ def kept_share(folder: Path, report: dict[str, Any]) -> float:
     """The share of the questions of the collect window of which a new rollout was kept."""
     kept = rows_of(folder, report, KEPT, "kept.jsonl")
     asked = rows_of(folder, report, ("questions", "fresh_questions"), "questions.jsonl")
-    new = {row["seed"] for row in kept if row.get("player") != "an earlier round"}
-    return round(len(new) / sum(row["purpose"] == "collect" and row["used"] for row in asked), 3)
+    seeds = {row["seed"] for row in asked if row["purpose"] == "collect" and row["used"]}
+    return round(len(seeds & {row["seed"] for row in kept}) / len(seeds), 3)
 
 
-def rounds_of(folder: Path, recipe: Path, overrides: list[str], rounds: int) -> list[dict[str, Any]]:
+def rounds_of(folder: Path, recipe: Path, first: list[str], later: list[str], rounds: int) -> list[dict[str, Any]]:
     """Some rounds, each by a command of its own, as a schedule runs them."""
     found = []
     for number in range(rounds):
-        began = time.perf_counter()
+        began, overrides = time.perf_counter(), later if number else first
         said = command(folder, "improve", str(recipe), *sets(overrides))
         at = Path(said.strip().splitlines()[-1])
         report, history = (json.loads((at / name).read_text()) for name in ("report.json", "history.json"))
@@ -176,6 +178,26 @@ def poisoned(seed: int, kind: str) -> str:
         return "promoted" if any(each.release.promoted for each in found) else "rejected" if found else "stopped"
 
 
+def table(rows: list[dict[str, Any]]) -> None:
+    """A row a seed and variant: every round's champion on its own window, then both champions on a new one."""
+    print("| seed | variant | accuracy after each round | bought | kept of the questions | single run | over it |")
+    print("|" + " --- |" * 7)
+    for row in rows:
+        rounds, single, over = row["rounds"], row.get("single"), row.get("compared", {})
+        cells = [
+            str(row["seed"]),
+            row["variant"],
+            ", ".join(f"{each['accuracy']:.1%}" for each in rounds),
+            ", ".join(str(each["bought"]) for each in rounds),
+            ", ".join(f"{each['kept_share']:.0%}" for each in rounds),
+            f"{single['accuracy']:.1%}, {single['bought']} bought" if single else "",
+            "{:+.1f} pp ({:+.1f} to {:+.1f})".format(*(100 * each for each in (over["delta"], *over["ci"])))
+            if "delta" in over
+            else "",
+        ]
+        print("| " + " | ".join(cells) + " |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", type=Path, default=ROOT / "deployments/recipes/flywheel.yaml")
@@ -195,18 +217,18 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as home:
                 folder, own = Path(home), [f"seed={seed}", *overrides]
-                if variant == "no teacher after round 0":  # something must be right for it to begin from
-                    command(folder, "improve", str(recipe), *sets(own))
+                first, later = ([*own, *each] for each in changed)
                 row: dict[str, Any] = {"seed": seed, "variant": variant}
-                row["rounds"] = rounds_of(folder, recipe, [*own, *changed], 2 if "weak" in variant else rounds)
-                if variant == "teacher":
-                    row["single"] = single_of(folder, recipe, own, row["rounds"])
+                row["rounds"] = rounds_of(folder, recipe, first, later, 2 if "weak" in variant else rounds)
+                if "weak" not in variant:
+                    row["single"] = single_of(folder, recipe, first, row["rounds"])
                     row["compared"] = compared(folder, recipe, own)
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     ends = {
         kind: [poisoned(seed, kind) for seed in range(1 if given.toy else 10)] for kind in POISONS if kind in given.only
     }
+    table(rows)
     print(json.dumps({"rows": rows, "poisoned": ends, "rounds": rounds, "recipe": recipe.stem}))
 
 

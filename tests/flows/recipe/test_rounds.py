@@ -89,7 +89,7 @@ def test_a_recipe_that_cannot_train_is_refused_in_words(overrides: list[str], sa
 
 
 @pytest.mark.parametrize(
-    "off", [["sft=off"], ["grpo=off"], ["teacher=", "collect.students=4"], ["teacher=", "sft=off"]]
+    "off", [["sft=off"], ["grpo=off"], ["grpo='off'"], ["teacher=", "collect.students=4"], ["teacher=", "sft=off"]]
 )
 def test_a_run_may_leave_a_training_or_the_teacher_out(off: list[str]):
     given = recipe(*off)
