@@ -54,6 +54,8 @@ def _too_deep(arguments: Any) -> bool:
     for _ in range(MOST_DEPTH + 1):
         nested = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
         level = [part for parts in nested for part in parts]
+        if not level:
+            return False
     return any(isinstance(each, dict | list) for each in level)
 
 

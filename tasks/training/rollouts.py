@@ -33,7 +33,7 @@ class Rollouts:
         self._pool = pool
         self._questions: list[str] = []
         self._seeds: list[int] = []
-        self._begun: list[Future[Episode | None]] = []
+        self._begun: list[asyncio.Task[Episode | None]] = []
         self._running: list[Future[Any]] = []
         self.environments: list[ToolEnvironment] = []
         self.waited_s = 0.0
@@ -58,15 +58,11 @@ class Rollouts:
         self.environments = [environment._part(row["seed"]) for environment, row in pairs]
         self._questions = [row["question"] for row in rows]
         self._seeds = [row["seed"] for row in rows]
-        self._begun = [
-            start(self._begin(environment, row["seed"]))
-            for environment, row in zip(self.environments, rows, strict=True)
-        ]
-        self._running = [*self._begun]
+        self._running = [start(self._begin_all())]
 
     def step(self, messages: dict[int, Message]) -> None:
         """Steps episodes with the model's messages, by rollout index, without waiting."""
-        self._running += [start(self._step(index, message)) for index, message in messages.items()]
+        self._running.append(start(self._step_all(messages)))
 
     def wait(self) -> None:
         """Waits until the environment has answered all messages. Raises Stop when a question has changed.
@@ -112,6 +108,17 @@ class Rollouts:
             "reward": self.environments[index].reward,
         }
 
+    async def _begin_all(self) -> None:
+        """Starts all episodes on the loop at once: waking it for each costs more than what it does then."""
+        self._begun = [
+            asyncio.create_task(self._begin(environment, seed))
+            for environment, seed in zip(self.environments, self._seeds, strict=True)
+        ]
+        await asyncio.gather(*self._begun)
+
+    async def _step_all(self, messages: dict[int, Message]) -> None:
+        await asyncio.gather(*(self._step(index, message) for index, message in messages.items()))
+
     async def _begin(self, environment: ToolEnvironment, seed: int) -> Episode | None:
         try:
             return await spawn(Episode, environment, seed)
@@ -119,7 +126,7 @@ class Rollouts:
             return None
 
     async def _step(self, index: int, message: Message) -> None:
-        episode = await asyncio.wrap_future(self._begun[index])
+        episode = await self._begun[index]
         if episode is None:
             return
         episode.check_question(self._questions[index])

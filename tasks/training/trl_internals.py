@@ -94,8 +94,8 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
 
     Calls `begin(rows)` before it generates, and `play(trainer, prompt_ids, completion_ids, logprobs)` instead of TRL's
     loop, which calls tools sequentially and generates one turn beyond the end of an episode (law 6). TRL renders
-    the prompt of every rollout and parses every completion, one at a time; here a group's prompt is rendered once, and
-    only `play` parses.
+    the prompt of every rollout, looks up its environment's methods, and parses every completion, one at a time; here a
+    group's prompt is rendered once, and only `play` calls and parses.
     """
     from trl import GRPOTrainer
 
@@ -104,13 +104,19 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
 
         _parsers: dict[str, Any]
         _rows: Any
+        _tools: Any
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
-            self._rows = inputs
-            return super()._generate_and_score_completions(inputs)
+            """Hides the tools up to the generation, so that TRL does not look them up in every environment."""
+            self._rows, self._tools, self.tools = inputs, self.tools, []
+            try:
+                return super()._generate_and_score_completions(inputs)
+            finally:
+                self.tools = self._tools
 
         def _generate(self, prompts: Any) -> Any:
             """Hides the tokenizer's parser from TRL up to the tool loop, so that TRL decodes and does not parse."""
+            self.tools = self._tools
             begin(self._rows)
             self._parsers = {name: vars(self._tokenizer)[name] for name in PARSERS if name in vars(self._tokenizer)}
             self._set_parsers(dict.fromkeys(self._parsers))

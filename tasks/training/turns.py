@@ -4,8 +4,7 @@ In: a GRPOTrainer of TRL 1.16, the rollouts, and the first completions. Out: tok
 tokens. The environment ends an episode: no turn is generated after that, and a completion ends with the model's tokens.
 """
 
-from collections.abc import Iterator
-from copy import deepcopy
+from collections import Counter
 from typing import Any, NamedTuple
 
 from apprentice.envs.base import tool_schemas
@@ -53,7 +52,7 @@ def play_turns(
     calls = wrong = 0
     for turn in range(1, max_turns + 1):
         calls += sum(len(message.get("tool_calls") or []) for message in turns.values())
-        wrong += sum(len(problems(message, tools[n])) for n, message in turns.items() if message.get("tool_calls"))
+        wrong += _wrong_calls(turns, tools)
         rollouts.step(turns)
         if turn == max_turns:
             break  # every episode has ended; the last replies are not needed before the rewards
@@ -81,14 +80,21 @@ def play_turns(
     return Played(written, mask, logprobs, messages, calls, wrong)
 
 
-def _parsed(tokenizer: Any, completions: Ids, prompts: Ids, tools: list[list[dict[str, Any]]]) -> Iterator[Message]:
-    """The first turns. Equal ones of one prompt, of which a group has many, are parsed once."""
+def _parsed(tokenizer: Any, completions: Ids, prompts: Ids, tools: list[list[dict[str, Any]]]) -> list[Message]:
+    """The first turns. Equal ones of one prompt, of which a group has many, are parsed once and are one object."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Message] = {}
-    for ids, prompt, offered in zip(completions, prompts, tools, strict=True):
-        key = tuple(prompt), tuple(ids)
+    keys = [(tuple(prompt), tuple(ids)) for prompt, ids in zip(prompts, completions, strict=True)]
+    for key, ids, prompt, offered in zip(keys, completions, prompts, tools, strict=True):
         if key not in found:
             found[key] = parse(tokenizer, ids, prompt, offered)
-        yield deepcopy(found[key])
+    return [found[key] for key in keys]
+
+
+def _wrong_calls(turns: dict[int, Message], tools: list[list[dict[str, Any]]]) -> int:
+    """Calls of a turn that do not fit their schema; a message that several rollouts share is checked once."""
+    counts = Counter(id(message) for message in turns.values())
+    first = {id(message): n for n, message in turns.items() if message.get("tool_calls")}
+    return sum(counts[each] * len(problems(turns[n], tools[n])) for each, n in first.items())
 
 
 def _fits(trainer: Any, prompt: list[int], completion: list[int]) -> bool:
