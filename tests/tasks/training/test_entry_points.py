@@ -9,12 +9,15 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Environment
+from apprentice.envs.wire import waiting
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training import entry_points
+from apprentice.tasks.training import rollouts as rollouts_module
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream
 from apprentice.tasks.training.rollouts import Rollouts
@@ -164,6 +167,47 @@ def test_a_group_is_rendered_once_and_its_equal_completions_are_parsed_once(chai
     rolled_out("environment_factory", chain_sum, server, tmp_path)
     assert rendered == [len(set(SEEDS))]
     assert len(parsed) == len(set(SEEDS))
+
+
+def test_every_rollout_of_a_group_counts_its_calls_although_equal_ones_are_checked_once(
+    chain_sum, server, tmp_path, monkeypatch
+):
+    from apprentice.tasks.training import turns
+
+    played, checked, play = [], [], turns.play_turns
+
+    def noting(*given: Any) -> Any:
+        played.append(play(*given))
+        return played[-1]
+
+    def checks(message: dict[str, Any], tools: list[dict[str, Any]]) -> list[str]:
+        checked.append(message)
+        return ["off the schema"]
+
+    monkeypatch.setattr(entry_points, "play_turns", noting)
+    monkeypatch.setattr(turns, "problems", checks)
+    rolled_out("environment_factory", chain_sum, server, tmp_path)
+    assert (played[0].calls, played[0].wrong_calls) == (len(SEEDS), len(SEEDS))
+    assert len(checked) == len(set(SEEDS))
+
+
+def test_the_environments_loop_is_woken_once_for_all_rollouts_of_a_turn(chain_sum, server, monkeypatch):
+    woken, start = [], waiting.start
+
+    def starting(coroutine: Any) -> Any:
+        woken.append(coroutine)
+        return start(coroutine)
+
+    monkeypatch.setattr(rollouts_module, "start", starting)
+    with EnvironmentPool(chain_sum, server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
+        pool.open_all()
+        questions = {seed: pool.environments[0].reset(seed=seed) for seed in SEEDS}
+        rollouts.begin([{"seed": seed, "question": questions[seed]} for seed in SEEDS])
+        call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
+        rollouts.step({n: {"role": "assistant", "content": "", "tool_calls": [call]} for n in range(len(SEEDS))})
+        rollouts.wait()
+        assert [environment.done for environment in rollouts.environments] == [True] * len(SEEDS)
+    assert len(woken) == 2
 
 
 def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
