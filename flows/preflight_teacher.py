@@ -49,7 +49,7 @@ def check_teacher(
             return
         finally:
             budget.close()
-            if recipe.round or recipe.collect.students:  # its collection asks chosen seeds, and has a folder of its own
+            if recipe.chooses_seeds:  # then the collection has a folder of its own
                 shutil.rmtree(scratch)
 
 

@@ -25,7 +25,7 @@ from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
-from apprentice.tasks.mix import always_right, mix_rollouts, tried_questions
+from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
 from apprentice.tasks.settings.stages import EvaluateSpec, MixSpec, Seeds, Window
 from apprentice.tasks.sft import sft
 
@@ -94,10 +94,11 @@ def rollouts_of(
     if recipe.teacher is None:
         return None
     window: Window | Seeds = recipe.seed_windows().collect
-    if recipe.round or tries:
-        mastered = always_right(read_episodes(run.store.fetch(tries))) if tries else set()
+    if recipe.chooses_seeds:
+        played = read_episodes(run.store.fetch(tries)) if tries else []
         rows = read_questions(run.store.fetch(questions), "collect")
-        ahead = [row["seed"] for row in rows if row["used"] and row["seed"] not in mastered]
+        used = [row["seed"] for row in rows if row["used"]]
+        ahead = for_the_teacher(used, played, recipe.collect.teacher_questions)
         if not ahead:
             return None
         window = Seeds(chosen=tuple(ahead))

@@ -86,10 +86,14 @@ def mix_rollouts(
     return {"episodes": len(rows) + dropped.total(), "kept": len(rows), "dropped": dict(dropped)}
 
 
-def always_right(tries: list[EvaluatedEpisode]) -> set[int]:
-    """The seeds of the questions that every try got right: a teacher need not be paid for them."""
-    missed = {record.seed for record in tries if not record.is_right}
-    return {record.seed for record in tries} - missed
+def for_the_teacher(seeds: list[int], tries: list[EvaluatedEpisode], most: int | None) -> list[int]:
+    """The questions that a teacher is paid for, in their order: not those that every try got right, and at most so many,
+    those that the fewest tries got right."""
+    right = Counter(record.seed for record in tries if record.is_right)
+    mastered = {record.seed for record in tries} - {record.seed for record in tries if not record.is_right}
+    ahead = [seed for seed in seeds if seed not in mastered]
+    chosen = set(sorted(ahead, key=lambda seed: right[seed])[:most])
+    return [seed for seed in ahead if seed in chosen]
 
 
 def _right(

@@ -76,7 +76,8 @@ def train_sft(
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     watch(trainer, spec.signals)
-    train(context, "SFT steps", trainer, math.ceil(spec.epochs * an_epoch))
+    most = trainer.args.max_steps  # of sft.args, in place of epochs
+    train(context, "SFT steps", trainer, most if most > 0 else math.ceil(spec.epochs * an_epoch))
     select_weights(context, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}

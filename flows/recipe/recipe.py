@@ -170,6 +170,11 @@ class Recipe(BaseModel):
         """Whether a teacher is asked."""
         return self.sft is not None and self.teacher is not None and self.collect.dataset is None
 
+    @property
+    def chooses_seeds(self) -> bool:
+        """Whether the teacher is asked some of the collect window's questions only."""
+        return bool(self.round or self.collect.students or self.collect.teacher_questions)
+
     def grpo_sessions(self) -> int:
         """Sessions that GRPO plays at once, over all its processes."""
         return self.grpo.sessions() * self.grpo.processes if self.grpo else 0

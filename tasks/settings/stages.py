@@ -291,6 +291,8 @@ class CollectSpec(Spec):
     teacher's rollouts, or in place of a teacher; the teacher is not asked what every try got right."""
     keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
     """Most tries of one question that are kept: the shortest right ones, none that nearly repeats another."""
+    teacher_questions: int | None = Field(default=None, ge=1, json_schema_extra=WHEN_GIVEN)
+    """Most questions that the teacher is asked: those that the fewest of the student's tries got right. All by default."""
 
     @field_validator("dataset", mode="before")
     @classmethod
@@ -302,7 +304,7 @@ class CollectSpec(Spec):
 
     def by_teacher(self) -> "CollectSpec":
         """The settings that the teacher's rollouts depend on."""
-        return self.model_copy(update={"dataset": None, "students": 0, "keep": 1})
+        return self.model_copy(update={"dataset": None, "students": 0, "keep": 1, "teacher_questions": None})
 
 
 class MixSpec(Spec):

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from tests.e2e.cluster import ROOT, Cluster, free_port, until
+from tests.restartable import RestartableServer
 
 
 def main() -> None:
@@ -161,7 +163,8 @@ def check_schedules(cluster: Cluster) -> None:
 
 
 def check_rounds(cluster: Cluster) -> None:
-    """Two rounds by schedule on the two pools: the second champion descends from the first."""
+    """Two rounds by schedule on the two pools, the environment away for a minute in the middle of the second one: its
+    champion descends from the first."""
     client = client_of(cluster)
     begun = client.read_deployment_by_name("retrain/laptop").id  # by the revision; it would take minutes first
     for run in client.read_flow_runs():
@@ -170,18 +173,42 @@ def check_rounds(cluster: Cluster) -> None:
     cluster.run("prefect", "work-pool", "resume", "cpu")
     toy = ROOT / "deployments" / "recipes" / "toy.yaml"
     learns = ["sft.learning_rate=1.0e-2", "sft.epochs=30", "gate.metric=mean_score", "improve.adapt=false"]
-    recipe = load_recipe(toy, ["name=rounds", *learns, f"store.path={cluster.store}"])
-    given = {"recipe": recipe.as_parameters(), "runs": str(cluster.store / "runs"), "gpu": "a100"}
-    for _ in range(2):
-        found = client.read_deployment_by_name("improve/toy")
-        soon = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(seconds=5))
-        run = client.create_flow_run_from_deployment(found.id, parameters=given, state=soon).id
-        assert ended(cluster, run, 900)["state"] == "Completed"
+    with standing_server() as environment:
+        standing = [f"server.url={environment.url}", "guards=[]", "grpo.max_steps=12", "grpo.checkpoint_steps=2"]
+        recipe = load_recipe(toy, ["name=rounds", *learns, *standing, f"store.path={cluster.store}"])
+        given = {"recipe": recipe.as_parameters(), "runs": str(cluster.store / "runs"), "gpu": "a100"}
+        for number in range(2):
+            found = client.read_deployment_by_name("improve/toy")
+            soon = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(seconds=5))
+            run = client.create_flow_run_from_deployment(found.id, parameters=given, state=soon).id
+            if number:
+                goes_away_in_grpo(cluster, environment)
+            assert ended(cluster, run, 900)["state"] == "Completed"
     first, second = past_rounds(LocalStore(cluster.store, "rounds"))
     assert (first.number, second.number) == (0, 1)
     ancestors = {node.named.revision for node in second.node.ancestors()}
     assert not first.release.promoted or first.release.revision in ancestors, "it did not begin from the champion"
     print("two rounds:", first.row(), second.row(), sep="\n  ", flush=True)
+
+
+def goes_away_in_grpo(cluster: Cluster, environment: RestartableServer) -> None:
+    """The next GRPO loses its environment for a minute, after a checkpoint."""
+    scratch, middle = cluster.store / ".scratch", "grpo-*/checkpoint-4/trainer_state.json"
+    before = set(scratch.glob(middle))
+    until(f"a new {middle}", lambda: set(scratch.glob(middle)) - before, 600, every=0.005)
+    environment.kill()
+    time.sleep(60)
+    environment.start()
+
+
+@contextmanager
+def standing_server() -> Iterator[RestartableServer]:
+    """The environment, on a server that no run starts."""
+    server = RestartableServer()
+    try:
+        yield server
+    finally:
+        server.kill()
 
 
 def client_of(cluster: Cluster) -> Any:

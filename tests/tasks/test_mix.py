@@ -12,7 +12,7 @@ from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
-from apprentice.tasks.mix import always_right, mix_rollouts
+from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import MixSpec
 from tests.tasks.examined import episode, evaluation, published
@@ -100,7 +100,14 @@ def test_where_nothing_is_right_the_causes_are_told(mixed):
 
 def test_only_what_every_try_got_right_needs_no_teacher():
     tries = [attempt(1, 0, 1.0), attempt(1, 1, 1.0), attempt(2, 0, 1.0), attempt(2, 1, 0.0), attempt(3, 0, 0.0)]
-    assert always_right(tries) == {1}
+    assert for_the_teacher([3, 1, 2], tries, None) == [3, 2]
+
+
+def test_a_teacher_that_may_be_asked_little_is_asked_what_the_student_gets_right_least():
+    tries = [attempt(1, 0, 1.0), attempt(1, 1, 0.0), attempt(2, 0, 0.0), attempt(2, 1, 0.0), attempt(3, 0, 0.0)]
+    assert for_the_teacher([1, 2, 3], tries, 2) == [2, 3]
+    assert for_the_teacher([1, 2, 3], tries, 1) == [2]
+    assert for_the_teacher([1, 2, 3], [], 2) == [1, 2], "without tries the first ones"
 
 
 def test_a_row_of_a_single_teacher_has_no_column_for_the_player():
