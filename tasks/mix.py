@@ -87,7 +87,7 @@ def mix_rollouts(
 
 
 def for_the_teacher(seeds: list[int], tries: list[EvaluatedEpisode], most: int | None) -> list[int]:
-    """The questions that a teacher is paid for, in their order: not those that every try got right, and at most so many,
+    """The questions that a teacher is paid for, in their order: none that every try got right, and at most so many,
     those that the fewest tries got right."""
     right = Counter(record.seed for record in tries if record.is_right)
     mastered = {record.seed for record in tries} - {record.seed for record in tries if not record.is_right}
