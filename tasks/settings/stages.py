@@ -292,7 +292,7 @@ class CollectSpec(Spec):
     keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
     """Most tries of one question that are kept: the shortest right ones, none that nearly repeats another."""
     teacher_questions: int | None = Field(default=None, ge=1, json_schema_extra=WHEN_GIVEN)
-    """Most questions that the teacher is asked, those that the fewest tries of the student got right. All by default."""
+    """Most questions that the teacher is asked: those that the student gets right least often. All by default."""
 
     @field_validator("dataset", mode="before")
     @classmethod
