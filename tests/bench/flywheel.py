@@ -4,7 +4,7 @@ In: nothing; stores of its own in a temporary folder. Out: a table, then one lin
 `--recipe` and `--seeds` name others, `--only` some variants; `--set` changes fields of both sides; `--toy` runs two
 rounds of the toy recipe with one seed. The single run is given in one piece what the rounds were given: as many of the
 teacher's episodes, as many steps of GRPO, and SFT of as many tokens. Both champions are then compared on a window on
-which neither was judged.
+which neither was judged. The share of questions with a kept rollout is that of round 1, in which a champion can try.
 """
 
 import argparse
@@ -94,7 +94,9 @@ def rounds_of(folder: Path, recipe: Path, first: list[str], later: list[str], ro
 def train_tokens(recipe: Recipe, report: dict[str, Any]) -> int:
     """Tokens of SFT's rows, of median length, in all epochs, and of GRPO's completions."""
     assert recipe.sft
-    return round(report["collect"]["kept"] * report["lengths"]["p50"] * recipe.sft.epochs) + report["effort"]["tokens"]
+    a_step = recipe.sft.batch_size * recipe.sft.gradient_accumulation
+    rows = a_step * recipe.sft.args.get("max_steps", 0) or report["collect"]["kept"] * recipe.sft.epochs
+    return round(rows * report["lengths"]["p50"]) + report["effort"]["tokens"]
 
 
 def single_of(folder: Path, recipe: Path, overrides: list[str], rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -103,10 +105,13 @@ def single_of(folder: Path, recipe: Path, overrides: list[str], rounds: list[dic
     assert given.sft
     bought = sum(each["bought"] for each in rounds)
     rows = bought * first["kept"] / first["bought"]
+    steps = given.sft.args.get("max_steps")
     longer = [
-        f"windows.collect.size={bought}",
+        f"{'collect.teacher_questions' if given.collect.teacher_questions else 'windows.collect.size'}={bought}",
         f"windows.grpo.size={len(rounds) * given.windows.grpo.size}",
-        f"sft.epochs={round(given.sft.epochs * sum(each['kept'] for each in rounds) / rows)}",
+        f"sft.args.max_steps={len(rounds) * steps}"
+        if steps
+        else f"sft.epochs={round(given.sft.epochs * sum(each['kept'] for each in rounds) / rows)}",
         *([f"grpo.max_steps={len(rounds) * given.grpo.max_steps}"] if given.grpo else []),
         "name=single",
     ]
