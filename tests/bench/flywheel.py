@@ -24,12 +24,12 @@ from apprentice.tasks.episodes.json_lines import read_rows
 from tests.bench.laptop import APPRENTICE, ROOT
 
 TOY = ["sft.epochs=10", "sft.learning_rate=1.0e-2", "gate.metric=mean_score"]
-WEAK = "teacher.scripted_error_rate=0.7"
+WEAK = ["teacher.scripted_error_rate=0.7", "collect.teacher_questions=", "windows.collect.size=400"]
 VARIANTS = {
     "teacher": ([], []),
     "no teacher after round 0": ([], ["teacher="]),
-    "weak teacher": ([WEAK, "collect.students=0"], [WEAK, "collect.students=0"]),
-    "weak teacher, 8 tries": ([WEAK, "collect.students=8"], [WEAK, "collect.students=8"]),
+    "weak teacher": ([*WEAK, "collect.students=0"],) * 2,
+    "weak teacher, 8 tries": ([*WEAK, "collect.students=8"],) * 2,
 }
 """What changes round 0, and what changes the later ones."""
 POISONS = ("diverging training", "wrong rollouts")
