@@ -29,7 +29,7 @@ def improve(home: Path, *overrides: str) -> Ran:
 @pytest.fixture(scope="module")
 def rounds(home: Path) -> list[Ran]:
     """A first training by `run`, which is round 0, and one round after it."""
-    ran = [apprentice(home, *LEARNS), improve(home, "collect.students=2")]
+    ran = [apprentice(home, *LEARNS), improve(home, "collect.students=2", "collect.teacher_questions=25")]
     assert [each.code for each in ran] == [0, 0], ran[-1].out
     return ran
 
@@ -60,6 +60,16 @@ def test_the_champions_own_tries_and_the_earlier_rows_are_told_apart(rounds: lis
     players = {json.loads(line)["player"] for line in (mixed / "kept.jsonl").read_text().splitlines()}
     assert "an earlier round" in players
     assert any(player.startswith("scripted policy") for player in players)
+
+
+def test_the_teacher_is_paid_for_no_more_questions_than_the_recipe_says(rounds: list[Ran], home: Path):
+    store = home / "artifacts/datasets/local/toy-rollouts/snapshots"
+    asked = [
+        {json.loads(line)["seed"] for line in (store / made(ran, "collect")["revision"] / "rollouts.jsonl").open()}
+        for ran in rounds
+    ]
+    assert [len(seeds) for seeds in asked] == [60, 25]
+    assert rounds[1].report["rounds"][1]["bought"] == "25"
 
 
 def test_the_history_is_in_the_report_and_on_the_command_line(rounds: list[Ran], home: Path):
