@@ -242,6 +242,7 @@ def test_a_rollout_of_grpo_scores_none(kind: str):
         rows = [each._asdict() for each in plays(url, 2)]
         with EnvironmentPool(ECHO, at(url), 2) as pool, Rollouts(pool) as rollouts:
             rollouts.begin(rows)
+            rollouts.wait()
             rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
             rollouts.wait()
             assert [environment.reward for environment in rollouts.environments] == [None, None]
