@@ -9,6 +9,7 @@ replayed once on a new connection. If it fails again, the question is at fault, 
 
 import inspect
 import json
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
@@ -129,7 +130,8 @@ class Episode:
         try:
             if name not in tools:
                 raise ValueError(f"Tool {name} not found.")
-            given = json.loads(arguments) if isinstance(arguments, str) else arguments
+            # a tool may change what it is given; other rollouts of a group share the message
+            given = json.loads(arguments) if isinstance(arguments, str) else deepcopy(arguments)
             inspect.signature(tools[name]).bind(**given)
             content = str(tools[name](**given))
         except (SessionLost, BadReply):

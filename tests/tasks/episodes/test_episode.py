@@ -48,6 +48,22 @@ class Guess(ToolEnvironment):
         raise SessionLost("gone")
 
 
+class Sorting(Guess):
+    """Changes the list that it is given."""
+
+    def order(self, numbers: list[int]) -> str:
+        """Sort the numbers.
+
+        Args:
+            numbers: Any.
+
+        Returns:
+            The smallest.
+        """
+        numbers.sort()
+        return str(numbers[0])
+
+
 def call(name: str, arguments) -> dict:
     return {
         "role": "assistant",
@@ -94,6 +110,15 @@ def test_a_broken_call_is_answered_with_its_error_and_spoils_the_format(episode:
     assert [message["content"][:9] for message in episode.messages if message["role"] == "tool"] == ["{'error':"] * 2
     assert episode.causes == ["malformed arguments", "unknown tool"]
     assert not episode.valid
+
+
+def test_a_tool_that_changes_what_it_is_given_changes_no_message_that_rollouts_share():
+    message = call("order", {"numbers": [3, 1, 2]})
+    for _ in range(2):
+        episode = Episode(Sorting(Settings(dataset="chain_sum")), 5)
+        episode.step(message)
+        assert episode.messages[-1]["content"] == "1"
+    assert message == call("order", {"numbers": [3, 1, 2]})
 
 
 def test_a_lost_server_is_not_turned_into_text(episode: Episode):
