@@ -59,7 +59,7 @@ def fresh_questions(
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
     a_round = windows.collect.size + windows.grpo.size + examined
     rounds = lasts([row["question"] for row in rows], a_round)
-    least = {purpose: LEAST_FRESH * window.size for purpose, window in windows}
+    least = {purpose: int(LEAST_FRESH * window.size) for purpose, window in windows}  # none of a window of one
     if len(chosen) < examined or any(new[purpose] < least[purpose] for purpose in ("collect", "grpo")):
         raise Stop(
             f"The questions of {environment} are used up: the evaluation has {len(chosen)} new ones of {examined}, "

@@ -64,6 +64,13 @@ def test_a_space_that_is_used_up_is_told_with_the_rounds_that_it_lasts(context: 
         fresh_questions.body(context, task, WINDOWS, 30, {"0": published(context, "k1", everything)}, None)
 
 
+def test_a_window_of_one_question_that_no_training_uses_ends_no_rounds(context: StageContext):
+    task, windows = words(3, 8), WINDOWS.model_copy(update={"grpo": Window(start=1000, size=1)})
+    earlier = {"0": published(context, "k1", [("collect", text, True) for text in asked(task, windows.grpo.seeds())])}
+    counts = fresh_questions.body(context, task, windows, 30, earlier, None)
+    assert (counts["grpo"], counts["evaluate"]) == (0, 30)
+
+
 def test_how_long_a_space_lasts_is_told_from_the_repeats():
     drawn = [str(number * number % 997 % 500) for number in range(300)]
     assert lasts(drawn, a_round=300) <= 2
