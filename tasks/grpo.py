@@ -100,6 +100,8 @@ def train_grpo(
         config = config_of("grpo", own, spec.args)  # before the model: it decides how the model is sharded
         folder = context.fetch(checkpoint)
         used = [row for row in read_questions(context.fetch(questions), "grpo") if row["used"]]
+        if not used:
+            raise Stop("No question of windows.grpo is left to ask.", "Widen the task or the window.")
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         trainer_class = sharing_prompts(trainer_class, spec)

@@ -110,7 +110,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
     for purpose in ("collect", "grpo"):
         window = [row for row in rows if row["purpose"] == purpose]
         fresh = sum(row["used"] for row in window)
-        if fresh < LEAST_FRESH * len(window):
+        if fresh < int(LEAST_FRESH * len(window)):  # none of a window of one, as without GRPO
             raise Stop(
                 f"The problem space is too small: {len(window) - fresh} of the {len(window)} {purpose} seeds repeat "
                 f"evaluation questions ({distinct} distinct questions in all windows).",

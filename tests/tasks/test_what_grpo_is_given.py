@@ -18,6 +18,7 @@ from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES
@@ -109,6 +110,15 @@ def seed_of(row: dict[str, Any]) -> int:
 def used(made: Made) -> dict[int, str]:
     rows = read_questions(made.work.store.fetch(made.questions), "grpo")
     return {row["seed"]: row["question"] for row in rows if row["used"]}
+
+
+def test_without_a_question_left_there_is_nothing_to_train_on(made: Made):
+    rows = read_rows(made.work.store.fetch(made.questions) / "questions.jsonl")
+    lines = [json.dumps(row | {"used": row["used"] and row["purpose"] != "grpo"}) + "\n" for row in rows]
+    counts = dict(collect=24, grpo=0, evaluate=4, dropped_from_grpo=24)
+    none = published(made.work.store, Questions, "y" * 20, {"questions.jsonl": "".join(lines)}, counts)
+    with pytest.raises(Stop, match=r"No question of windows\.grpo is left"):
+        grpo.body(made.context("none"), SPEC, made.base, TASKS["chain_sum"], none, 0)
 
 
 def test_every_rollout_begins_with_the_prompt_of_an_evaluation(made: Made, fed: Fed):
