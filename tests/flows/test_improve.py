@@ -1,6 +1,7 @@
 """Rounds from end to end, as a schedule runs them, and runs that begin at another arrow: real commands."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,15 @@ def test_a_checkpoint_that_is_not_there_is_named(home: Path):
     ran = apprentice(home, "student={checkpoint: 0123456789abcdef}")
     assert ran.code == 1
     assert "0123456789abcdef is no model of toy" in ran.out
+
+
+def test_of_two_commands_at_once_the_second_plays_the_round_after_the_first(tmp_path: Path):
+    sets = [part for each in LEARNS for part in ("--set", each)]
+    command = [str(BIN / "apprentice"), "improve", str(TOY), *sets]
+    with ThreadPoolExecutor(2) as at_once:
+        done = list(at_once.map(lambda _: run_command(command, tmp_path), range(2)))
+    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+    said = [" ".join((each.stdout + each.stderr).split()) for each in done]
+    waited = ["Another run of improve-toy is under way" in each for each in said]
+    assert sorted(waited) == [False, True]
+    assert [each.number for each in past_rounds(LocalStore(tmp_path / "artifacts", "toy"))] == [0, 1]
