@@ -8,7 +8,7 @@ OPENENV := build/openenv/venv
 VERIFIERS := build/verifiers/venv
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-openenv test-verifiers mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-openenv test-verifiers mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -56,6 +56,9 @@ bench-grpo: .venv/dev  ## what the environment costs a GRPO step, against the wa
 
 bench-signal: .venv/dev  ## plain TRL, skipped dead groups, refill, curriculum: what each gains GRPO on the laptop recipe, side by side. BENCH="--help" says what can be set
 	$(BIN)/python -m tests.bench.dead_groups $(BENCH)
+
+bench-levels: .venv/dev  ## a curriculum over Reasoning Gym's levels against all levels alike, on six datasets; BENCH="--help" says what can be set
+	$(BIN)/python -m tests.bench.levels $(BENCH)
 
 bench-step: .venv/dev  ## a GRPO step that computes what its prompts share once, against TRL's own, at four sizes
 	$(BIN)/python -m tests.bench.step

@@ -24,6 +24,14 @@ def datasets_with_levels() -> list[str]:
     return sorted(CURRICULA)
 
 
+def datasets_of(played: list[dict[str, Any]]) -> list[str]:
+    """The datasets of some settings of the environment, each once; of composite ones their parts."""
+    named = [
+        [each["name"] for each in settings.get("dataset_specs", [])] or [settings["dataset"]] for settings in played
+    ]
+    return list(dict.fromkeys(name for names in named for name in names))
+
+
 def levels_by_label(names: Iterable[str], most: int) -> dict[str, dict[str, Any]]:
     """The settings of the first `most` levels of some datasets, by label, such as chain-sum-1. Raises ValueError with
     all datasets that have fewer than two levels."""

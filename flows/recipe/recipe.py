@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
-from apprentice.flows.recipe.gym_levels import all_levels, levels_by_label
+from apprentice.flows.recipe.gym_levels import all_levels, datasets_of, levels_by_label
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.artifacts.rows import pinned_rows
 from apprentice.tasks.models.student_source import pinned
@@ -140,7 +140,8 @@ class Recipe(BaseModel):
         if self.grpo and self.grpo.curriculum and (ladder or self.grpo.curriculum.levels):
             digits = len(str(len(ladder)))
             rungs = {f"rung-{n:0{digits}}": each for n, each in enumerate(ladder, 1)} or self._levels()
-            parts = {label: {"name": own["name"], "settings": settings} for label, settings in rungs.items()}
+            name = own["name"] if ladder else "reasoning_gym"
+            parts = {label: {"name": name, "settings": settings} for label, settings in rungs.items()}
             return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=self.environment.revision)]
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in ladder]
 
@@ -148,12 +149,16 @@ class Recipe(BaseModel):
         """Return the settings of the levels that the curriculum names, by label. Raises ValueError."""
         assert self.grpo
         assert self.grpo.curriculum
-        named, most, settings = self.grpo.curriculum.levels, self.grpo.curriculum.most_levels, self.environment.settings
+        named, most = self.grpo.curriculum.levels, self.grpo.curriculum.most_levels
         if named == "all":
             return all_levels(most)
         if named == "own":
-            named = [each["name"] for each in settings.get("dataset_specs", [])] or [settings["dataset"]]
+            named = datasets_of([part.settings for part in self._played()])
         return levels_by_label(named, most)
+
+    def _played(self) -> list[EnvironmentSpec]:
+        """Return the environment, or those of a mixture."""
+        return [*self.environment.mixed.values()] or [self.environment]
 
     @property
     def trains_on(self) -> list[str]:
@@ -216,7 +221,7 @@ class Recipe(BaseModel):
     def _rungs_can_be_chosen_from(self) -> "Recipe":
         ladder = self.grpo.auto_difficulty if self.grpo else []
         if self.grpo and self.grpo.curriculum and self.grpo.curriculum.levels:
-            if self.environment.name != "reasoning_gym":
+            if {part.name for part in self._played()} != {"reasoning_gym"}:
                 raise ValueError("grpo.curriculum: only reasoning_gym has levels; name rungs in grpo.auto_difficulty")
             if ladder:
                 raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both name rungs; take one out")

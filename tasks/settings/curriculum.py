@@ -20,8 +20,8 @@ class CurriculumSpec(Spec):
     the environment of a mixture, or the dataset of a composite one."""
     levels: Literal["own", "all"] | tuple[str, ...] = Field(default=(), json_schema_extra=SEARCH_SPACE)
     """Reasoning Gym only: train on the levels of its own curricula, each level a kind. `own`: those of the recipe's
-    dataset, or of the parts of a composite one; `all`: those of all datasets whose curriculum works; or the names of
-    some. `curriculum: reasoning_gym` is short for `own`, and a list of names for itself."""
+    dataset, or of the parts of a composite one or a mixture; `all`: those of all datasets whose curriculum works; or
+    the names of some. `curriculum: reasoning_gym` is short for `own`, and a list of names for itself."""
     most_levels: int = Field(default=4, ge=2, json_schema_extra=SEARCH_SPACE)
     """Levels of a dataset, at most: the easiest ones."""
     floor: float = Field(default=0.2, gt=0.0, le=1.0)

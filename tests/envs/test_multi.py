@@ -63,19 +63,27 @@ def test_each_part_has_its_own_tools_and_instructions():
     assert say.instructions != spell.instructions
 
 
-def test_the_scripted_teacher_wins_in_every_part(both: EnvironmentServer):
+def test_the_scripted_teacher_wins_in_every_part_also_where_two_have_the_same_instructions(both: EnvironmentServer):
+    sums = {"name": "reasoning_gym", "settings": {"dataset": "chain_sum"}}
+    mixed = EnvironmentSpec(name="multi", settings={"parts": MIXED.settings["parts"] | {"sum": sums}})
+
     def play(instance, seed: int) -> float:
         question = instance.reset(seed=seed)
         part = instance._part(seed)
         opening = [{"role": "system", "content": part.instructions}, {"role": "user", "content": question}]
-        tool, arguments = policy.call(MIXED.settings, opening, 0.0)
+        tool, arguments = policy.call(mixed.settings, opening, 0.0, seed)
         getattr(part, tool)(**arguments)
         return part.reward
 
-    with EnvironmentPool(MIXED, both) as pool:
+    with EnvironmentPool(mixed, both) as pool:
         won = dict(pool.map(play, range(60)))
     assert set(won.values()) == {1.0}
-    assert {MIXED.make()._part(seed).label for seed in won} == {"say", "spell"}
+    assert {mixed.make()._part(seed).label for seed in won} == {"say", "spell", "sum"}
+
+
+def test_the_scripted_teacher_needs_the_questions_seed():
+    with pytest.raises(ValueError, match="the request names none"):
+        policy.call(MIXED.settings, [{"role": "user", "content": "tabby"}], 0.0)
 
 
 def test_whose_a_question_is_stands_first_among_its_traits():
@@ -111,10 +119,3 @@ def test_the_version_of_a_mixture_tells_those_of_its_parts():
 def test_a_mixture_that_cannot_be_played_is_refused_with_words(parts: dict, says: str):
     with pytest.raises(ValidationError, match=says):
         EnvironmentSpec(name="multi", settings={"parts": parts})
-
-
-def test_the_scripted_teacher_refuses_parts_that_it_cannot_tell_apart():
-    chain = {"dataset": "chain_sum"}
-    parts = {label: {"name": "reasoning_gym", "settings": each} for label, each in {"a": SPELLING, "b": chain}.items()}
-    with pytest.raises(ValueError, match="cannot tell b from a"):
-        policy.check({"parts": parts})

@@ -56,6 +56,18 @@ def test_one_line_of_a_recipe_makes_grpo_train_on_the_levels_of_its_dataset():
     assert {part.settings["dataset"] for part in composite.rungs()[0].mixed.values()} == {"gcd", "lcm"}
 
 
+def test_a_mixture_of_datasets_is_trained_on_the_levels_of_each():
+    parts = {name: {"name": "reasoning_gym", "settings": {"dataset": name}} for name in ("gcd", "lcm")}
+    parts["again"] = parts["gcd"]
+    mixed = recipe("reasoning_gym", f"environment={json.dumps({'name': 'multi', 'settings': {'parts': parts}})}")
+    [levels] = mixed.rungs()
+    assert {label: part.settings for label, part in levels.mixed.items()} == levels_by_label(["gcd", "lcm"], 4)
+    assert {part.name for part in levels.mixed.values()} == {"reasoning_gym"}
+    parts["other"] = {"name": "echo", "settings": {"words": 1}}
+    with pytest.raises(Stop, match="only reasoning_gym has levels"):
+        recipe("reasoning_gym", f"environment={json.dumps({'name': 'multi', 'settings': {'parts': parts}})}")
+
+
 def test_levels_are_reasoning_gyms_alone_and_not_beside_rungs():
     with pytest.raises(Stop, match="only reasoning_gym has levels"):
         recipe("reasoning_gym", "environment={name: echo}")
