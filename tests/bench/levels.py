@@ -30,7 +30,8 @@ SIDES = {"uniform": 1.0, "curriculum": 0.2}
 """`grpo.curriculum.floor` of each."""
 QUESTIONS = 800
 """Questions of the evaluation, a dataset."""
-TRAINING = (
+ALONE = ("windows.collect.size=192", "sft.epochs=60", "evaluate.questions=1000", "windows.evaluate.size=2000")
+TOGETHER = (
     "student.build.hidden_size=96",
     "student.build.intermediate_size=192",
     "student.build.max_positions=384",
@@ -38,9 +39,8 @@ TRAINING = (
     "sft.epochs=30",
     "sft.batch_size=32",
     "sft.learning_rate=1e-3",
-    "guards=[]",
 )
-"""What is another than in the laptop recipe."""
+"""What is another than in the laptop recipe, for one dataset and for several."""
 
 
 def overrides(datasets: list[str], levels: int, floor: float) -> list[str]:
@@ -55,7 +55,8 @@ def overrides(datasets: list[str], levels: int, floor: float) -> list[str]:
         f"grpo.curriculum={json.dumps({'levels': 'own', 'most_levels': levels, 'floor': floor})}",
         f"evaluate.questions={questions}",
         f"windows.evaluate.size={2 * questions}",
-        *TRAINING,
+        "guards=[]",
+        *(TOGETHER if len(datasets) > 1 else ALONE),
     ]
 
 
