@@ -112,7 +112,7 @@ def test_of_two_commands_at_once_the_second_plays_the_round_after_the_first(tmp_
     command = [str(BIN / "apprentice"), "improve", str(TOY), *sets]
     with ThreadPoolExecutor(2) as at_once:
         done = list(at_once.map(lambda _: run_command(command, tmp_path), range(2)))
-    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+    assert [each.returncode for each in done] == [0, 0], [each.stdout + each.stderr for each in done]
     said = [" ".join((each.stdout + each.stderr).split()) for each in done]
     waited = ["Another run of improve-toy is under way" in each for each in said]
     assert sorted(waited) == [False, True]
