@@ -16,7 +16,7 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.json_lines import read_rows
 from apprentice.tasks.episodes.questions import same_text, write_questions
-from apprentice.tasks.questions import LEAST_FRESH, ask
+from apprentice.tasks.questions import LEAST_FRESH, ask, least_fresh
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import SeedWindows, Shares
@@ -59,7 +59,7 @@ def fresh_questions(
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
     a_round = windows.collect.size + windows.grpo.size + examined
     rounds = lasts([row["question"] for row in rows], a_round)
-    least = {purpose: int(LEAST_FRESH * window.size) for purpose, window in windows}  # none of a window of one
+    least = {purpose: least_fresh(window.size) for purpose, window in windows}
     if len(chosen) < examined or any(new[purpose] < least[purpose] for purpose in ("collect", "grpo")):
         raise Stop(
             f"The questions of {environment} are used up: the evaluation has {len(chosen)} new ones of {examined}, "

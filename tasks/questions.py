@@ -98,6 +98,11 @@ def ask(
     return texts
 
 
+def least_fresh(size: int) -> int:
+    """Questions of a training window that must be new: half of them, so none of a window of one, as without GRPO."""
+    return int(LEAST_FRESH * size)
+
+
 def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
     distinct = len({same_text(row["question"]) for row in rows})
     advice = "Widen the task (environment.settings) or reduce evaluate.questions."
@@ -110,7 +115,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
     for purpose in ("collect", "grpo"):
         window = [row for row in rows if row["purpose"] == purpose]
         fresh = sum(row["used"] for row in window)
-        if fresh < int(LEAST_FRESH * len(window)):  # none of a window of one, as without GRPO
+        if fresh < least_fresh(len(window)):
             raise Stop(
                 f"The problem space is too small: {len(window) - fresh} of the {len(window)} {purpose} seeds repeat "
                 f"evaluation questions ({distinct} distinct questions in all windows).",

@@ -24,7 +24,7 @@ def call(
 ) -> tuple[str, dict[str, Any]]:
     """The tool and the arguments of the policy's next turn."""
     if seed is None:
-        raise ValueError("a question's seed says which environment of the mixture asks, and the request names none")
+        raise ValueError("a question's seed says which environment of the mixture asks: send it as `seed`")
     mixture = EnvironmentSpec(name="multi", settings=settings)
     part = mixture.mixed[mixture.make()._part(seed).label]
     return next_call(part.name, part.settings, messages, error_rate, seed)

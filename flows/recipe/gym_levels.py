@@ -1,7 +1,8 @@
 """The levels of Reasoning Gym's own curricula, as rungs that GRPO trains on.
 
-In: names of datasets. Out: for each the configurations of its levels, easiest first. Which datasets have no usable
-levels is found by trying, because Reasoning Gym ships some curricula that its own datasets refuse.
+In: a curriculum's settings, or names of datasets. Out: for each the configurations of its levels, easiest first. Which
+datasets have no usable levels is found by trying, because Reasoning Gym ships some curricula that its own datasets
+refuse.
 """
 
 import difflib
@@ -10,7 +11,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.tasks.settings.curriculum import CurriculumSpec
 
 LEAST = 2
 """Levels below which a dataset has nothing to choose from."""
@@ -24,12 +27,15 @@ def datasets_with_levels() -> list[str]:
     return sorted(CURRICULA)
 
 
-def datasets_of(played: list[dict[str, Any]]) -> list[str]:
-    """The datasets of some settings of the environment, each once; of composite ones their parts."""
-    named = [
-        [each["name"] for each in settings.get("dataset_specs", [])] or [settings["dataset"]] for settings in played
-    ]
-    return list(dict.fromkeys(name for names in named for name in names))
+def levels_of(spec: CurriculumSpec, played: list[EnvironmentSpec]) -> dict[str, dict[str, Any]]:
+    """The settings of the levels that a curriculum names, by label. `own` are those of the datasets that are `played`,
+    of composite ones their parts'. Raises ValueError as `levels_by_label` does."""
+    if spec.levels == "all":
+        return all_levels(spec.most_levels)
+    if spec.levels != "own":
+        return levels_by_label(spec.levels, spec.most_levels)
+    parts = [own.settings.get("dataset_specs") or [{"name": own.settings["dataset"]}] for own in played]
+    return levels_by_label(dict.fromkeys(each["name"] for some in parts for each in some), spec.most_levels)
 
 
 def levels_by_label(names: Iterable[str], most: int) -> dict[str, dict[str, Any]]:

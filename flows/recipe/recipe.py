@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
-from apprentice.flows.recipe.gym_levels import all_levels, datasets_of, levels_by_label
+from apprentice.flows.recipe.gym_levels import levels_of
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.artifacts.rows import pinned_rows
 from apprentice.tasks.models.student_source import pinned
@@ -137,24 +137,15 @@ class Recipe(BaseModel):
         """
         own = self.environment.model_dump(exclude={"version", "code"})
         ladder = self.grpo.auto_difficulty if self.grpo else []
-        if self.grpo and self.grpo.curriculum and (ladder or self.grpo.curriculum.levels):
+        curriculum = self.grpo.curriculum if self.grpo else None
+        if curriculum and (ladder or curriculum.levels):
             digits = len(str(len(ladder)))
-            rungs = {f"rung-{n:0{digits}}": each for n, each in enumerate(ladder, 1)} or self._levels()
-            name = own["name"] if ladder else "reasoning_gym"
+            name, rungs = own["name"], {f"rung-{n:0{digits}}": each for n, each in enumerate(ladder, 1)}
+            if curriculum.levels:
+                name, rungs = "reasoning_gym", levels_of(curriculum, self._played())
             parts = {label: {"name": name, "settings": settings} for label, settings in rungs.items()}
             return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=self.environment.revision)]
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in ladder]
-
-    def _levels(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of the levels that the curriculum names, by label. Raises ValueError."""
-        assert self.grpo
-        assert self.grpo.curriculum
-        named, most = self.grpo.curriculum.levels, self.grpo.curriculum.most_levels
-        if named == "all":
-            return all_levels(most)
-        if named == "own":
-            named = datasets_of([part.settings for part in self._played()])
-        return levels_by_label(named, most)
 
     def _played(self) -> list[EnvironmentSpec]:
         """Return the environment, or those of a mixture."""
@@ -226,7 +217,7 @@ class Recipe(BaseModel):
             if ladder:
                 raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both name rungs; take one out")
             try:
-                self._levels()
+                levels_of(self.grpo.curriculum, self._played())
             except ValueError as error:
                 raise ValueError(f"grpo.curriculum: {error}") from None
         for index, settings in enumerate(ladder):

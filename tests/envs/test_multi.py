@@ -82,7 +82,7 @@ def test_the_scripted_teacher_wins_in_every_part_also_where_two_have_the_same_in
 
 
 def test_the_scripted_teacher_needs_the_questions_seed():
-    with pytest.raises(ValueError, match="the request names none"):
+    with pytest.raises(ValueError, match="send it as `seed`"):
         policy.call(MIXED.settings, [{"role": "user", "content": "tabby"}], 0.0)
 
 
