@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.base import tool_schemas
-from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, policy_of
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, next_call
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.recipe.loading import load_recipe
@@ -42,9 +42,9 @@ class Case:
         return self.task.make()._part(seed)
 
     def _episode(self, pool: EnvironmentPool, seed: int) -> Episode:
-        episode, policy = Episode(pool.environments[0], seed), policy_of(self.task.name)
+        episode = Episode(pool.environments[0], seed)
         while not episode.done:
-            episode.step(said(*policy.call(self.task.settings, episode.messages, 0.0)))
+            episode.step(said(*next_call(self.task.name, self.task.settings, episode.messages, 0.0, seed)))
         assert episode.reward == 1.0, f"seed {seed}"
         return episode
 
