@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Any
 
 from apprentice.envs.defaults import debugging
+from apprentice.envs.garbage import old_objects_ignored
 
 
 class ServerFailed(Exception):
@@ -86,7 +87,8 @@ def serve(app: Any) -> None:
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
                 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
 
-    Child(server_settings(app, log_level="error")).run(sockets=[listener])
+    with old_objects_ignored():
+        Child(server_settings(app, log_level="error")).run(sockets=[listener])
     sys.exit(3)  # reached only if it could not start
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from apprentice.envs.defaults import DEBUG
+from apprentice.envs.garbage import no_collection
 from apprentice.flows.cli.champion import champion_app
 from apprentice.flows.cli.common import (
     HUB,
@@ -96,8 +97,9 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     from apprentice.flows.runtime.run_folder import check_runs
 
     check_runs(runs)
-    from apprentice.flows.retrain import retrain
-    from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
+    with no_collection():
+        from apprentice.flows.retrain import retrain
+        from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
 
     if verbose:
         be_verbose()

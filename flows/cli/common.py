@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from apprentice.envs.defaults import debugging
+from apprentice.envs.garbage import no_collection
 from apprentice.flows.cli.interruption import EXIT_CODE, say_interrupted
 from apprentice.flows.runtime.this_process import ready
 
@@ -57,11 +58,12 @@ def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False)
         from apprentice.flows.runtime.prefect_server import begin_prefect_server
 
         begin_prefect_server()
-    from prefect.context import refresh_global_settings_context
+    with no_collection():
+        from prefect.context import refresh_global_settings_context
 
-    from apprentice.flows.recipe.loading import load_recipe
+        from apprentice.flows.recipe.loading import load_recipe
 
-    chosen = load_recipe(recipe, overrides or [])
+        chosen = load_recipe(recipe, overrides or [])
     # Prefect's results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     refresh_global_settings_context()

@@ -7,6 +7,7 @@ It uses Prefect's own database, so that a server started later also shows these 
 import asyncio
 import os
 
+from apprentice.envs.garbage import no_collection
 from apprentice.envs.serving.process import serve
 from apprentice.tasks.artifacts.files import flock
 
@@ -26,13 +27,15 @@ async def migrate() -> None:
 
 def main() -> None:
     os.environ |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    from prefect.server.api.server import create_app
-    from prefect.settings import PREFECT_HOME
+    with no_collection():
+        from prefect.server.api.server import create_app
+        from prefect.settings import PREFECT_HOME
 
-    # two commands that begin at once on a new machine would both do it, and one of them would fail
-    with flock(PREFECT_HOME.value() / "apprentice-database.lock"):
-        asyncio.run(migrate())
-    serve(create_app())
+        # two commands that begin at once on a new machine would both do it, and one of them would fail
+        with flock(PREFECT_HOME.value() / "apprentice-database.lock"):
+            asyncio.run(migrate())
+        app = create_app()
+    serve(app)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from prefect.tasks import MaterializingTask, exponential_backoff
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.garbage import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
@@ -217,7 +218,8 @@ class Stage(Generic[P, A]):
             with announce.stage_running(self._titled(args, kwargs)), run.store.staging(name) as out:
                 scratch.mkdir(parents=True, exist_ok=True)
                 body: Callable[..., dict[str, Any]] = self.body
-                counts = body(StageContext(run, key, out, scratch), *args, **kwargs)
+                with old_objects_ignored():
+                    counts = body(StageContext(run, key, out, scratch), *args, **kwargs)
                 write_card(out, self.produces, key, run.store, counts, made_by, provenance)
                 artifact = run.store.publish(self.produces, key, out, counts, made_by, provenance)
             announce.materialized(run.store.address(self.produces, key), artifact.model_dump(mode="json"))

@@ -1,5 +1,6 @@
 """Law 10: an artifact is named by what made it, whole or not there; a stale one is never served."""
 
+import gc
 import json
 import time
 from typing import Any
@@ -20,7 +21,7 @@ runs: list[dict[str, Any]] = []
 def toy_stage(version: int = 1) -> Stage[Any, Questions]:
     @stage(produces=Questions, version=version, title="toy")
     def toy(context: StageContext, spec: LengthsSpec, given: LengthStats, seed: int) -> dict[str, Any]:
-        runs.append({"spec": spec, "given": given, "seed": seed, "version": version})
+        runs.append({"spec": spec, "given": given, "seed": seed, "version": version, "ignored": gc.get_freeze_count()})
         (context.out / "data.jsonl").write_text(json.dumps({"margin": spec.margin, "run": len(runs)}) + "\n")
         return {"collect": spec.margin, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
 
@@ -46,6 +47,14 @@ def test_the_same_work_is_done_once_and_its_state_is_cached(work: RunContext):
     assert len(runs) == before + 1
     assert first == second
     assert [entry.state for entry in work.log] == ["ran", "cached"]
+
+
+def test_a_full_garbage_collection_in_a_body_leaves_out_what_is_older(work: RunContext):
+    gc.unfreeze()
+    run(work)
+    assert runs[-1]["ignored"] > 100_000  # what the libraries made when they were imported
+    assert gc.get_freeze_count() == 0
+    gc.freeze()  # as the tests' own set-up left it
 
 
 def test_under_another_title_it_is_the_same_work(work: RunContext):
