@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.garbage import old_objects_ignored
 from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
 from apprentice.tasks.engine.processes import Job, Outcome
@@ -39,7 +40,8 @@ def main(job_file: Path) -> None:
     error = None
     with counted() as counts:
         try:
-            returned = job.body(StageContext(RunContext(**job.run), *job.stage), *job.given)
+            with old_objects_ignored():
+                returned = job.body(StageContext(RunContext(**job.run), *job.stage), *job.given)
         except Exception as raised:
             error = raised
     failed = error, error.__cause__ if error is not None else None
