@@ -22,11 +22,15 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def old_objects_ignored() -> Iterator[None]:
-    """Collect in the block only what was made in it. Blocks may nest, and overlap in threads."""
+    """Collect in the block only what was made in it, and all of that at its end: a trainer and its model are cycles.
+
+    Blocks may nest, and overlap in threads.
+    """
     is_outermost = not gc.get_freeze_count()
     gc.freeze()
     try:
         yield
     finally:
+        gc.collect()
         if is_outermost:
             gc.unfreeze()

@@ -38,6 +38,12 @@ def test_garbage_made_in_the_block_is_collected_in_it():
         assert new() is None
 
 
+def test_what_the_block_made_is_freed_when_it_ends():
+    with old_objects_ignored():
+        new = weakref.ref(Cycle())
+    assert new() is None
+
+
 def test_a_block_within_another_leaves_what_is_frozen_to_the_outer_one():
     with old_objects_ignored():
         with old_objects_ignored():
