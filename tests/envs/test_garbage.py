@@ -18,6 +18,7 @@ class Cycle:
 @pytest.fixture(autouse=True)
 def nothing_is_frozen() -> Iterator[None]:
     gc.unfreeze()
+    gc.collect()  # so that none begins by itself within a test
     yield
     gc.freeze()  # as the tests' own set-up left it
 
