@@ -32,7 +32,7 @@ from apprentice.tasks.players.protocols import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import EvaluateSpec, StudentSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import EndpointSpec, EvaluateSpec, StudentSpec, TeacherSpec, Window
 from apprentice.tasks.student import student
 
 
@@ -96,11 +96,11 @@ def check_addresses(names: list[str]) -> None:
                 raise Stop(f"A model's URL cannot be used: {error}.", "Write https://host/v1#model.") from None
 
 
-def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | None:
+def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> EndpointSpec | None:
     if name == "teacher":
         if recipe.teacher is None:
             raise Stop(f"{recipe.name} has no teacher.", "Name another model.")
-        return recipe.teacher
+        return EndpointSpec.model_validate(recipe.teacher.model_dump())
     if not name.startswith(("http://", "https://")):
         return None
     url, _, model = name.partition("#")
@@ -113,7 +113,7 @@ def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> TeacherSpec | 
         own |= {"key_block": None, "key_variable": "ENDPOINT_API_KEY"}
     excluded = {*own, "scripted_error_rate", "budget_usd", "prices"}
     try:
-        return TeacherSpec(**own, **teacher.model_dump(exclude=excluded))
+        return EndpointSpec(**own, **teacher.model_dump(exclude=excluded))
     except ValidationError as error:
         mistakes = "; ".join(mistake["msg"] for mistake in error.errors())
         raise Stop(f"{_host(url)} cannot be used: {mistakes}.", "Set the key as ENDPOINT_API_KEY.") from None

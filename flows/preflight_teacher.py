@@ -16,7 +16,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.settings.stages import TeacherSpec
 
 
@@ -65,13 +65,23 @@ def _ask(
     teacher = Teacher(buys, url, recipe.collect.asks, budget)
     called = buys.called
     last: TeacherFailed | None = None
+    refused = 0
     try:
         for seed, question in questions:
             try:
                 teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
                 return
+            except TeacherRefused as failed:
+                last, refused = failed, refused + (not failed.is_understood)
             except TeacherFailed as failed:
                 last = failed
+        if isinstance(last, TeacherRefused) and not refused:
+            return  # a filter; the collection bounds how many questions may meet it
+        if refused:
+            raise Stop(
+                f"{called} at {url or 'OpenAI'} refuses {len(questions)} questions: {last}.",
+                "Correct the teacher section: teacher.request adds or removes any part of the request.",
+            ) from last
         raise Stop(
             f"{called} at {url or 'OpenAI'} returns no valid tool call to {len(questions)} questions: {last}.",
             "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "

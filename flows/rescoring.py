@@ -42,10 +42,13 @@ def to_rescore(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ..
         return None
     environment = _environment(given)
     settings, _ = make.key_contents(given, {})
+    teacher = settings.get("teacher")
     name = next(name for name, value in settings.items() if value == environment.in_key())
     for found, record in _newest_first(run):
         then = record.made_by.get("settings", {})
         earlier = then.get(name)
+        if isinstance(teacher, dict) and isinstance(then.get("teacher"), dict):  # wherever its endpoint is
+            then = then | {"teacher": then["teacher"] | {"base_url": None}}
         if record.made_by.get("stage") != make.name or then | {name: None} != settings | {name: None}:
             continue
         if not isinstance(earlier, dict) or not environment.is_task_of(earlier):

@@ -32,6 +32,7 @@ from apprentice.flows.watch import seen
 from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.reporters import check_reporters
 from apprentice.tasks.training.trackio import check_space
@@ -86,6 +87,11 @@ class Trained(NamedTuple):
 def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "") -> Recipe:
     """Return the recipe with overrides applied and everything pinned that it names. Raises Stop."""
     recipe = with_discovered_settings(with_overrides(recipe, overrides))
+    if recipe.buys and recipe.teacher is not None:
+        located = recipe.teacher.located()
+        if located != recipe.teacher:
+            announce.say(f"The teacher's key goes to {located.base_url}, as OPENAI_BASE_URL says.")
+        recipe = recipe.model_copy(update={"teacher": located})
     return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
 
 

@@ -8,10 +8,10 @@ be split into shards, each with its own task and artifact; together they give th
 import json
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
@@ -29,7 +29,14 @@ from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.reporting.errors import (
+    BudgetReached,
+    EndpointStop,
+    Stop,
+    TeacherFailed,
+    TeacherRefused,
+    TeacherUnavailable,
+)
 from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import CollectSpec, Seeds, TeacherSpec, Window
 
@@ -73,12 +80,26 @@ def collect_shard(
         "environment": environment.in_key(),
         "prompt": [{"messages": prompt(part, ""), "tools": tools_text(part)} for part in instance._parts()],
     }
+    _check_address(context.scratch / "address", teacher)
     with journal(context.scratch, begun_with) as kept:
         for lost in Collector(context, spec, teacher, environment, kept).play(window):
             kept.append(lost)
         if len(kept) != window.size:
             raise RuntimeError(f"{len(kept)} episodes were journaled for {window.size} seeds")
         return _publish(kept, context.out / "rollouts.jsonl")
+
+
+def _check_address(path: Path, teacher: TeacherSpec) -> None:
+    """Raises Stop if the window was begun at another endpoint: under one name it may serve another model."""
+    now = teacher.base_url or ""
+    if not path.exists() or teacher.provider or (path.parent / "moved").exists():
+        path.write_text(now)
+    elif (begun := path.read_text()) != now:
+        raise Stop(
+            f"These episodes were begun at {begun or 'OpenAI'}, and {teacher.model} is at {now or 'OpenAI'} now.",
+            f"If it is the same model, create the file {path.parent / 'moved'} and run again; if not, set "
+            "teacher.provider to a name for the new one, which then plays every episode.",
+        )
 
 
 @dataclass
@@ -90,6 +111,7 @@ class Collector:
     teacher: TeacherSpec
     environment: EnvironmentSpec
     journal: Journal
+    _held: list[Record] = field(default_factory=list)
 
     def play(self, window: Window | Seeds) -> list[Record]:
         """Plays the missing seeds. Returns the episodes that failed on every attempt: lost to infrastructure, or the
@@ -110,6 +132,11 @@ class Collector:
                 for _ in range(PASSES):
                     lost = self._pass(pool, teacher, seeds, window.size, advance, broken)
                     seeds = iter([record.seed for record in lost])
+            self._check_unanswered(lost)
+            for record in self._held:
+                self.journal.append(record)
+        except EndpointStop as stop:
+            raise EndpointStop(f"{stop.cause} {self._so_far(budget, window)}", stop.remedy) from stop
         except BudgetReached:
             raise Stop(
                 f"The budget of {cap} USD is used up{f' (1/{self.spec.shards} per shard)' if share < 1 else ''}: "
@@ -127,9 +154,35 @@ class Collector:
                 "Check that it runs, then run again: collection resumes from there.",
             ) from gone
         finally:
+            self._say_what_it_cost(teacher, budget)
             teacher.close()
             budget.close()
         return [*lost, *broken]
+
+    def _so_far(self, budget: Budget, window: Window | Seeds) -> str:
+        spent = f" and cost {budget.spent:.4f} USD" if self.teacher.prices else ""
+        return f"{len(self.journal)} of {window.size} episodes are finished and kept{spent}."
+
+    def _say_what_it_cost(self, teacher: Teacher, budget: Budget) -> None:
+        if self.teacher.scripted_error_rate is not None or not teacher.total.attempts:
+            return
+        total, cap = teacher.total, self.teacher.budget_usd
+        of = f" of {cap:g} USD" if cap else " USD"
+        booked = f"{budget.spent:.4f}{of} booked, " if self.teacher.prices else ""
+        announce.say(
+            f"{self.teacher.called}: {booked}{total.attempts:,} requests, {total.prompt_tokens:,} prompt tokens "
+            f"({total.cached_tokens:,} cached), {total.completion_tokens:,} completion tokens "
+            f"({total.reasoning_tokens:,} reasoning)."
+        )
+
+    def _check_unanswered(self, lost: list[Record]) -> None:
+        """Raises Stop for episodes that the endpoint did not answer: they are asked again, and never kept as lost."""
+        missing = [record for record in lost if record.failed_at == "teacher's endpoint"]
+        if missing:
+            raise EndpointStop(
+                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: {missing[-1].cause}.",
+                "Run again: only these are asked.",
+            )
 
     def _pool(self) -> EnvironmentPool:
         server = self.context.run.servers.environment(self.environment.name)
@@ -141,22 +194,35 @@ class Collector:
     ) -> list[Record]:
         """Returns the episodes lost to infrastructure; adds those on which the environment failed to `broken`."""
         lost: list[Record] = []
+        refused = Counter[bool]()
 
-        def play(instance: ToolEnvironment, seed: int) -> Record:
-            record = play_one(instance, seed, teacher, self.environment)
+        def play(instance: ToolEnvironment, seed: int) -> Played:
+            played = play_one(instance, seed, teacher, self.environment)
+            record = played.record
             if record.failed_at or record.asked_again:
                 why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
                 note("episode failed" if record.failed_at else "asked again", WARNING, episode=seed, **why)
-            if record.is_final:
+            if played.is_refused:
+                self._held.append(record)  # final once the endpoint answers again
+            elif record.failed_at in ("", "teacher"):
+                while self._held:
+                    self.journal.append(self._held.pop())
                 self.journal.append(record)
-            return record
+            return played
 
-        for _, record in pool.map(play, seeds):
+        for _, (record, is_refused) in pool.map(play, seeds):
+            refused[is_refused or record.failed_at == "teacher"] += 1
+            if refused[True] > max(self.spec.max_refused * of, 1):
+                raise EndpointStop(
+                    f"In {refused[True]} of {refused.total()} episodes the teacher gave no valid call or its endpoint "
+                    f"refused the question, the last one: {record.cause}.",
+                    "Choose a teacher that calls tools, or raise collect.max_refused, and run again.",
+                )
             if record.failed_at == "question":
                 broken.append(record)
                 check_broken(len(broken), of, self.spec.max_failed, record.cause)
                 advance(1)
-            elif not record.is_final:
+            elif record.failed_at not in ("", "teacher") and not is_refused:
                 lost.append(record)
                 if len(lost) > max(self.spec.max_failed * of, 1):
                     raise Stop(
@@ -169,12 +235,20 @@ class Collector:
         return lost
 
 
-def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Record:
+class Played(NamedTuple):
+    """An episode, and whether the endpoint refused its question."""
+
+    record: Record
+    is_refused: bool
+
+
+def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Played:
     """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
     instance = instance._part(seed)
     spent = Spent()
     messages: list[dict[str, Any]] = []
     failed_at = cause = ""
+    is_refused = False
     try:
         episode = Episode(instance, seed)
         messages = episode.messages
@@ -183,13 +257,15 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
             episode.step(teacher.reply(messages, episode.tools, spent, seed))
         if episode.broken:
             failed_at, cause = "question", episode.broken
+    except TeacherRefused as refused:
+        failed_at, cause, is_refused = "teacher's endpoint", str(refused), True
     except TeacherFailed as failed:
         failed_at, cause = "teacher", str(failed)
     except TeacherUnavailable as away:
         failed_at, cause = "teacher's endpoint", str(away)
     except SessionLost as gone:
         failed_at, cause = "environment", str(gone)
-    return Record(
+    record = Record(
         seed=seed,
         environment=environment.played_by(instance),
         messages=messages,
@@ -199,8 +275,10 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         cause=cause,
         asked_again="; ".join(spent.asked_again),
         correct=instance.correct or "",
+        noted="; ".join([*spent.noted, *teacher.changes]),
         **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
     )
+    return Played(record, is_refused)
 
 
 def _publish(kept: Journal, to: Path) -> dict[str, Any]:

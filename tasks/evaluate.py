@@ -32,7 +32,7 @@ from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
-from apprentice.tasks.settings.stages import EvaluateSpec, TeacherSpec
+from apprentice.tasks.settings.stages import EndpointSpec, EvaluateSpec
 
 
 @stage(produces=Evaluation, version=4, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
@@ -62,7 +62,7 @@ def evaluate(
 def evaluate_endpoint(
     context: StageContext,
     spec: EvaluateSpec,
-    endpoint: TeacherSpec,
+    endpoint: EndpointSpec,
     environment: EnvironmentSpec,
     questions: Questions,
     as_of: str,

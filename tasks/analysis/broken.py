@@ -15,9 +15,9 @@ def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:
     """Raises Stop when the environment failed on a larger share of episodes than `max_failed`."""
     if broken > max(max_failed * of, min(1, of - 1)):
         raise Stop(
-            f"The environment failed on {broken} of {of} episodes, each time again on a new connection; the last one: "
-            f"{last}",
-            "Fix its server, exclude the questions that it cannot score (environment.settings), or raise this stage's "
+            f"The environment or the model's endpoint failed on {broken} of {of} episodes, each time again; the "
+            f"last one: {last}",
+            "Fix that server, exclude the questions that it cannot score (environment.settings), or raise this stage's "
             "max_failed. Then run again.",
         )
 

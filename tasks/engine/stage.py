@@ -99,7 +99,7 @@ class Stage(Generic[P, A]):
     def __call__(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
         title = self._titled(args, kwargs)
-        found, made = run.store.find(self.produces, key), None
+        found, made = self.find(run, *args, **kwargs), None
         with counted() as looked:
             if found is None:
                 run.look_ahead(self.name)
@@ -172,20 +172,31 @@ class Stage(Generic[P, A]):
         return make_key(self.name, self.version, *self.key_contents(args, kwargs))
 
     def find(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A | None:
-        """The cached artifact, or None."""
-        return run.store.find(self.produces, self.key(args, kwargs))
+        """The cached artifact, or None; also one whose key still had what only the record has now."""
+        earlier = make_key(self.name, self.version, *self.key_contents(args, kwargs, recorded=True))
+        key = self.key(args, kwargs)
+        found = run.store.find(self.produces, key)
+        return found if found is not None or earlier == key else run.store.find(self.produces, earlier)
 
     def scratch(self, run: RunContext, key: str) -> Path:
         return run.store.root / ".scratch" / f"{self.name}-{key}"
 
-    def key_contents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The contents of the key: every setting as JSON, and every input artifact's revision."""
+    def key_contents(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: bool = False
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """The contents of the key: every setting as JSON, and every input artifact's revision.
+
+        Args:
+            recorded: As the record has the settings: with the address of an endpoint, which is not part of the key.
+        """
         settings: dict[str, Any] = {}
         inputs = {name: artifact.revision for name, artifact in self.inputs(args, kwargs).items()}
         for name, value in self._given(args, kwargs):
             if _artifacts_in(name, value):
                 continue
-            if isinstance(value, Spec | EnvironmentSpec):
+            if isinstance(value, Spec):
+                settings[name] = value.in_made_by() if recorded else value.in_key()
+            elif isinstance(value, EnvironmentSpec):
                 settings[name] = value.in_key()
             else:
                 settings[name] = value
@@ -227,7 +238,7 @@ class Stage(Generic[P, A]):
             return artifact
 
     def _record(self, run: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:
-        settings, inputs = self.key_contents(args, kwargs)
+        settings, inputs = self.key_contents(args, kwargs, recorded=True)
         made_by = {
             "stage": self.name,
             "version": self.version,

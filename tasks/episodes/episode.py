@@ -41,6 +41,7 @@ class Episode:
         self.seed = seed
         self.sample = 0  # index of the sample of this question
         self.prompt_tokens = self.completion_tokens = 0  # of the turns so far; the player counts them
+        self.wire: dict[int, Message] = {}  # an endpoint's own messages, by their place
         self.tools = tool_schemas(environment)
         self._callable = {tool.__name__: tool for tool in tools_of(environment)}
         self.messages = prompt(environment, environment._ask(seed))

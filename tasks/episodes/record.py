@@ -31,8 +31,9 @@ class Record(BaseModel):
     correct: str = ""
     """The environment's own answer, if it gives one; empty when the episode ended without it."""
     failed_at: str = ""
-    """Where the episode failed: "teacher" (no valid call), "teacher's endpoint" (it did not answer), "environment" (its
-    server was lost), "question" (the environment failed on it, and again on a new connection); else empty."""
+    """Where the episode failed: "teacher" (no valid call), "teacher's endpoint" (it refused the question, such as by a
+    content filter), "environment" (its server was lost), "question" (the environment failed on it, and again on a new
+    connection); else empty."""
     cause: str = ""
     """Why it failed."""
     attempts: int = 0
@@ -49,13 +50,11 @@ class Record(BaseModel):
     """Reasoning tokens among the completion tokens."""
     cost_usd: float = 0.0
     """Cost in USD at the recipe's prices."""
+    noted: str = ""
+    """What answers held besides the one call that counts, such as a second call; and what the endpoint did not take of
+    the requests, such as "without temperature"; separated by "; "."""
     player: str = ""
     """Who played it, where several did: the teacher, or a model of this project; empty where only the teacher did."""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the episode is final: it ended with a score, or the teacher gave no valid call."""
-        return self.failed_at in ("", "teacher")
 
     def line(self) -> bytes:
         """The row; without `player` where it is empty, as Arrow wants the same columns in all rows of a file."""

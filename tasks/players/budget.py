@@ -31,7 +31,9 @@ class Budget:
         self._prices = prices or Prices(prompt=0.0, completion=0.0)
         self._cap = cap
         self._ledger = os.open(ledger, os.O_RDWR | os.O_CREAT)
-        self.spent = float(os.pread(self._ledger, 40, 0) or 0.0)
+        spent, *ratio = (os.pread(self._ledger, 80, 0) or b"0.0").split()
+        self.spent = float(spent)
+        self._ratio = float(ratio[0]) if ratio else 0.0  # the largest cost of an answer per USD reserved; 0: none yet
         self.held = 0.0
         self._out = 0
         self._charged = asyncio.Event()
@@ -48,9 +50,16 @@ class Budget:
     async def reserved(self, most: float) -> AsyncIterator[Callable[[float], None]]:
         """Reserves `most` USD for a request; yields `charge(usd)` for its actual cost, by default `most`.
 
-        Waits for open requests when the rest of the budget is too small; raises BudgetReached when none is open.
+        Waits for open requests when the rest of the budget is too small; raises BudgetReached when none is open. An
+        answer may cost more than `most`, where an endpoint's limit does not count its reasoning: the first request goes
+        alone, and as much more as the dearest answer took is reserved from then on, twice that for several at once.
         """
-        while self._cap is not None and self.spent + self.held + most > self._cap:
+        asked = most
+        while self._cap is not None:
+            over = max(self._ratio, 1.0)
+            most = asked * over * (2.0 if over > 1.0 and self._out else 1.0)
+            if self.spent + self.held + most <= self._cap and (self._ratio or not self._out or not asked):
+                break
             if not self._out:
                 raise BudgetReached
             self._charged.clear()
@@ -60,6 +69,8 @@ class Budget:
         def charge(usd: float) -> None:
             nonlocal charged
             charged = usd
+            if usd and asked:
+                self._ratio = max(self._ratio, usd / asked)
 
         try:
             self._move(reserved=most, out=1)
@@ -74,4 +85,4 @@ class Budget:
         self.held += reserved
         self._out += out
         self.spent += spent
-        os.pwrite(self._ledger, f"{self.spent + self.held:<39.12f}\n".encode(), 0)
+        os.pwrite(self._ledger, f"{self.spent + self.held:<39.12f}{self._ratio:<20.6f}\n".encode(), 0)

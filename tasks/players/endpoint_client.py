@@ -4,14 +4,15 @@ In: the SDK's requests. Out: complete answers; `Unanswered` or `Redirected` with
 Why: the SDK's default client follows redirects, decompresses answers and reads them without a limit.
 """
 
+import json
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 import httpx2
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
-from apprentice.tasks.players.retries import Redirected, Unanswered
+from apprentice.tasks.players.refusals import Redirected, Unanswered
 from apprentice.tasks.reporting.visible import one_line
 
 LARGEST_ANSWER = 2**20
@@ -21,10 +22,55 @@ LARGEST_TOKEN = 64
 NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-def endpoint_client(key: str, base_url: str | None, timeout: float, max_tokens: int) -> AsyncOpenAI:
-    """The SDK's client on the bounded transport, which needs half the time per request of the SDK's default one."""
+def endpoint_client(
+    key: str, base_url: str | None, timeout: float, max_tokens: int, headers: dict[str, str] | None = None
+) -> AsyncOpenAI:
+    """The SDK's client on the bounded transport, which needs half the time per request of the SDK's default one.
+
+    Args:
+        base_url: May have a query, such as Azure's api-version; it is sent with every request.
+        headers: Sent with every request, in place of the SDK's own of the same name.
+    """
     http = _Bounded(largest=LARGEST_ANSWER + LARGEST_TOKEN * max_tokens, follow_redirects=False)
-    return AsyncOpenAI(api_key=key, base_url=base_url, timeout=timeout, max_retries=0, http_client=http)
+    query = dict(parse_qsl(urlsplit(base_url).query)) if base_url else {}
+    url = base_url.partition("?")[0] if base_url else None
+    return AsyncOpenAI(
+        api_key=key,
+        base_url=url,
+        timeout=timeout,
+        max_retries=0,
+        http_client=http,
+        default_query=query,
+        default_headers=headers,
+    )
+
+
+async def whole_answer(client: AsyncOpenAI, body: dict[str, Any]) -> Any:
+    """The JSON of one answer; the chunks of a streamed one are put together by the SDK. Raises ValueError."""
+    answer = await client.post("/chat/completions", body=body, cast_to=httpx2.Response)
+    if "text/event-stream" not in answer.headers.get("content-type", ""):
+        try:
+            return json.loads(answer.content)
+        except ValueError:
+            if "json" in answer.headers.get("content-type", "json"):
+                raise
+            return answer.text
+    from openai import AsyncStream
+    from openai.lib.streaming.chat import ChatCompletionStreamState
+    from openai.types.chat import ChatCompletionChunk
+
+    state = ChatCompletionStreamState()
+    stream = AsyncStream(cast_to=ChatCompletionChunk, response=answer, client=client)
+    usage, chunks = None, 0
+    async for chunk in stream:
+        usage = chunk.usage or usage
+        if chunk.choices:
+            state.handle_chunk(chunk)
+            chunks += 1
+    if not chunks:
+        raise ValueError("a stream without a chunk")
+    whole = state.current_completion_snapshot.to_dict(mode="json")
+    return whole | ({"usage": usage.to_dict(mode="json")} if usage else {})
 
 
 class _Bounded(DefaultAioHttpClient):

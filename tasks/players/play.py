@@ -13,6 +13,7 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.reporting.errors import TeacherRefused
 
 Keep = Callable[[EvaluatedEpisode], None]
 
@@ -72,9 +73,12 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
     def play_one(environment: ToolEnvironment, play: Play) -> EvaluatedEpisode:
         episode = protocol.begin(environment, play.seed)
         episode.check_question(play.question)
-        while not episode.done:
-            episode.environment._wait_for_server()  # do not buy a turn that cannot be played
-            episode.step(player.reply([episode])[0])
+        try:
+            while not episode.done:
+                episode.environment._wait_for_server()  # do not buy a turn that cannot be played
+                episode.step(player.reply([episode])[0])
+        except TeacherRefused as refused:
+            episode.broken = str(refused)
         return as_record(episode, play)
 
     for _, record in pool.map(play_one, plays):
@@ -92,7 +96,7 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
         question=episode.question,
         messages=with_arguments(episode.messages, as_text),
         turns=sum(message["role"] == "assistant" for message in episode.messages),
-        reward=episode.reward,
+        reward=None if episode.broken else episode.reward,
         broken=episode.broken,
         valid=episode.valid,
         causes=episode.causes,
@@ -114,7 +118,7 @@ class Endpoint(NamedTuple):
         return list(map(self._say, episodes))
 
     def _say(self, episode: Episode) -> Message:
-        spent = Spent()
+        spent = Spent(raw=episode.wire)
         message = self.teacher.say(episode.messages, episode.tools, spent, "auto", episode.seed)
         episode.prompt_tokens += spent.prompt_tokens
         episode.completion_tokens += spent.completion_tokens

@@ -9,7 +9,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import wait_for
@@ -17,18 +17,27 @@ from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.completion import Completion
-from apprentice.tasks.players.retries import Redirected, Unanswered, may_pass, no_quota, retrying
+from apprentice.tasks.players.completion import Completion, once_each
+from apprentice.tasks.players.dialect import dialect_of
+from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, Refused, Unanswered, retrying
 from apprentice.tasks.players.usage import usage_of
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.reporting.errors import EndpointStop, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.visible import one_line
 from apprentice.tasks.settings.stages import TeacherSpec
+
+SAME_REFUSALS = 10
+"""Different questions in a row, as they were asked, after which the same refusal is no property of a question."""
 
 
 @dataclass
 class Spent:
-    """The teacher's usage in one episode, including repeated requests."""
+    """The teacher's usage in one episode, including repeated requests, and what the endpoint itself said in it.
+
+    Attributes:
+        raw: The endpoint's own messages by their place in the conversation: they go back as they came.
+        noted: What an answer held besides the one call that counts.
+    """
 
     attempts: int = 0
     asked_again: list[str] = field(default_factory=list)
@@ -37,17 +46,8 @@ class Spent:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cost_usd: float = 0.0
-
-
-# Model families and their request parameters; the first matching prefix counts.
-# https://platform.openai.com/docs/guides/reasoning: reasoning models take max_completion_tokens and no temperature.
-FAMILIES: list[tuple[str, str, bool]] = [
-    ("gpt-5", "max_completion_tokens", False),
-    ("o1", "max_completion_tokens", False),
-    ("o3", "max_completion_tokens", False),
-    ("o4", "max_completion_tokens", False),
-    ("", "max_tokens", True),
-]
+    raw: dict[int, dict[str, Any]] = field(default_factory=dict)
+    noted: list[str] = field(default_factory=list)
 
 
 class Teacher:
@@ -63,17 +63,22 @@ class Teacher:
         from apprentice.tasks.players.endpoint_client import endpoint_client  # the SDK takes a second to import
 
         self._key = "none-needed" if spec.scripted_error_rate is not None else read_key(spec)
-        self._client = endpoint_client(self._key, base_url, spec.timeout, spec.max_tokens)
+        headers = dict(spec.headers)
+        if spec.key_header:
+            headers[spec.key_header] = self._key
+        self._client = endpoint_client(self._key, base_url, spec.timeout, spec.max_tokens, headers)
         self._spec = spec
         self._asks = asks
         self._budget = budget
         self._answered = monotonic()
         self._answered_once = False
-        _, limit, takes_temperature = next(family for family in FAMILIES if spec.model.startswith(family[0]))
-        self._settings: dict[str, Any] = {"model": spec.model or "script", limit: spec.max_tokens}
-        if takes_temperature:
+        self._settings: dict[str, Any] = {"model": spec.model or "script", "max_tokens": spec.max_tokens}
+        if spec.temperature is not None:
             self._settings["temperature"] = spec.temperature
+        if spec.stream:
+            self._settings |= {"stream": True, "stream_options": {"include_usage": True}}
         self._url = str(self._client.base_url)
+        self._dialect = dialect_of(self._url, spec.model)
         self._requests, self._tokens = (
             Rate(limit_name(f"teacher-{unit}", self._url, spec.model), per_minute * share, largest)
             if per_minute
@@ -86,9 +91,17 @@ class Teacher:
         self._again = retrying(spec.patience)
         self._wrong_usage = ""
         self._warned = False
+        self._number = 0
+        self._refusals: dict[int, tuple[str, str]] = {}
+        self.total = Spent()
 
     def close(self) -> None:
         wait_for(self._client.close())
+
+    @property
+    def changes(self) -> list[str]:
+        """What this endpoint is sent otherwise than the recipe says."""
+        return sorted(self._dialect.changes.values())
 
     def say(
         self,
@@ -108,13 +121,18 @@ class Teacher:
             seed: The question's seed, for a scripted teacher.
             ask: How often this turn was asked for before, for a scripted teacher.
         """
-        message = wait_for(self._ask(messages, tools, spent, choice, {"seed": seed, "ask": ask}))
+        answer = wait_for(self._ask(messages, tools, spent, choice, {"seed": seed, "ask": ask}))
         if self._wrong_usage and not self._warned:
             self._warned = True
             announce.warn(
-                f"The teacher's endpoint reports an impossible token usage ({self._wrong_usage}): missing or "
-                "impossible values are charged as the maximum that they can have been."
+                f"The usage that the teacher's endpoint reports does not add up ({self._wrong_usage}): the dearest "
+                "reading is charged, and what is missing as the maximum that it can have been."
             )
+        assert answer.message is not None
+        message, place = answer.message, len(messages)
+        for number, call in enumerate(message.get("tool_calls", [])):
+            call["id"] = call["id"] or f"call{place + number:05d}"  # nine letters and digits, which all endpoints take
+        spent.raw[place] = answer.raw
         return message
 
     def reply(
@@ -125,21 +143,47 @@ class Teacher:
         Raises TeacherFailed, TeacherUnavailable, BudgetReached, Stop.
         """
         for ask in range(self._asks):
-            message = self.say(messages, tools, spent, "required", seed, ask)
+            message, noted = once_each(self.say(messages, tools, spent, "required", seed, ask))
             found = problems(message, tools)
-            if len(message.get("tool_calls") or []) > 1:
-                found.append("several calls")
             if not found:
-                return message
+                spent.noted += [noted] if noted else []
+                return message if self._spec.keep_text else message | {"content": ""}
             spent.asked_again += found
         raise TeacherFailed(f"no valid tool call in {self._asks} answers; the last one had: {spent.asked_again[-1]}")
 
     async def _ask(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]
-    ) -> Message:
-        import openai
+    ) -> Completion:
+        self._number += 1
+        number, question, attempts = self._number, str(messages[1:2]), 0
+        while True:
+            body = self._dialect.applied(self._body(messages, tools, spent, choice, script))
+            try:
+                answer = await self._again(self._send, body, spent)
+            except Redirected as redirect:
+                raise EndpointStop(
+                    f"The teacher's endpoint {self._url} redirects to {redirect}; the request was not sent there.",
+                    "If you trust that address, set teacher.base_url to it and run again.",
+                ) from None
+            except Refused as refused:
+                learned = refused.kind == "request" and (
+                    body != self._dialect.applied(self._body(messages, tools, spent, choice, script))
+                    or self._dialect.learns(refused, body, set(self._spec.request))
+                )
+                if not learned and refused.kind == "request" and attempts < LEAST_ATTEMPTS - 1:
+                    attempts += 1  # what is not understood may pass
+                    await asyncio.sleep(0.5 * attempts)
+                elif not learned:
+                    self._explain(refused, number, question)
+            except Unanswered as error:
+                self._unanswered(error)
+            else:
+                return answer
 
-        body: dict[str, Any] = {**self._settings, "messages": messages}
+    def _body(
+        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {**self._settings, "messages": _as_given(messages, spent.raw)}
         if self._spec.scripted_error_rate is not None:
             body |= script  # a script may look up the answer by the seed; a model would use it for sampling
         if tools and self._spec.serves_student:  # the same prompt as in training
@@ -147,16 +191,8 @@ class Teacher:
         elif tools:
             wire = [_on_the_wire(tool) for tool in tools]
             body |= {"tools": wire, "tool_choice": choice, "parallel_tool_calls": False}
-        try:
-            answer = await self._again(self._send, body, spent)
-        except Redirected as redirect:
-            raise Stop(
-                f"The teacher's endpoint {self._url} redirects to {redirect}; the request was not sent there.",
-                "If you trust that address, set teacher.base_url to it and run again.",
-            ) from None
-        except (openai.APIError, Unanswered) as error:
-            raise self._explained(error) from None  # the original error may quote the key
-        return answer.message()
+        body |= self._spec.request
+        return {name: value for name, value in body.items() if value is not None}
 
     async def _send(self, body: dict[str, Any], spent: Spent) -> Completion:
         """Sends one request within budget and rate limits.
@@ -164,8 +200,6 @@ class Teacher:
         Uses `post` instead of `chat.completions.create`, whose typed parameters and answers take longer than the
         request itself; the answer is validated anyway.
         """
-        import openai
-
         sent = len(json.dumps(body))  # a token has at least one byte
         if self._requests:
             await self._requests.take()
@@ -173,9 +207,10 @@ class Teacher:
             await self._tokens.take(sent / 4 + self._spec.max_tokens)
         async with self._budget.reserved(self._budget.cost(sent, self._spec.max_tokens)) as charge:
             spent.attempts += 1
+            self.total.attempts += 1
             try:
                 raw = await self._post(body)
-            except (openai.APIStatusError, Redirected):
+            except (Refused, Redirected):
                 charge(0.0)
                 raise
             except Unanswered as error:
@@ -183,18 +218,43 @@ class Teacher:
                     charge(0.0)
                 raise
             answer = Completion.read(raw)
-            charge(self._book(answer, body, sent, spent))
-            if not answer.choices and body.get("tool_choice") != "required":  # must not count as an evaluated answer
-                raise Unanswered("an answer without a choice")
+            if answer.error and answer.usage is None:  # refused within a 200
+                charge(0.0)
+            else:
+                charge(self._book(answer, body, sent, spent))
+            if answer.error:
+                status = answer.error.get("code") if isinstance(answer.error, dict) else None
+                status = int(str(status)) if str(status) in STATUSES else 500
+                raise Refused(status, answer.error, {}, self._spec.patience)
+            if answer.message is None or answer.broke_off:
+                raise Unanswered(
+                    f"an answer that broke off: {one_line(answer.finish_reason)[:40]}"
+                    if answer.broke_off
+                    else "an answer without a message"
+                )
         self._answered, self._answered_once = monotonic(), True
         return answer
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        import openai
+
+        from apprentice.tasks.players.endpoint_client import whole_answer
+
         try:
             async with asyncio.timeout(self._spec.timeout):  # the client's timeout is per chunk
-                raw = await self._client.post("/chat/completions", body=body, cast_to=object)
+                raw = await whole_answer(self._client, body)
+        except openai.APIStatusError as error:
+            headers = {name.lower(): value for name, value in error.response.headers.items()}
+            text = error.response.text
+            try:
+                raw = json.loads(text)
+            except (ValueError, RecursionError):
+                raw = text
+            raise Refused(error.status_code, raw, headers, self._spec.patience) from None
+        except openai.APIError as error:  # an error within a stream
+            raise Refused(500, error.body or error.message, {}, self._spec.patience) from None
         except TimeoutError:
-            raise Unanswered(f"no whole answer in {self._spec.timeout:g} s") from None
+            raise Unanswered(f"no whole answer in {self._spec.timeout:g} s", timed_out=True) from None
         except (ValueError, RecursionError):
             raise Unanswered("an answer that is no JSON") from None
         if not isinstance(raw, dict):
@@ -203,65 +263,155 @@ class Teacher:
         return raw
 
     def _book(self, answer: Completion, body: dict[str, Any], sent: int, spent: Spent) -> float:
-        message = answer.message()
+        message = answer.message or {"content": ""}
         calls = [call["function"] for call in message.get("tool_calls", [])]
-        read = len(message["content"].encode()) + sum(len(each["name"] + each["arguments"]) for each in calls)
+        least = len(message["content"].encode()) + sum(len(each["name"] + each["arguments"]) for each in calls)
+        thought = sum(len(str(answer.raw.get(name) or "")) for name in REASONING)
         written = sum(len(str(each.get("content") or "")) for each in body["messages"])
-        usage = usage_of(answer.usage, sent, written, read, self._spec.max_tokens)
+        usage = usage_of(answer.usage, sent, written, least + thought, self._spec.max_tokens)
         if usage.wrong:
             self._wrong_usage = self._wrong_usage or usage.wrong
             count("usage_corrected")
         cost = self._budget.cost(usage.prompt, usage.completion, usage.cached)
-        spent.prompt_tokens += usage.prompt
-        spent.completion_tokens += usage.completion
-        spent.cached_tokens += usage.cached
-        spent.reasoning_tokens += usage.reasoning
-        spent.cost_usd += cost
+        for each in (spent, self.total):
+            each.prompt_tokens += usage.prompt
+            each.completion_tokens += usage.completion
+            each.cached_tokens += usage.cached
+            each.reasoning_tokens += usage.reasoning
+            each.cost_usd += cost
         count("prompt_tokens", usage.prompt)
         count("completion_tokens", usage.completion)
         count("cost_usd", cost)
         return cost
 
-    def _explained(self, error: Any) -> Exception:
-        """The exception for an error that persists: for this episode only, or a Stop for the whole collection."""
-        import openai
-
-        endpoint = f"The teacher's endpoint {self._url}"
-        detail = self._detail(error)
-        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError):
-            return Stop(
-                f"{endpoint} refused the request with status {error.status_code}: {detail}",
-                "Check OPENAI_API_KEY (or teacher.key_block), teacher.model and teacher.base_url, and run again.",
+    def _explain(self, refused: Refused, number: int, question: str) -> NoReturn:
+        """Raises what a refusal means: for this question, for this moment, or a Stop for the whole collection."""
+        endpoint, detail = f"The teacher's endpoint {self._url}", self._shown(refused.message)
+        if refused.kind == "moment":
+            self._unanswered(refused)
+        if refused.kind == "account" and refused.ends_in is not None:
+            raise EndpointStop(
+                f"{endpoint} refuses requests for {in_words(refused.ends_in)} (status {refused.status}): {detail}",
+                f"Run again in {in_words(refused.ends_in)}, or raise the account's limit.",
             )
-        if no_quota(error):
-            return Stop(f"{endpoint} reports that the account has no quota left.", "Add credit and run again.")
-        if not may_pass(error):
-            if self._answered_once:
-                return TeacherFailed(f"{type(error).__name__}: {detail}")
-            return Stop(f"{endpoint} refused the first request: {detail}", "Correct the teacher section of the recipe.")
-        cause = f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else detail
+        if refused.kind == "account" and refused.status in (401, 403, 407):
+            key = (
+                f"the Prefect Secret block {self._spec.key_block}" if self._spec.key_block else self._spec.key_variable
+            )
+            raise EndpointStop(
+                f"{endpoint} refused the request with status {refused.status}: {detail}",
+                f"Check the key ({key}), teacher.model and teacher.base_url, and run again.",
+            )
+        if refused.kind == "account":
+            raise EndpointStop(
+                f"{endpoint} refuses the account (status {refused.status}): {detail}",
+                "Add credit or raise the limit there, then run again: finished episodes are kept.",
+            )
+        if refused.status == 404 and not self._answered_once:
+            raise EndpointStop(
+                f"{endpoint} refused the request with status 404: {detail}",
+                "Check teacher.model and teacher.base_url, and run again.",
+            )
+        self._refusals[number] = refused.signature, question
+        alike, at = {question}, number - 1
+        while at in self._refusals and self._refusals[at][0] == refused.signature:
+            alike.add(self._refusals[at][1])
+            at -= 1
+        if len(alike) >= SAME_REFUSALS:
+            raise EndpointStop(
+                f"{endpoint} refused {len(alike)} questions in a row (status {refused.status}): {detail}",
+                "Correct the teacher section: teacher.request adds or removes any part of the request.",
+            )
+        alone = TeacherRefused(f"refused with status {refused.status}: {detail}")
+        alone.is_understood = refused.kind == "question"
+        raise alone
+
+    def _unanswered(self, error: "Refused | Unanswered") -> NoReturn:
+        """Raises what it means that no answer came within the patience."""
+        endpoint, patience = f"The teacher's endpoint {self._url}", f"{self._spec.patience:g} s"
+        cause = self._shown(error.message)
+        if isinstance(error, Refused):
+            cause = f"status {error.status}: {cause}"
         if monotonic() - self._answered < self._spec.patience:
-            return TeacherUnavailable(f"{cause} for {self._spec.patience:g} s")
+            raise TeacherUnavailable(f"{cause} for {patience}")
+        if isinstance(error, Unanswered) and error.timed_out:
+            raise EndpointStop(
+                f"{endpoint} has given no answer for {patience} ({cause}).",
+                "Raise teacher.timeout if its answers take longer, then run again: finished episodes are kept.",
+            )
         if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
-            return Stop(
-                f"{endpoint} has given no answer for {self._spec.patience:g} s ({cause}).",
+            raise EndpointStop(
+                f"{endpoint} has given no answer for {patience} ({cause}).",
                 "Check that teacher.base_url is an OpenAI-compatible API, such as https://host/v1, then run again: "
                 "finished episodes are kept.",
             )
-        return Stop(
-            f"{endpoint} has not answered for {self._spec.patience:g} s ({cause}).",
+        raise EndpointStop(
+            f"{endpoint} has not answered for {patience} ({cause}).",
             "Run again when it is back: finished episodes are kept.",
         )
 
-    def _detail(self, error: Any) -> str:
-        body = getattr(error, "body", None)
-        detail = body.get("message") if isinstance(body, dict) and isinstance(body.get("message"), str) else body
-        whole = f"{error.message}: {detail}" if detail and str(detail) not in str(error.message) else str(error.message)
-        return one_line(whole.replace(self._key, "***"))[:300]
+    def _shown(self, text: str) -> str:
+        for secret in (self._key, *(value for value in self._spec.headers.values() if len(value) >= SECRET)):
+            text = text.replace(secret, "***")
+        return one_line(text)[:300]
+
+
+STATUSES = {str(status) for status in range(400, 600)}
+REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+"""Where endpoints put the reasoning of an answer."""
+SECRET = 8
+"""Characters from which a header's value may be a secret."""
+
+
+def in_words(seconds: float) -> str:
+    """A length of time, such as 7 h 12 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[Message]:
+    """The conversation as the endpoint gets it: its own messages as it gave them, with the calls that counted."""
+    given: list[Message] = []
+    idents: dict[str, Any] = {}
+    for place, message in enumerate(messages):
+        own = raw.get(place)
+        if message["role"] == "assistant" and own:
+            calls = own.get("tool_calls")
+            calls = [calls] if isinstance(calls, dict) else [each for each in calls or [] if isinstance(each, dict)]
+            counted = message.get("tool_calls") or []
+            calls = [
+                theirs | {"id": theirs.get("id") or ours["id"]} for theirs, ours in zip(calls, counted, strict=False)
+            ]
+            idents = {ours["id"]: theirs["id"] for theirs, ours in zip(calls, counted, strict=False)}
+            given.append({"role": "assistant"} | own | ({"tool_calls": calls} if calls else {}))
+        elif message["role"] == "tool" and given[-1].get("function_call") and not given[-1].get("tool_calls"):
+            given.append({"role": "function", "name": message["name"], "content": message["content"]})
+        elif message["role"] == "tool" and "tool_call_id" in message:
+            ident = message["tool_call_id"]
+            given.append(message | {"tool_call_id": idents.get(ident, ident)})
+        else:
+            given.append(message)
+    return given
 
 
 def read_key(spec: TeacherSpec) -> str:
-    """The endpoint's API key. Raises Stop when there is none."""
+    """The endpoint's API key, without spaces and line breaks at its ends. Raises Stop when there is none."""
+    where = f"the Prefect Secret block {spec.key_block}" if spec.key_block else spec.key_variable
+    given = _read_key(spec)
+    key = given.strip()
+    if key != given:
+        announce.say(f"The key in {where} had spaces or a line break at its ends; they are left out.")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise Stop(
+            f"The key in {where} holds a space, a line break or another character that no key has.",
+            f"Set {where} again.",
+        )
+    return key
+
+
+def _read_key(spec: TeacherSpec) -> str:
     if spec.key_block is not None:
         from prefect.blocks.system import Secret
 
@@ -273,7 +423,7 @@ def read_key(spec: TeacherSpec) -> str:
                 "Create it in Prefect's interface, or remove teacher.key_block and set OPENAI_API_KEY.",
             ) from None
     key = os.environ.get(spec.key_variable)
-    if not key:
+    if not key or not key.strip():
         raise Stop(
             f"The endpoint needs a key and {spec.key_variable} is not set.",
             "Set it in the environment (any text for an endpoint without keys) and run again.",

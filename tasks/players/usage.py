@@ -1,13 +1,19 @@
-"""Checks the token usage that an endpoint reports: plausible values count, others are replaced by the maximum.
+"""Reads the token usage that an endpoint reports as the dearest that it can mean.
 
-In: an answer's `usage`, the bytes sent and read. Out: tokens, and what was wrong with the report.
-Why: a budget that trusts negative numbers caps nothing, and one absurdly large number would use it up.
+In: an answer's `usage`, the bytes sent and read. Out: tokens to charge, and what does not add up.
+Why the dearest: endpoints count reasoning within the completion, on top of it, or in the total only. A budget that
+takes the cheapest reading lets a provider bill a multiple of the cap.
 """
 
 from typing import Any, NamedTuple
 
 TEXT_OF_A_TOKEN = 64
 """Upper bound on a text's average bytes per token; rarely more than 5, and never less than 1."""
+MOST_TOKENS = 2**20
+"""The largest context windows have about a million tokens; a larger number is no count of tokens."""
+PROMPT = ("prompt_tokens", "input_tokens")
+COMPLETION = ("completion_tokens", "output_tokens")
+CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cache_read_tokens")
 
 
 class Usage(NamedTuple):
@@ -18,7 +24,7 @@ class Usage(NamedTuple):
     cached: int = 0
     reasoning: int = 0
     wrong: str = ""
-    """The missing or impossible values of the report, as text."""
+    """What is missing, impossible or does not add up in the report, as text."""
 
 
 def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int) -> Usage:
@@ -28,30 +34,55 @@ def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int)
         reported: The answer's `usage`, unchecked.
         sent: Bytes of the request: an upper bound on its tokens.
         written: Bytes of the messages' texts.
-        read: Bytes of the answer's message.
+        read: Bytes of the answer's message, reasoning included.
     """
     reported = reported if isinstance(reported, dict) else {}
     wrong: list[str] = []
 
-    def known(name: str, given: Any, least: int, most: int, otherwise: int) -> int:
-        if type(given) is int and least <= given <= most:
-            return given
-        wrong.append(f"{name} {'missing' if given is None else _short(given)}")
+    def known(names: tuple[str, ...], least: int, otherwise: int) -> int:
+        given = [reported.get(name) for name in names]
+        counts = [found for each in given if (found := _count(each)) is not None and found >= least]
+        if counts:
+            return max(counts)
+        shown = next((each for each in given if each is not None), None)
+        wrong.append(f"{names[0]} {'missing' if shown is None else _short(shown)}")
         return otherwise
 
-    def detail(of: str, name: str, most: int) -> int:
-        """A detail of the tokens; most endpoints report none."""
-        details = reported.get(f"{of}_details")
-        given = details.get(name) if isinstance(details, dict) else None
-        return 0 if given is None else known(name, given, 0, most, 0)
+    prompt = known(PROMPT, max(written // TEXT_OF_A_TOKEN, 1), max(sent, 1))
+    completion = known(COMPLETION, -(-read // TEXT_OF_A_TOKEN), max(max_tokens, read))
+    inputs, outputs = (_details(reported, names) for names in (PROMPT, COMPLETION))
+    cached = max([_count(source.get(name)) or 0 for source in (reported, inputs) for name in CACHED], default=0)
+    reasoning = max(_count(outputs.get("reasoning_tokens")) or 0, _count(reported.get("reasoning_tokens")) or 0)
+    total = _count(reported.get("total_tokens"))
+    if wrong:
+        return Usage(prompt, completion, min(cached, prompt), min(reasoning, completion), ", ".join(wrong))
+    within = prompt + completion
+    if cached > prompt or (total is not None and cached and total == within + cached):
+        prompt += cached  # counted beside the prompt
+        within += cached
+    outside = max((total or 0) - within, 0)
+    if reasoning > completion or (total is None and reasoning):
+        outside = max(outside, reasoning)
+    if total is not None and total != within:
+        wrong.append(f"{prompt} prompt and {completion} completion tokens, and {total} in total")
+    elif outside:
+        wrong.append(f"{reasoning} reasoning tokens beside {completion} completion tokens")
+    completion += outside
+    return Usage(prompt, completion, min(cached, prompt), min(max(reasoning, outside), completion), ", ".join(wrong))
 
-    most = max(sent, 1), max(max_tokens, read)
-    least = max(written // TEXT_OF_A_TOKEN, 1), -(-read // TEXT_OF_A_TOKEN)
-    prompt = known("prompt_tokens", reported.get("prompt_tokens"), least[0], most[0], most[0])
-    completion = known("completion_tokens", reported.get("completion_tokens"), least[1], most[1], most[1])
-    cached = detail("prompt_tokens", "cached_tokens", prompt)
-    reasoning = detail("completion_tokens", "reasoning_tokens", completion)
-    return Usage(prompt, completion, cached, reasoning, ", ".join(wrong))
+
+def _details(reported: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    found = (reported.get(f"{name}_details") for name in names)
+    return next((each for each in found if isinstance(each, dict)), {})
+
+
+def _count(given: Any) -> int | None:
+    """A whole number of tokens, also as text or as a float; None for what cannot be one."""
+    try:
+        number = None if isinstance(given, bool) or given is None else float(given)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return int(number) if number is not None and number == number // 1 and 0 <= number <= MOST_TOKENS else None
 
 
 def _short(given: Any) -> str:

@@ -16,9 +16,16 @@ class Stop(Exception):
         """What IPython and Jupyter show in place of the traceback."""
         return [f"{type(self).__name__}: {self}"]
 
+    @property
+    def cause(self) -> str:
+        return str(self).partition("\n→ ")[0]
+
+    @property
+    def remedy(self) -> str:
+        return str(self).partition("\n→ ")[2]
+
     def __reduce__(self):
-        cause, _, remedy = str(self).partition("\n→ ")
-        return Stop, (cause, remedy)
+        return Stop, (self.cause, self.remedy)
 
 
 class MadeElsewhere(Stop):
@@ -31,6 +38,20 @@ class ProcessDied(Exception):
 
 class TeacherFailed(Exception):
     """The teacher gave no usable turn; the episode is recorded as failed."""
+
+
+class TeacherRefused(TeacherFailed):
+    """The endpoint refused this question; the teacher had no part in it.
+
+    Attributes:
+        is_understood: Whether the refusal says so, as a content filter's does.
+    """
+
+    is_understood = False
+
+
+class EndpointStop(Stop):
+    """The teacher's endpoint refuses the account or any request, or does not answer: no episode can be played."""
 
 
 class TeacherUnavailable(Exception):

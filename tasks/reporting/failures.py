@@ -15,6 +15,7 @@ from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.reporting.errors import (
     BudgetReached,
+    EndpointStop,
     MadeElsewhere,
     ProcessDied,
     Stop,
@@ -87,7 +88,7 @@ TABLE = (
     Failure("environment", "wait", _of(SessionLost)),
     Failure("Prefect's server", "wait", _prefect_is_unavailable),
     Failure("teacher", "wait", _of(TeacherUnavailable)),
-    Failure("teacher", "person", _of(TeacherFailed, BudgetReached)),
+    Failure("teacher", "person", _of(TeacherFailed, BudgetReached, EndpointStop)),
     Failure("hub", "wait", _hub_is_busy),
     Failure("hub", "person", _hub_refuses),
     Failure("server of our own", "retry", _of(ServerFailed)),

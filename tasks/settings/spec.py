@@ -19,6 +19,10 @@ class Spec(BaseModel):
         """The fields that enter a key: all except `OPERATIONAL` and `SEARCH_SPACE` ones."""
         return self._without(OPERATIONAL, SEARCH_SPACE)
 
+    def in_made_by(self) -> dict[str, Any]:
+        """What a record says of a stage's settings: the fields of the key, and where the work was done."""
+        return self.in_key()
+
     def in_record(self) -> dict[str, Any]:
         """The fields that an artifact's record keeps: all except `OPERATIONAL` ones."""
         return self._without(OPERATIONAL)

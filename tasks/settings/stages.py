@@ -4,6 +4,7 @@ In: a recipe's sections. Out: validated settings. The fields' docstrings are the
 """
 
 import itertools
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -200,13 +201,26 @@ class TeacherSpec(Spec):
     script: str = Field(default="", json_schema_extra=WHEN_GIVEN)
     """Digest of the code by which scripts err. Always filled in, and empty for a model."""
     base_url: str | None = None
-    """The endpoint; default: OpenAI. Cannot be combined with `scripted_error_rate`."""
+    """The endpoint; default: OPENAI_BASE_URL, or OpenAI. Not part of the key: a server may come back elsewhere. It may
+    have the query api-version, as Azure's. Cannot be combined with `scripted_error_rate`."""
+    provider: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
+    """Tells two endpoints apart that serve different models under one name; any name."""
     model: str = ""
     """The model's name at the endpoint; default: gpt-5-mini. Cannot be combined with `scripted_error_rate`."""
     max_tokens: int = Field(default=1024, ge=1)
     """Maximum tokens of an answer, reasoning included."""
-    temperature: float = Field(default=1.0, ge=0.0, le=2.0)
-    """Sampling temperature; not sent to models that reject it."""
+    temperature: float | None = Field(default=1.0, ge=0.0, le=2.0)
+    """Sampling temperature; null sends none. It is left out, with a warning, where the endpoint refuses it."""
+    request: dict[str, Any] = Field(default={}, json_schema_extra=WHEN_GIVEN)
+    """Further fields of each request, such as {reasoning_effort: low}; null removes a field that is sent otherwise."""
+    keep_text: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Keep the text beside a call: SFT then learns it, too. The filter drops texts that look like reasoning."""
+    stream: bool = Field(default=False, json_schema_extra=OPERATIONAL)
+    """Ask for streamed answers. An endpoint that only streams is noticed without it."""
+    headers: dict[str, str] = Field(default={}, json_schema_extra=OPERATIONAL)
+    """Further headers of each request, none of them a secret."""
+    key_header: str = Field(default="", pattern=r"^[A-Za-z-]*$", json_schema_extra=OPERATIONAL)
+    """A header that carries the key besides Authorization, such as api-key at Azure."""
     serves_student: bool = False
     """The endpoint serves a student trained here, for example with vLLM: send the tools and template arguments of its
     training."""
@@ -230,7 +244,42 @@ class TeacherSpec(Spec):
     @field_validator("base_url")
     @classmethod
     def _holds_no_secret(cls, url: str | None) -> str | None:
-        return url and without_secrets(url, "name the environment variable of its key: teacher.key_variable")
+        bare, _, query = (url or "").partition("?")
+        version = query.startswith("api-version=") and "&" not in query
+        without_secrets(
+            bare if version else url or "", "name the environment variable of its key: teacher.key_variable"
+        )
+        return url
+
+    @field_validator("request")
+    @classmethod
+    def _leaves_the_conversation(cls, request: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(request.keys() & {"messages", "model", "tools", "stream", "n", "max_tokens"}):
+            raise ValueError(
+                f"{', '.join(taken)} cannot be set here; model, stream and max_tokens are fields of teacher"
+            )
+        return request
+
+    @field_validator("headers")
+    @classmethod
+    def _hold_no_key(cls, headers: dict[str, str]) -> dict[str, str]:
+        if secret := [name for name in headers if name.lower() in ("authorization", "api-key", "x-api-key")]:
+            raise ValueError(f"{secret[0]} would put a key into the recipe; set teacher.key_header to that name")
+        return headers
+
+    def in_key(self) -> dict[str, Any]:
+        """The address is no part of what a model says."""
+        return super().in_key() | {"base_url": None}
+
+    def in_made_by(self) -> dict[str, Any]:
+        return self.in_key() | {"base_url": self.base_url}
+
+    def located(self) -> "TeacherSpec":
+        """The spec with the address that the environment variable OPENAI_BASE_URL decides, where it is left out."""
+        inherited = os.environ.get("OPENAI_BASE_URL", "").strip()
+        if self.scripted_error_rate is not None or self.base_url or not inherited:
+            return self
+        return type(self).model_validate(self.model_dump() | {"base_url": inherited})
 
     @property
     def called(self) -> str:
@@ -258,6 +307,13 @@ class TeacherSpec(Spec):
         return self
 
 
+class EndpointSpec(TeacherSpec):
+    """A model behind an endpoint that is evaluated: at another address it may be another one."""
+
+    def in_key(self) -> dict[str, Any]:
+        return super().in_key() | {"base_url": self.base_url}
+
+
 class DatasetSpec(Spec):
     """Rollouts that exist: JSON lines as this project writes them, in a folder or in a dataset of the Hub."""
 
@@ -281,6 +337,9 @@ class CollectSpec(Spec):
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of episodes that may be lost to infrastructure, and share on which the environment may fail. Above it the
     stage stops and can be resumed."""
+    max_refused: float = Field(default=0.5, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
+    """Share of episodes in which the teacher may give no valid call, or its endpoint may refuse the question. Above it
+    the collection stops before anything is trained."""
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
     dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)

@@ -45,7 +45,7 @@ def play(
         spec = TeacherSpec.model_validate({"model": "toy"} | settings)
         budget = Budget(spec.prices, spec.budget_usd, tmp_path / "spent")
         teachers.append(Teacher(spec, endpoint.url, asks=3, budget=budget))
-        return play_one(environment, 1, teachers[-1], chain_sum), endpoint
+        return play_one(environment, 1, teachers[-1], chain_sum).record, endpoint
 
     yield once
     for teacher in teachers:
@@ -108,7 +108,7 @@ def test_no_turn_is_bought_while_the_environment_is_away(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     endpoint = Endpoint([call("guess", '{"number": 1}')])
     teacher = Teacher(TeacherSpec(model="toy"), endpoint.url, asks=3, budget=Budget(None, None, tmp_path / "spent"))
-    record = play_one(Leaving(turns), 9, teacher, chain_sum)
+    record = play_one(Leaving(turns), 9, teacher, chain_sum).record
     teacher.close()
     assert len(endpoint.requests) == record.attempts == turns
     assert (record.failed_at, record.reward) == ("environment", None)

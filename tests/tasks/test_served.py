@@ -22,7 +22,7 @@ from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import BuiltStudent, EvaluateSpec, Prices, TeacherSpec
+from apprentice.tasks.settings.stages import BuiltStudent, EndpointSpec, EvaluateSpec, Prices
 from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
 from tests.tasks.examined import published
@@ -121,7 +121,7 @@ class Case:
     def at(self, url: str, server: EnvironmentServer, **given: Any) -> dict[str, Any]:
         """What the evaluation of an endpoint counts."""
         self.context.run.servers = StandingServers({"reasoning_gym": server}, url)
-        endpoint = TeacherSpec(**({"base_url": url, "model": "toy", "patience": 1.0} | given))
+        endpoint = EndpointSpec(**({"base_url": url, "model": "toy", "patience": 1.0} | given))
         return evaluate_endpoint.body(self.context, SPEC, endpoint, self.task, self.questions, "today")
 
 
