@@ -4,6 +4,7 @@ In: episodes, of an evaluation those of several models on the same questions. Ou
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Set
 from typing import Any
@@ -12,6 +13,12 @@ from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.questions import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 
+REASONING = re.compile(
+    r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>|step by step|\blet(?:'s| me| us) (?:think|see|figure)"
+    r"|\bI (?:need|should|have) to\b|^\s*(?:okay|hmm|wait|first)\b",
+    re.IGNORECASE,
+)
+"""What a text beside a call holds where it is reasoning."""
 RIGHT = "right"
 BROKE = "environment failed"
 CELLS = {"both": (True, True), "lost": (True, False), "won": (False, True), "neither": (False, False)}
@@ -58,7 +65,7 @@ def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
         found = problems(turn, tools)
         if found:
             return found[0]
-        if (turn.get("content") or "").strip() or turn.get("reasoning_content"):
+        if REASONING.search(turn.get("content") or "") or turn.get("reasoning_content"):
             return "leaked reasoning text"
     if same_text(episode["messages"][1]["content"]) in examined:
         return "stands in the evaluation set"

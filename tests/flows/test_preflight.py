@@ -157,7 +157,7 @@ def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_accou
     assert endpoint.requests[0]["tools"][0]["function"]["name"] == "echo"
     given = chosen.collect, chosen.teacher, chosen.environment, chosen.seed_windows().collect
     ledger = collect_shard.scratch(work, collect_shard.key(given, {})) / "spent_usd"
-    assert float(ledger.read_text()) > 0
+    assert float(ledger.read_text().split()[0]) > 0
     look(recipe(endpoint, *priced, "teacher.budget_usd=0.000001"), tmp_path)
     assert len(endpoint.requests) == 1, "the budget is kept"
 
@@ -169,7 +169,7 @@ def test_the_teacher_is_asked_once_and_what_it_costs_is_on_the_collections_accou
         ([call("fly")], "unknown tool"),
         ([call("echo", '{"message": ')], "malformed arguments"),
         (401, "refused the request with status 401"),
-        (503, "has not answered for 1 s (status 503)"),
+        (503, "has not answered for 1 s (status 503: refused"),
     ],
 )
 def test_a_teacher_that_will_not_do_stops_the_run(turn: Any, says: str, endpoint: Endpoint, echo: str, tmp_path: Path):

@@ -51,6 +51,11 @@ EXAMINED = {"base": [0.0, 0.0, 0.0, 0.5], "sft": [1.0, 0.0, 0.0, 0.5], "grpo": [
 WINDOW = {"start": 0, "size": 3}
 
 
+def in_record(value: Any) -> Any:
+    """A setting as a stage's record has it."""
+    return value.in_made_by() if hasattr(value, "in_made_by") else value.in_key() if hasattr(value, "in_key") else value
+
+
 class Family:
     """The artifacts of one run.
 
@@ -103,7 +108,7 @@ class Family:
         inputs: dict[str, Any],
     ) -> Any:
         """Publishes files, or those of a folder, with the card of a stage that made them."""
-        settings = {name: value.in_key() if hasattr(value, "in_key") else value for name, value in settings.items()}
+        settings = {name: in_record(value) for name, value in settings.items()}
         revisions = {name: each.revision for name, each in inputs.items()}
         made_by = {"stage": stage, "version": 1, "settings": settings, "inputs": revisions, "packages": {}}
         provenance = Provenance(

@@ -50,10 +50,12 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
         ({"tool_calls": None}, "no tool call"),
         ({"arguments": json.dumps({"answer": 5})}, "arguments off the schema"),
         ({"content": "Let me think: 2 + 3 is 5."}, "leaked reasoning text"),
+        ({"content": "<think>2 + 3</think>"}, "leaked reasoning text"),
+        ({"content": "I hand it in with the tool."}, None),
         ({"question": "held out"}, "stands in the evaluation set"),
     ],
 )
-def test_each_cause_is_named(chain_sum: EnvironmentSpec, given: dict, cause: str):
+def test_each_cause_is_named(chain_sum: EnvironmentSpec, given: dict, cause: str | None):
     assert why_dropped(episode(chain_sum, **given), EXAMINED) == cause
 
 

@@ -1,0 +1,84 @@
+"""What endpoints say when they refuse, as public bug reports quote it, and what it means."""
+
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.players.refusals import Refused
+from apprentice.tasks.players.usage import usage_of
+
+
+def error(message: str, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message} | more}
+
+
+TPD = "Rate limit reached on tokens per day (TPD): Limit 100000, Used 99991. Please try again in 7h12m."
+RPM = "Rate limit reached. Limit: 3 / min. Please try again in 20s. Add a payment method: https://x.com/account/billing"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "kind"),
+    [
+        (402, error("Insufficient credits. Add more using https://openrouter.ai/settings/credits"), {}, "account"),
+        (400, error("Budget has been exceeded! Current cost: 10.02", type="budget_exceeded"), {}, "account"),
+        (400, error("Your credit balance is too low to access the API."), {}, "account"),
+        (429, error("You exceeded your current quota.", code="insufficient_quota"), {"retry-after": "1"}, "account"),
+        (429, error(TPD), {}, "account"),
+        (429, error("Too many requests"), {"retry-after": "25920"}, "account"),
+        (403, error("Key limit exceeded (monthly limit)."), {}, "account"),
+        (401, error("Invalid API Key"), {}, "account"),
+        (400, error("The response was filtered.", code="content_filter"), {}, "question"),
+        (403, error("requires moderation. Your input was flagged", metadata={"reasons": ["x"]}), {}, "question"),
+        (400, error("Content Exists Risk"), {}, "question"),
+        (400, error("This model's maximum context length is 8192 tokens."), {}, "question"),
+        (413, error("Request too large for model on tokens per minute (TPM)"), {}, "question"),
+        (429, error(RPM), {}, "moment"),
+        (429, error("Quota exceeded for metric: requests per minute"), {}, "moment"),
+        (429, error("You exceeded your current quota. Please retry in 23.4s."), {}, "moment"),
+        (400, error("Failed to call a function.", code="tool_use_failed"), {}, "moment"),
+        (529, error("Overloaded"), {}, "moment"),
+        (502, "<html>Bad gateway</html>", {}, "moment"),
+        (498, error("Flex tier capacity exceeded"), {}, "moment"),
+        (400, error("`temperature` is deprecated for this model."), {}, "request"),
+        (400, error("The thinking budget 0 is invalid."), {}, "request"),
+        (404, error("The model does not exist", code="model_not_found"), {}, "request"),
+        (400, [error("Function call is missing a thought_signature")], {}, "request"),
+    ],
+)
+def test_a_refusal_is_of_the_account_the_question_the_moment_or_the_request(
+    status: int, body: Any, headers: dict[str, str], kind: str
+):
+    assert Refused(status, body, headers, patience=120.0).kind == kind
+
+
+def test_the_end_of_a_limit_is_read_from_header_and_text():
+    assert Refused(429, error(TPD), {}, 120.0).ends_in == 7 * 3600 + 12 * 60
+    assert Refused(429, error("again in 6ms"), {"retry-after-ms": "1500"}, 120.0).ends_in == 1.5
+    assert Refused(429, error("no"), {"retry-after": "1e9"}, 120.0).ends_in is None, "thirty years are not believed"
+
+
+@pytest.mark.parametrize(
+    ("usage", "prompt", "completion", "cached"),
+    [
+        ({"prompt_tokens": 279, "completion_tokens": 6, "total_tokens": 285}, 279, 6, 0),
+        ({"prompt_tokens": 279, "completion_tokens": 6, "total_tokens": 1174}, 279, 895, 0),
+        (
+            {"prompt_tokens": 279, "completion_tokens": 6, "completion_tokens_details": {"reasoning_tokens": 889}},
+            279,
+            895,
+            0,
+        ),
+        (
+            {"prompt_tokens": 279, "completion_tokens": 20, "total_tokens": 299, "prompt_cache_hit_tokens": 256},
+            279,
+            20,
+            256,
+        ),
+        ({"prompt_tokens": 23, "completion_tokens": 20, "total_tokens": 43, "cached_tokens": 256}, 279, 20, 256),
+        ({"input_tokens": 279, "output_tokens": 20}, 279, 20, 0),
+        (None, 900, 64, 0),
+    ],
+)
+def test_usage_is_read_as_the_dearest_that_it_can_mean(usage: Any, prompt: int, completion: int, cached: int):
+    found = usage_of(usage, sent=900, written=400, read=30, max_tokens=64)
+    assert (found.prompt, found.completion, found.cached) == (prompt, completion, cached)
