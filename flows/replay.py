@@ -122,7 +122,7 @@ def _recipe_of(node: Node, overrides: list[str], folder: Path, teacher: TeacherS
         guard | {"environment": at_present(guard.get("environment", {}))} for guard in recorded.get("guards", [])
     ]
     if teacher is not None:
-        recorded["teacher"] = teacher.in_key()
+        recorded["teacher"] = teacher.in_made_by()
     try:
         before = Recipe.model_validate(recorded)
     except ValidationError as error:

@@ -18,10 +18,12 @@ class Stop(Exception):
 
     @property
     def cause(self) -> str:
+        """What went wrong."""
         return str(self).partition("\n→ ")[0]
 
     @property
     def remedy(self) -> str:
+        """What the user can do about it."""
         return str(self).partition("\n→ ")[2]
 
     def __reduce__(self):
