@@ -165,20 +165,21 @@ class Teacher:
                     f"The teacher's endpoint {self._url} redirects to {redirect}; the request was not sent there.",
                     "If you trust that address, set teacher.base_url to it and run again.",
                 ) from None
-            except Refused as refused:
-                learned = refused.kind == "request" and (
-                    body != self._dialect.applied(self._body(messages, tools, spent, choice, script))
-                    or self._dialect.learns(refused, body, set(self._spec.request))
-                )
-                if not learned and refused.kind == "request" and attempts < LEAST_ATTEMPTS - 1:
-                    attempts += 1  # what is not understood may pass
-                    await asyncio.sleep(0.5 * attempts)
-                elif not learned:
-                    self._explain(refused, number, question)
-            except Unanswered as error:
-                self._unanswered(error)
+            except (Refused, Unanswered) as error:
+                failed = error  # explained below, outside of its context: it may quote the key
             else:
                 return answer
+            if isinstance(failed, Unanswered):
+                self._unanswered(failed)
+            learned = failed.kind == "request" and (
+                body != self._dialect.applied(self._body(messages, tools, spent, choice, script))
+                or self._dialect.learns(failed, body, set(self._spec.request))
+            )
+            if not learned and failed.kind == "request" and attempts < LEAST_ATTEMPTS - 1:
+                attempts += 1  # what is not understood may pass
+                await asyncio.sleep(0.5 * attempts)
+            elif not learned:
+                self._explain(failed, number, question)
 
     def _body(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]
@@ -336,7 +337,7 @@ class Teacher:
             raise TeacherUnavailable(f"{cause} for {patience}")
         if isinstance(error, Unanswered) and error.timed_out:
             raise EndpointStop(
-                f"{endpoint} has given no answer for {patience} ({cause}).",
+                f"{endpoint} has not answered for {patience} ({cause}).",
                 "Raise teacher.timeout if its answers take longer, then run again: finished episodes are kept.",
             )
         if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
