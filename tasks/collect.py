@@ -136,7 +136,8 @@ class Collector:
             for record in self._held:
                 self.journal.append(record)
         except EndpointStop as stop:
-            raise EndpointStop(f"{stop.cause} {self._so_far(budget, window)}", stop.remedy) from stop
+            cause = stop.cause.removesuffix(".")
+            raise EndpointStop(f"{cause}. {self._so_far(budget, window)}", stop.remedy) from stop
         except BudgetReached:
             raise Stop(
                 f"The budget of {cap} USD is used up{f' (1/{self.spec.shards} per shard)' if share < 1 else ''}: "

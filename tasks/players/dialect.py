@@ -19,6 +19,8 @@ WRONG_VALUE = re.compile(
     r"too (?:large|high|big|small)|at most|less than|greater than|maximum (?:value|allowed)|exceed"
 )
 
+WANTS_STREAM = re.compile(r"stream (?:mode|parameter|=)|only stream|must.{0,20}stream")
+
 
 class Dialect:
     """The changes for one endpoint and model.
@@ -63,11 +65,7 @@ class Dialect:
             own: Parts that the recipe asks for (`teacher.request`), which are not taken back silently.
         """
         text = f"{refused.param} {refused.text}"
-        if (
-            re.search(r"stream", text)
-            and "stream" not in sent
-            and re.search(r"stream (?:mode|parameter|=)|only stream|must.{0,20}stream", text)
-        ):
+        if "stream" not in sent and WANTS_STREAM.search(text):
             return self._learn("stream", "answers are streamed", stream=True)
         fields = {name for message in sent["messages"] for name in message} - STANDARD
         named = [name for name in (*LIMITS, *OPTIONAL) if name in sent and name not in own and _names(text, name)]
