@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import ValidationError
 
 from apprentice.flows.recipe.loading import explain, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe_yaml import recipe_text
 from apprentice.tasks.artifacts.lineage import Lineage
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.trust import CODE, source_of
@@ -131,7 +131,7 @@ def _recipe_of(node: Node, overrides: list[str], folder: Path, teacher: TeacherS
             f"Use the code that made it: {record.provenance.code}.",
         ) from None
     file = folder / "recorded-recipe.yaml"
-    file.write_text(yaml.safe_dump(recorded))
+    file.write_text(recipe_text(recorded))
     after = load_recipe(file, overrides)
     moved = before.teacher and before.teacher.model_copy(
         update={"base_url": after.teacher.base_url if after.teacher else None}

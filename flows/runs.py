@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from apprentice.flows.recipe.recipe_yaml import MAY_BE_OFF, read_recipe
 from apprentice.tasks.analysis.comparison import label, percent
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
@@ -94,8 +93,10 @@ def run_named(name: str, runs: Path) -> FinishedRun:
 def _read(folder: Path) -> FinishedRun | None:
     try:
         report = json.loads((folder / "report.json").read_text())
-        recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+        recipe, _ = read_recipe((folder / "recipe.yaml").read_bytes())
+    except (OSError, ValueError):
         return None
-    known = isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ
-    return FinishedRun(folder.absolute(), report, recipe) if known and "store" in recipe else None
+    if not (isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ and "store" in recipe):
+        return None
+    was = recipe | {name: None for name in MAY_BE_OFF if recipe.get(name) == "off"}  # as runs of older code wrote it
+    return FinishedRun(folder.absolute(), report, was)

@@ -10,11 +10,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe_yaml import MAY_BE_OFF, NotARecipe, Places, read_recipe, read_value
 from apprentice.tasks.reporting.errors import Stop
 
 RENAMED = {"env": "server"}
@@ -44,18 +44,44 @@ def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
     if isinstance(given, Mapping):
         return _validated(deepcopy(dict(given)), "This", Path(), overrides)
     path = recipe_file(Path(given))
+    data, places = read_file(path)
+    _drop_empty(data, places)
+    for name in MAY_BE_OFF:
+        if name in data and data[name] is None:
+            line = places[(name,)].line
+            raise Stop(
+                f"{path}, line {line}: {name} is null.", f"Write {name}: off, or take the line out for the defaults."
+            )
+    return _validated(data, str(path), path.parent, overrides, places)
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], Places]:
+    """Return the data of a recipe's file, and where its values stand. Raises Stop."""
     try:
-        read = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        data, places = read_recipe(path.read_bytes())
+    except OSError as error:
         raise Stop(f"{path} cannot be read as a recipe: {error}", "Name a YAML file.") from None
-    except yaml.YAMLError as error:
-        raise Stop(f"{path} is not valid YAML: {error}", "Correct that line.") from None
-    if not isinstance(read, dict):
+    except NotARecipe as error:
+        raise Stop(f"{path} is not a valid recipe: {error}.", "Correct it and run again.") from None
+    if not isinstance(data, dict):
         raise Stop(f"{path} is not a recipe.", "Start from one of the package: apprentice init.")
-    return _validated(read, str(path), path.parent, overrides)
+    return data, places
 
 
-def _validated(given: dict[str, Any], called: str, folder: Path, overrides: Sequence[str]) -> Recipe:
+def _drop_empty(data: dict[str, Any], places: Places) -> None:
+    """Drop the fields that are named without a value, so that they have their defaults."""
+    for path, written in places.items():
+        if written.is_empty and path[-1] in _fields_at(path[:-1], Recipe):
+            *parents, last = path
+            section: Any = data
+            for name in parents:
+                section = section[name]
+            section.pop(last, None)
+
+
+def _validated(
+    given: dict[str, Any], called: str, folder: Path, overrides: Sequence[str], places: Places | None = None
+) -> Recipe:
     """Return the recipe with these fields and overrides; `folder` is where paths of environments begin. Raises Stop."""
     _find_environments(given, folder)
     for override in overrides:
@@ -64,7 +90,10 @@ def _validated(given: dict[str, Any], called: str, folder: Path, overrides: Sequ
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
-        raise Stop(f"{called} is not a valid recipe:\n{explain(error)}", "Correct it and run again.") from None
+        raise Stop(
+            f"{called} is not a valid recipe:\n{explain(error, places=places, overrides=overrides)}",
+            "Correct it and run again.",
+        ) from None
 
 
 def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
@@ -78,13 +107,16 @@ def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
         return Recipe.model_validate(given)
     except ValidationError as error:
         raise Stop(
-            f"The overrides are not valid for the recipe {recipe.name}:\n{explain(error)}",
+            f"The overrides are not valid for the recipe {recipe.name}:\n{explain(error, overrides=overrides)}",
             "Correct them and run again.",
         ) from None
 
 
 def override_field(recipe: dict[str, Any], override: str) -> None:
-    """Set one field, `path=value`, in a recipe's raw data. Raises Stop if it has another form or is not YAML."""
+    """Set one field, `path=value`, in a recipe's raw data; without a value it has its default.
+
+    Raises Stop if it has another form or is not YAML.
+    """
     path, equals, value = override.partition("=")
     if not equals or not path:
         raise Stop(f"--set {override} is not of the form path=value.", "For example --set grpo.max_steps=50.")
@@ -96,9 +128,13 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         if not isinstance(recipe, dict):
             raise Stop(f"--set {path}=…: {name} has no fields.", "Check the path against the recipe.")
     try:
-        recipe[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise Stop(f"--set {path}=…: the value is not valid YAML.", "Close its brackets and quotes.") from None
+        recipe[last] = read_value(value)
+    except NotARecipe as error:
+        raise Stop(f"--set {path}=…: {error}.", "Close its brackets and quotes.") from None
+    if recipe[last] is None and path in MAY_BE_OFF and value.strip():
+        raise Stop(f"--set {override} neither sets {path} nor turns it off.", f"Use --set {path}=off.")
+    if not value.strip():
+        del recipe[last]
 
 
 def _find_environments(recipe: dict[str, Any], folder: Path) -> None:
@@ -122,19 +158,38 @@ def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None
                 teacher.pop(path.partition(".")[2], None)
 
 
-def explain(error: ValidationError, whole: type[BaseModel] = Recipe) -> str:
-    """Return one line per mistake: its path in `whole`, the cause, and for an unknown field the nearest known one."""
+def explain(
+    error: ValidationError,
+    whole: type[BaseModel] = Recipe,
+    places: Places | None = None,
+    overrides: Sequence[str] = (),
+) -> str:
+    """Return one line per mistake: its path in `whole`, the cause, and what was given where.
+
+    For an unknown field the nearest known one is named.
+    """
+    set_to = dict(override.split("=", 1) for override in overrides if "=" in override)
     lines = []
     for mistake in error.errors():
         path = ".".join(str(part) for part in mistake["loc"]) or "recipe"
         message = mistake["msg"].removeprefix("Value error, ")
+        written = (places or {}).get(mistake["loc"])
         if mistake["type"] == "extra_forbidden":
             known = _fields_at(mistake["loc"][:-1], whole)
             name = RENAMED.get(str(mistake["loc"][-1]), str(mistake["loc"][-1]))
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             message = f"unknown field; did you mean {near[0]}?" if near else f"unknown field; known: {', '.join(known)}"
-        lines.append(f"  {path}: {message}")
+        elif path in set_to:
+            message += f", not {set_to[path]!r}" if set_to[path] and not _is_secret(path) else ""
+        elif written and written.text and not _is_secret(path):
+            message += f", not {written.text[:80]!r}"
+        lines.append(f"  {f'line {written.line}: ' if written and path not in set_to else ''}{path}: {message}")
     return "\n".join(lines)
+
+
+def _is_secret(path: str) -> bool:
+    """Whether a value may be a key that was written into a recipe."""
+    return any(word in path for word in ("key", "token", "header", "password", "secret", "url"))
 
 
 def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:

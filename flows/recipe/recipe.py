@@ -178,7 +178,7 @@ class Recipe(BaseModel):
     @field_validator("sft", "grpo", mode="before")
     @classmethod
     def _may_be_off(cls, given: Any) -> Any:
-        return None if given in (False, "off") else given  # YAML reads `off` as false
+        return None if given is False or str(given).lower() in ("off", "false") else given
 
     @model_validator(mode="after")
     def _has_something_to_learn_from(self) -> "Recipe":

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import yaml
-
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe_yaml import recipe_text
 from apprentice.tasks.reporting.errors import Stop
 
 
@@ -33,7 +32,7 @@ def run_folder(runs: Path, recipe: Recipe) -> Iterator[Path]:
     folder = runs.absolute() / f"{recipe.name}-seed{recipe.seed}-{stamp}"
     try:
         folder.mkdir(parents=True)
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
+        (folder / "recipe.yaml").write_text(recipe_text(recipe.model_dump(mode="json")))
     except OSError as error:
         raise _impossible(runs, error.strerror or str(error)) from error
     try:

@@ -3,9 +3,9 @@
 In: a recipe's section. Out: a validated model that knows which of its fields enter an artifact's key.
 """
 
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationInfo, field_validator
 
 from apprentice.envs.wire.server import STRICT
 
@@ -14,6 +14,15 @@ class Spec(BaseModel):
     """A frozen settings model that rejects unknown fields, NaN and infinity. Numeric fields declare their range."""
 
     model_config = STRICT
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_yes(cls, given: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        allowed = {annotation, *get_args(annotation)}
+        if isinstance(given, bool) and allowed & {int, float} and bool not in allowed:  # pydantic reads true as 1
+            raise ValueError("Input should be a number")
+        return given
 
     def in_key(self) -> dict[str, Any]:
         """The fields that enter a key: all except `OPERATIONAL` and `SEARCH_SPACE` ones."""

@@ -203,8 +203,8 @@ class GrpoSpec(TrainerSpec):
     @field_validator("curriculum", mode="before")
     @classmethod
     def _curriculum_may_be_on(cls, given: Any) -> Any:
-        if isinstance(given, bool):
-            return {} if given else None  # YAML reads `on` as true
+        if given in (True, False, "on", "off"):
+            return {} if given in (True, "on") else None
         if isinstance(given, list | tuple):
             return {"levels": given}
         return {"levels": "own"} if given == "reasoning_gym" else given

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from apprentice.envs.base import ToolEnvironment, tools_of
 from apprentice.envs.catalog import ExtraMissing, check_extra, described, environment_class, known
+from apprentice.flows.recipe.loading import read_file
 from apprentice.flows.recipe.location import RECIPES
 from apprentice.tasks.training.rewards import Stream, streams_of_parts
 
@@ -84,7 +84,7 @@ def recipes_of(name: str) -> list[Path]:
 
 @cache
 def _read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+    return read_file(path)[0]
 
 
 def _mixed_in(path: Path) -> set[str]:

@@ -7,13 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
-from apprentice.flows.recipe.loading import explain, load_recipe, override_field
+from apprentice.flows.recipe.loading import explain, load_recipe, override_field, read_file
 from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.discovered_settings import completed
@@ -59,11 +58,7 @@ def environment_of(
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
     """Return a recipe for its environments and sizes only. Raises Stop."""
     path = recipe_file(path)
-    try:
-        given = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        given = None  # `load_recipe` reports the error
-    student = given.get("student") if isinstance(given, dict) else None
+    student = read_file(path)[0].get("student")
     if isinstance(student, dict) and student.get("model") and not student.get("revision"):
         overrides = ["student.revision=any", *(overrides or [])]  # the commit does not matter here
     return load_recipe(path, overrides or [])
