@@ -14,7 +14,8 @@ FOLDER/faults.json      [{"match": regex on "METHOD path", "do": 500 | 503 | 429
                         requests pass and meets the `times` next ones (without `times` all), across restarts too; to
                         write the file is to count anew. A request that meets a fault is not carried out; with `done`
                         it is, and its answer is lost. "cut" closes the connection after half of the request's body,
-                        or of the answer's where the request has none or is done. 429 says "retry_after", else 1 s.
+                        or of the answer's where the request has none or is done. 429 says "retry_after", else 1 s,
+                        or has "headers".
 """
 
 import argparse
@@ -290,12 +291,8 @@ class Answer(BaseHTTPRequestHandler):
                 self.rfile.read(1)  # until the client goes away
             elif do in WORDS:
                 status = 403 if do == "quota" else int(fault["do"])
-                self.answer(
-                    Refused(
-                        status, WORDS[do], **({"Retry-After": str(fault.get("retry_after", 1))} if do == 429 else {})
-                    ).reply,
-                    False,
-                )
+                headers = {"Retry-After": str(fault.get("retry_after", 1))} if do == 429 else {}
+                self.answer(Refused(status, WORDS[do], **fault.get("headers", headers)).reply, False)
             elif do in (None, "cut"):
                 self.answer(reply, do == "cut")
             else:

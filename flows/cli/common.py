@@ -16,6 +16,7 @@ from rich.markup import escape
 from apprentice.envs.defaults import debugging
 from apprentice.envs.garbage import no_collection
 from apprentice.flows.cli.interruption import EXIT_CODE, say_interrupted
+from apprentice.flows.runtime.prefect_settings import refused
 from apprentice.flows.runtime.this_process import ready
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def _fail(cause: str, remedy: str) -> NoReturn:
 def _cause_and_remedy(error: Exception) -> tuple[str, str]:
     """Return one line of cause and one of remedy for an unexpected error, or if the Hub is unreachable."""
     from huggingface_hub.errors import OfflineModeIsEnabled
+    from prefect.exceptions import PrefectHTTPStatusError
 
     from apprentice.tasks.artifacts.hub_client import is_away
 
@@ -109,6 +111,9 @@ def _cause_and_remedy(error: Exception) -> tuple[str, str]:
         return "The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again."
     if is_away(error):
         return f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back."
+    if isinstance(error, PrefectHTTPStatusError) and error.response.status_code in (401, 403):
+        stop = refused(error.response.status_code)
+        return stop.cause, stop.remedy
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return cause, "This is unexpected: run again with --debug for the traceback, and report it."

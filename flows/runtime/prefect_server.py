@@ -17,7 +17,9 @@ from prefect.context import refresh_global_settings_context
 from prefect.settings import get_current_settings
 
 from apprentice.envs.serving.process import ServerFailed, local_server
+from apprentice.flows.runtime.prefect_settings import URL, set_in
 from apprentice.flows.runtime.run_guard import guarded
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.shared_server import TEMPORARY, shared
 
@@ -41,6 +43,8 @@ def start_prefect_server() -> None:
     _check_proxy()
     if shared():
         check_answers(server_url())
+        if (where := set_in(URL)) != "the environment":
+            announce.say(f"Prefect's server: {server_url()}, as {where} says.")
         _held.enter_context(guarded())
         return
     if server_url():  # the temporary one is already running
@@ -96,7 +100,8 @@ def check_answers(url: str) -> None:
             why = str(error).rstrip(".") or type(error).__name__
     raise Stop(
         f"Prefect's server at {url} does not answer: {why}.",
-        "Start it (prefect server start), correct PREFECT_API_URL, or unset it to run without a server.",
+        f"Start it (prefect server start), correct {URL} in {set_in(URL) or 'the environment'}, or remove it there to "
+        "run without a server.",
     )
 
 

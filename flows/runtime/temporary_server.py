@@ -6,6 +6,7 @@ It uses Prefect's own database, so that a server started later also shows these 
 
 import asyncio
 import os
+import sys
 
 from apprentice.envs.garbage import no_collection
 from apprentice.envs.serving.process import serve
@@ -14,12 +15,19 @@ from apprentice.tasks.artifacts.files import flock
 
 async def migrate() -> None:
     """Bring Prefect's database up to date; a new one gets its types of blocks, as from a server that starts."""
+    import prefect
+    from alembic.util.exc import CommandError
     from prefect.server.database import provide_database_interface
     from prefect.server.models.block_registration import run_block_auto_registration
     from prefect.settings import PREFECT_MEMO_STORE_PATH
+    from sqlalchemy import make_url
 
     database = provide_database_interface()
-    await database.create_db()
+    try:
+        await database.create_db()
+    except CommandError as error:  # of alembic: it does not know the tables' version
+        where = make_url(database.database_config.connection_url).render_as_string(hide_password=True)
+        sys.exit(f"another version than Prefect {prefect.__version__} wrote the database {where} ({error})")
     if not PREFECT_MEMO_STORE_PATH.value().exists():  # Prefect writes it once they are there
         async with await database.session() as session:
             await run_block_auto_registration(session=session)
@@ -29,13 +37,15 @@ def main() -> None:
     os.environ |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with no_collection():
         from prefect.server.api.server import create_app
-        from prefect.settings import PREFECT_HOME
+        from prefect.settings import PREFECT_HOME, PREFECT_SERVER_API_AUTH_STRING, temporary_settings
 
         # two commands that begin at once on a new machine would both do it, and one of them would fail
         with flock(PREFECT_HOME.value() / "apprentice-database.lock"):
             asyncio.run(migrate())
-        app = create_app()
-    serve(app)
+    with temporary_settings(restore_defaults={PREFECT_SERVER_API_AUTH_STRING}):  # it is another server's password
+        with no_collection():
+            app = create_app()
+        serve(app)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 from apprentice.envs.defaults import debugging
+from apprentice.flows.runtime.prefect_settings import check_settings
 
 QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run prints its own progress; Prefect has the logs
@@ -23,13 +24,17 @@ LOUD = ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "TRANSFORMERS_VERBOSITY")
 
 
 def ready() -> None:
-    """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time."""
+    """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time.
+
+    Raises Stop if Prefect's settings are not valid.
+    """
     quiet()
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm's in a notebook; the run shows its own bars
     if "PREFECT_HOME" not in os.environ and not _can_be_written(Path("~/.prefect")):
         os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="apprentice-prefect-")
         print(f"~/.prefect is not writable: Prefect stores its data in {os.environ['PREFECT_HOME']}.")
+    check_settings()
 
 
 def quiet() -> None:

@@ -12,31 +12,31 @@ from typing import TypeVar
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.patience import stop_after_failing_for
+from apprentice.envs.wire.patience import seconds_left, stop_after_failing_for
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of
+from apprentice.tasks.reporting.visible import one_line
 
 # Xet is a second way of moving files, with failures of its own: the one that is tested is the one that is used
 os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 
 R = TypeVar("R")
-TIMEOUT = 60.0
-"""Seconds without a byte after which a request counts as lost."""
 FIRST_PATIENCE = 20.0
 """Seconds in which the Hub must answer once, for a run that can go on without it."""
 
 
-def ask(call: Callable[[], R], namespace: str, patience: float) -> R:
+def ask(call: Callable[[], R], namespace: str, patience: float, can_do_without: bool = False) -> R:
     """What the Hub answers; asked again, with growing intervals, for `patience` seconds while it is away or busy.
 
-    Raises Stop where it refuses, and the client's own exception where it stays away.
+    Raises Stop where it refuses, and the client's own exception where it stays away: at once where a caller that
+    `can_do_without` would have to wait longer than its patience.
     """
-    from huggingface_hub import get_session
+    from apprentice.tasks.artifacts.hub_http import be_patient
 
-    get_session().timeout = TIMEOUT  # the client's own is none: a Hub that hangs would hold a device for ever
+    be_patient(patience)
     with _refusals(namespace):
-        return _patiently(patience)(call)
+        return _patiently(patience, can_do_without)(call)
 
 
 @dataclass
@@ -56,7 +56,8 @@ class HubConnection:
         """What the Hub answers. Raises Stop, and what the client raises where it stays away."""
         first = not self.needed and not self.has_answered
         try:
-            answer = ask(call, self.namespace, min(FIRST_PATIENCE, self.patience) if first else self.patience)
+            patience = min(FIRST_PATIENCE, self.patience) if first else self.patience
+            answer = ask(call, self.namespace, patience, can_do_without=first)
         except Exception as error:
             if not self.needed and is_away(error):
                 self._lose()
@@ -98,7 +99,10 @@ def wait_until_hub_answers(patience: float) -> None:
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session, hf_raise_for_status
 
+    from apprentice.tasks.artifacts.hub_http import be_patient
+
     def probe() -> None:
+        be_patient(patience)
         hf_raise_for_status(get_session().get(f"{constants.ENDPOINT}/api/models?limit=1", follow_redirects=True))
 
     try:
@@ -112,27 +116,33 @@ def wait_until_hub_answers(patience: float) -> None:
         ) from error
 
 
-def _patiently(patience: float) -> tenacity.Retrying:
+def _patiently(patience: float, can_do_without: bool = False) -> tenacity.Retrying:
+    growing = tenacity.wait_random_exponential(multiplier=0.5, max=min(30.0, patience / 4))
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        asked = _asked(state)
+        return min(growing(state) if asked is None else asked, seconds_left(state, patience))
+
+    is_over = stop_after_failing_for(patience)  # from the first failure on: an upload may take long
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        return is_over(state) or (can_do_without and (_asked(state) or 0.0) > patience)
+
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),
-        wait=_Interval(min(30.0, patience / 4)),
-        stop=stop_after_failing_for(patience),  # from the first failure on: an upload may take long
+        wait=wait,
+        stop=stop,
         before_sleep=_tell,
         reraise=True,
     )
 
 
-class _Interval(tenacity.wait_random_exponential):
-    """As long as the Hub asks for with Retry-After, in seconds; else growing."""
+def _asked(state: tenacity.RetryCallState) -> float | None:
+    """Return the seconds that the Hub asks to wait."""
+    from apprentice.tasks.artifacts.hub_http import wait_asked
 
-    def __init__(self, longest: float):
-        super().__init__(multiplier=0.5, max=longest)
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        error = retry_state.outcome.exception() if retry_state.outcome else None
-        response = getattr(error, "response", None)
-        asked = response.headers.get("Retry-After", "") if response is not None else ""
-        return float(asked) if asked.isdecimal() else super().__call__(retry_state)
+    error = state.outcome.exception() if state.outcome else None
+    return wait_asked(error) if error else None
 
 
 def _tell(state: tenacity.RetryCallState) -> None:
@@ -140,7 +150,9 @@ def _tell(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception()
     count("retries")
     if state.attempt_number in (1, 4) or state.attempt_number % 20 == 0:
-        announce.warn(f"The Hub does not answer as it should ({type(error).__name__}); trying again.")
+        asked = _asked(state)
+        why = type(error).__name__ if asked is None else f"it asks to wait {asked:.0f} s"
+        announce.warn(f"The Hub does not answer as it should ({why}); trying again.")
 
 
 @contextmanager
@@ -156,16 +168,26 @@ def _refusals(namespace: str) -> Iterator[None]:
         refused: BaseException | None = error  # an upload's is the cause of another one
         while refused is not None and not (isinstance(refused, HfHubHTTPError) and refused.response is not None):
             refused = refused.__cause__
-        status = refused.response.status_code if refused is not None else 0
+        if refused is None:
+            raise
+        status, said = refused.response.status_code, one_line(refused.server_message or "")
+        reads = refused.response.request.method in ("GET", "HEAD")
+        tokens = "https://huggingface.co/settings/tokens"
         if status == 401:
             raise Stop(
                 "The Hub does not know the token (401): it is wrong, or it has expired.",
-                "Set HF_TOKEN to a valid one with write permission for "
-                f"{namespace} (https://huggingface.co/settings/tokens), and run again.",
+                f"Set HF_TOKEN to a valid one with {'read' if reads else 'write'} permission for {namespace} "
+                f"({tokens}), and run again.",
+            ) from None
+        if status == 403 and reads:
+            raise Stop(
+                f"The Hub refused (403): the token may not read {refused.response.url.path}. {said}".strip(),
+                f"Ask {namespace} for access, or set HF_TOKEN to a token that may read it ({tokens}), and run again.",
             ) from None
         if status == 403:
             raise Stop(
-                f"The Hub refused (403): the token may not write to {namespace}, or its storage is used up.",
+                f"The Hub refused (403): the token may not write to {namespace}, or its storage is used up. "
+                f"{said}".strip(),
                 f"Give the token write permission for {namespace}, or make room there, and run again.",
             ) from None
         raise

@@ -8,15 +8,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from email.utils import parsedate_to_datetime
-from math import isfinite
-from time import monotonic, time
+from time import time
 from typing import Any, Literal
 
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.patience import stop_after_failing_for
+from apprentice.envs.wire.patience import seconds_in, seconds_left, stop_after_failing_for
 from apprentice.tasks.reporting.visible import one_line
 
 Kind = Literal["account", "question", "moment", "request"]
@@ -137,8 +135,7 @@ def retrying(patience: float) -> tenacity.AsyncRetrying:
     """Retries what may pass for `patience` seconds after the first failure."""
 
     def wait(state: tenacity.RetryCallState) -> float:
-        since = monotonic() - getattr(state, "first_failed_at", monotonic())
-        return min(_wait(state), max(patience - since, 0.0))
+        return min(_wait(state), seconds_left(state, patience))
 
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(_may_pass),
@@ -201,7 +198,7 @@ def _words(error: Any, *names: str) -> str:
 
 def _end(headers: Mapping[str, str], text: str, error: Any) -> float | None:
     """Seconds until a limit ends: the longest that headers and text name, if it can be."""
-    named = [_as_seconds(headers.get("retry-after-ms"), 0.001), _as_seconds(headers.get("retry-after"))]
+    named = [seconds_in(headers.get("retry-after-ms"), 0.001), seconds_in(headers.get("retry-after"))]
     if match := AGAIN_IN.search(text):
         named.append(sum(float(number) * SECONDS[_unit(unit)] for number, unit in LENGTH.findall(match[1])) or None)
     if match := AGAIN_AT.search(text):
@@ -218,23 +215,11 @@ def _unit(name: str) -> str:
     return "ms" if name.startswith(("ms", "milli")) else name[0]
 
 
-def _as_seconds(header: str | None, unit: float = 1.0) -> float | None:
-    """The seconds of a Retry-After header, in seconds or as a date; None without a valid one."""
-    try:
-        seconds = float(header or "") * unit
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(header or "").timestamp() - time()
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return None
-    return max(seconds, 0.0) if isfinite(seconds) else None
-
-
 def _until_reset(headers: Mapping[str, str]) -> float | None:
     """Seconds until X-RateLimit-Reset, an epoch in seconds or milliseconds, where nothing remains."""
     if headers.get("x-ratelimit-remaining", "").strip() != "0":
         return None
-    epoch = _as_seconds(headers.get("x-ratelimit-reset"))
+    epoch = seconds_in(headers.get("x-ratelimit-reset"))
     if epoch is None or epoch < 1e9:
         return epoch
     return max((epoch / 1000 if epoch > 1e11 else epoch) - time(), 0.0)

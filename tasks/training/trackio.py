@@ -8,7 +8,7 @@ handles itself: it keeps the metrics in the folder and sends them with the next 
 
 from typing import TYPE_CHECKING, Any
 
-from apprentice.tasks.artifacts.hub_client import TIMEOUT, ask, is_away
+from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import FOLDER
 from apprentice.tasks.reporting.errors import Stop
@@ -33,9 +33,10 @@ def trackio_arguments(run: "RunContext") -> dict[str, Any]:
 def log_by_step(trainer: Any) -> None:
     """Replaces transformers' callback by one that falls back to the folder when the Space is unreachable at the start
     of a training, and that logs by training step, where transformers' logs by number of logs."""
-    from huggingface_hub import get_session
     from transformers.integrations import TrackioCallback
     from transformers.integrations.integration_utils import rewrite_logs
+
+    from apprentice.tasks.artifacts.hub_http import TIMEOUT, be_patient
 
     class ByStep(TrackioCallback):
         def __init__(self):
@@ -54,7 +55,7 @@ def log_by_step(trainer: Any) -> None:
             if args.trackio_space_id is None:
                 super().setup(args, state, model, **given)
                 return
-            get_session().timeout = TIMEOUT  # the client has none, so a hanging Hub would block the device forever
+            be_patient(TIMEOUT)  # the client has no timeout, so a hanging Hub would block the device forever
             try:
                 super().setup(args, state, model, **given)
             except Exception as error:  # any error: logging must not stop a training
@@ -83,12 +84,13 @@ class _WithoutDashboard:
 def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]) -> Any:
     """Begins a run outside of a training, in the folder where its Space is not reachable."""
     import trackio
-    from huggingface_hub import get_session
+
+    from apprentice.tasks.artifacts.hub_http import TIMEOUT, be_patient
 
     given: dict[str, Any] = {"project": project, "name": name, "config": config, "resume": "allow", "embed": False}
     given |= {"auto_log_cpu": False, "auto_log_gpu": False}
     if spec.space_id is not None:
-        get_session().timeout = TIMEOUT  # as for a training
+        be_patient(TIMEOUT)  # as for a training
         try:
             return trackio.init(space_id=spec.space_id, private=spec.private, **given)
         except Exception as error:

@@ -11,11 +11,14 @@ import pytest
 from huggingface_hub import HfApi, constants
 from pydantic import ValidationError
 
+from apprentice.tasks.artifacts import hub_http
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
 from apprentice.tasks.artifacts.provenance import Parent
+from apprentice.tasks.artifacts.rows import rows_of
 from apprentice.tasks.artifacts.types import Questions, Release
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import DatasetSpec
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_local import COUNTS, publish
 
@@ -304,6 +307,50 @@ def test_as_long_as_the_hub_asks_for_is_waited(hub: LocalHub, tmp_path: Path):
     began = time.monotonic()
     store(tmp_path / "one").find(Questions, "k1")
     assert time.monotonic() - began >= 3
+
+
+LIMITED = {"ratelimit": '"api";r=0;t=900', "ratelimit-policy": '"fixed window";"api";q=500;w=300'}
+
+
+@pytest.mark.parametrize(
+    "match", ["resolve", "GET .*/datasets/", "POST .*/commit/", "POST .*/tag/", "POST .*/preupload"]
+)
+@pytest.mark.parametrize("headers", [{"Retry-After": "3600"}, LIMITED], ids=["Retry-After", "ratelimit"])
+def test_a_wait_never_exceeds_the_patience(hub: LocalHub, tmp_path: Path, match: str, headers: dict[str, str]):
+    hub.fail({"match": match, "do": 429, "headers": headers})
+    began = time.monotonic()
+    with pytest.raises(Exception, match="429"):
+        publish(store(tmp_path / "one", patience=1.0), "k1")
+    assert time.monotonic() - began < 15  # seconds; it was asked to wait for many minutes
+    assert len(hub.requests(match)) == 2
+
+
+def test_a_hub_without_an_answer_is_waited_for_no_longer_than_the_patience(hub: LocalHub, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(hub_http, "LEAST_TIMEOUT", 0.5)
+    hub.fail({"match": "resolve", "do": "hang"})
+    began = time.monotonic()
+    with pytest.raises(Exception, match=r"nothing answers at|timed out"):
+        store(tmp_path / "one", patience=1.0).find(Questions, "k1")
+    assert time.monotonic() - began < 15
+    assert len(hub.requests("resolve")) <= 4
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "3600"}, LIMITED], ids=["Retry-After", "ratelimit"])
+def test_a_long_wait_at_the_beginning_uses_the_folder_at_once(hub: LocalHub, tmp_path: Path, headers: dict[str, str]):
+    hub.fail({"match": ".", "do": 429, "headers": headers})
+    alone = HubStore(tmp_path / "one", "toy", "team", patience=600.0, needed=False)
+    began = time.monotonic()
+    made = publish(alone, "k1")
+    assert time.monotonic() - began < 15
+    assert not alone.in_reach
+    assert alone.find(Questions, "k1") == made
+    assert len(hub.requests()) == 1
+
+
+def test_a_dataset_that_may_not_be_read_is_no_matter_of_writing(hub: LocalHub, tmp_path: Path):
+    hub.fail({"match": "GET .*rows", "do": 403})
+    with pytest.raises(Stop, match=r"may not read .*datasets/elsewhere/rows.*\n.*Ask elsewhere for access"):
+        rows_of(DatasetSpec(path="elsewhere/rows", revision="0" * 40))
 
 
 def test_files_that_no_record_names_are_neither_fetched_nor_believed(hub: LocalHub, tmp_path: Path):
