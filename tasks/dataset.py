@@ -5,6 +5,8 @@ Why the check: a student must see the same prompt in training and in the environ
 system prompt or tool schema would teach it another task.
 """
 
+import json
+import math
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +19,7 @@ from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import DatasetSpec
 
@@ -25,23 +28,43 @@ from apprentice.tasks.settings.stages import DatasetSpec
 def take_rollouts(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec) -> dict[str, Any]:
     """Publishes the rows. Raises Stop for the first one that this environment would not have rendered so."""
     parts = {environment.played_by(part): part for part in environment.make()._parts()}
-    records = []
-    for number, line in enumerate(rows_of(spec), 1):
+    records: dict[bytes, Record] = {}
+    twice: list[str] = []
+    for row in rows_of(spec):
+        record = None
         try:
-            records.append(record := Record.model_validate_json(line))
+            record = Record.model_validate(_with_text(row.data, parts))
+            wrong = _unlike(record, parts)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            wrong = f"its {'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"
-        else:
-            wrong = _unlike(record, parts)
-        if wrong:
+            wrong = f"its {'.'.join(map(str, first['loc'])) or 'row'}: {first['msg']}"
+        if wrong or record is None:
             raise Stop(
-                f"Row {number} of {spec.path} is not an episode of {environment} as it is played here: {wrong}.",
+                f"{row.where} of {spec.path} is not an episode of {environment} as it is played here: {wrong}.",
                 "Take rollouts that were collected in this environment and version, or remove collect.dataset.",
             )
-    (context.out / "rollouts.jsonl").write_bytes(b"".join(record.line() for record in records))
-    totals = {name: sum(getattr(record, name) for record in records) for name in COUNTED}
-    return {"episodes": len(records), "failed": sum(bool(record.failed_at) for record in records), **totals}
+        if (line := record.line()) in records:
+            twice.append(row.where)
+        records[line] = record
+    if not records:
+        raise Stop(f"{spec.path} holds no rollouts: its files have no row.", "Check collect.dataset.path.")
+    if twice:
+        announce.warn(f"{len(twice)} rows stand in {spec.path} twice and count once, such as {twice[0]}.")
+    (context.out / "rollouts.jsonl").write_bytes(b"".join(records))
+    totals = {name: sum(getattr(record, name) for record in records.values()) for name in COUNTED}
+    return {"episodes": len(records), "failed": sum(bool(record.failed_at) for record in records.values()), **totals}
+
+
+def _with_text(row: Any, parts: dict[str, Any]) -> Any:
+    """The row with its tools as `collect` writes them, where they are the environment's as JSON or in other spacing."""
+    part = parts.get(str(row.get("environment"))) if isinstance(row, dict) else None
+    if part is None:
+        return row
+    try:
+        given = json.loads(row["tools"]) if isinstance(row.get("tools"), str) else row.get("tools")
+    except ValueError:
+        return row
+    return row | {"tools": tools_text(part)} if given == json.loads(tools_text(part)) else row
 
 
 def _unlike(record: Record, parts: dict[str, Any]) -> str:
@@ -51,5 +74,9 @@ def _unlike(record: Record, parts: dict[str, Any]) -> str:
         return f"its environment is {record.environment!r}, not {' or '.join(map(repr, parts))}"
     if record.tools != tools_text(part):
         return "its tools have another schema"
+    if record.reward is not None and not 0.0 <= record.reward <= 1.0:
+        return f"its reward is {record.reward}, not from 0 to 1"
+    if not 0.0 <= record.cost_usd < math.inf:
+        return f"its cost_usd is {record.cost_usd}"
     question = str(record.messages[1].get("content")) if len(record.messages) > 1 else ""
     return "" if record.messages[:2] == prompt(part, question) else "its prompt is another one"
