@@ -114,7 +114,7 @@ def _shown(node: Node) -> list[Shown]:
 
 
 def _of_one(name: str, node: Node) -> Shown:
-    """An evaluation, by its name among a verdict's inputs: evaluations.grpo, guards.sums.grpo."""
+    """An evaluation, by its name among a verdict's inputs, such as evaluations.grpo."""
     purpose, _, model = name.rpartition(".")
     asked = purpose.removeprefix("guards.") if purpose.startswith("guards.") else HELD_OUT
     source = Source(as_title(model), asked, node.store.fetch(node.artifact) / "episodes.jsonl")

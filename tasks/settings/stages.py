@@ -315,7 +315,8 @@ class EndpointSpec(TeacherSpec):
 
 
 class DatasetSpec(Spec):
-    """Rollouts that exist: JSON lines as this project writes them, in a folder or in a dataset of the Hub."""
+    """Rollouts that exist: rows as this project writes them, as JSON lines or Parquet, in a folder or in a dataset of
+    the Hub."""
 
     path: str = Field(min_length=1)
     """A folder, or a dataset of the Hub, such as owner/laptop-rollouts."""

@@ -116,7 +116,7 @@ ANSWER = {"role": "assistant", "content": "3"}
     ],
 )
 def test_the_forms_in_which_rows_come_are_the_same_rows(
-    context: StageContext, tmp_path: Path, chain_sum: EnvironmentSpec, form: Any, said: str, capsys
+    context: StageContext, tmp_path: Path, chain_sum: EnvironmentSpec, form: Any, said: str, caplog
 ):
     one, two = (row(chain_sum, seed=seed, messages=[*row(chain_sum)["messages"], ANSWER]) for seed in (1, 2))
     for name, content in form(one, two).items():
@@ -126,7 +126,7 @@ def test_the_forms_in_which_rows_come_are_the_same_rows(
     assert (counts["episodes"], counts["prompt_tokens"], counts["cost_usd"]) == (2, 10, 0.0)
     wanted = [Record.model_validate(each).line() for each in (one, two)]
     assert (context.out / "rollouts.jsonl").read_bytes() == b"".join(wanted)
-    assert re.search(said, " ".join(capsys.readouterr().out.split()))
+    assert re.search(said, " ".join(caplog.text.split()))
 
 
 @pytest.mark.parametrize(
