@@ -8,7 +8,7 @@ be split into shards, each with its own task and artifact; together they give th
 import json
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.refused import RefusedEpisodes
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
@@ -111,7 +112,9 @@ class Collector:
     teacher: TeacherSpec
     environment: EnvironmentSpec
     journal: Journal
-    _held: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._refused = RefusedEpisodes(self.journal)
 
     def play(self, window: Window | Seeds) -> list[Record]:
         """Plays the missing seeds. Returns the episodes that failed on every attempt: lost to infrastructure, or the
@@ -133,8 +136,7 @@ class Collector:
                     lost = self._pass(pool, teacher, seeds, window.size, advance, broken)
                     seeds = iter([record.seed for record in lost])
             self._check_unanswered(lost)
-            for record in self._held:
-                self.journal.append(record)
+            self._refused.settle(teacher)
         except EndpointStop as stop:
             cause = stop.cause.removesuffix(".")
             raise EndpointStop(f"{cause}. {self._so_far(budget, window)}", stop.remedy) from stop
@@ -204,16 +206,16 @@ class Collector:
                 why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
                 note("episode failed" if record.failed_at else "asked again", WARNING, episode=seed, **why)
             if played.is_refused:
-                self._held.append(record)  # final once the endpoint answers again
+                self._refused.hold(played.number, record, played.is_understood)
             elif record.failed_at in ("", "teacher"):
-                while self._held:
-                    self.journal.append(self._held.pop())
+                self._refused.answered(played.number)
                 self.journal.append(record)
             return played
 
-        for _, (record, is_refused) in pool.map(play, seeds):
+        for _, (record, is_refused, *_) in pool.map(play, seeds):
             refused[is_refused or record.failed_at == "teacher"] += 1
             if refused[True] > max(self.spec.max_refused * of, 1):
+                self._forget_if_none_was_right()
                 raise EndpointStop(
                     f"In {refused[True]} of {refused.total()} episodes the teacher gave no valid call or its endpoint "
                     f"refused the question, the last one: {record.cause}.",
@@ -235,12 +237,26 @@ class Collector:
                 count("episodes")
         return lost
 
+    def _forget_if_none_was_right(self) -> None:
+        """Ask all questions again after this stop if every episode failed: a server without a parser for tool calls
+        gives none, however good the teacher is."""
+        lines = [json.loads(line) for line in self.journal.in_order()]
+        if all(line["failed_at"] == "teacher" for line in lines):
+            self.journal.forget({line["seed"] for line in lines})
+
 
 class Played(NamedTuple):
-    """An episode, and whether the endpoint refused its question."""
+    """An episode, and whether the endpoint refused its question.
+
+    Attributes:
+        is_understood: Whether the refusal says that it is the question's.
+        number: The number of the last request.
+    """
 
     record: Record
     is_refused: bool
+    is_understood: bool
+    number: int
 
 
 def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Played:
@@ -249,7 +265,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
     spent = Spent()
     messages: list[dict[str, Any]] = []
     failed_at = cause = ""
-    is_refused = False
+    is_refused = is_understood = False
     try:
         episode = Episode(instance, seed)
         messages = episode.messages
@@ -260,6 +276,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
             failed_at, cause = "question", episode.broken
     except TeacherRefused as refused:
         failed_at, cause, is_refused = "teacher's endpoint", str(refused), True
+        is_understood = refused.is_understood
     except TeacherFailed as failed:
         failed_at, cause = "teacher", str(failed)
     except TeacherUnavailable as away:
@@ -279,7 +296,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         noted="; ".join([*spent.noted, *teacher.changes]),
         **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
     )
-    return Played(record, is_refused)
+    return Played(record, is_refused, is_understood, spent.number)
 
 
 def _publish(kept: Journal, to: Path) -> dict[str, Any]:

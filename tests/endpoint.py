@@ -12,9 +12,9 @@ KEY = "sk-secret-that-no-one-may-read"
 class Endpoint(ThreadingHTTPServer):
     """An endpoint that says what it is told, turn after turn; the last thing for ever.
 
-    A turn is a list of calls, a function that makes one of the request, a status, a status with headers, None for no
-    choices, "cut" for a connection that is, "garbled" for half a JSON text, or "slow" for an answer that comes a byte
-    now and then and never ends.
+    A turn is a list of calls, a function that makes one of the request, a status, a status with headers and perhaps a
+    body, None for no choices, "cut" for a connection that is, "garbled" for half a JSON text, or "slow" for an answer
+    that comes a byte now and then and never ends.
     """
 
     daemon_threads = True
@@ -45,7 +45,7 @@ class Answer(BaseHTTPRequestHandler):
         if turn == "cut":
             self.connection.close()
             return
-        status, headers = turn if isinstance(turn, tuple) else (turn if isinstance(turn, int) else 200, {})
+        status, headers, *given = turn if isinstance(turn, tuple) else (turn if isinstance(turn, int) else 200, {})
         calls = turn if isinstance(turn, list) else []
         functions = [{"id": str(place), "type": "function", "function": call} for place, call in enumerate(calls)]
         message = {"role": "assistant", "content": None, "tool_calls": functions or None}
@@ -54,7 +54,8 @@ class Answer(BaseHTTPRequestHandler):
         body["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
         if status != 200:
             body = {"error": {"message": f"refused, your key is {self.headers['Authorization']}"}}
-        text = json.dumps(body).encode()
+        body = given[0] if given else body
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
         if turn == "garbled":
             text = text[: len(text) // 2]
         self.send_response(status)

@@ -29,11 +29,14 @@ class Journal:
     def __init__(self, path: Path, numbered_by: str):
         self._lines = JsonLines(path)
         self._numbered_by = numbered_by
+        self._read()
+
+    def _read(self) -> None:
         self._numbers = array("q")
         self._offsets = array("q")
         self._end = 0
         for line in self._lines:
-            self._index(json.loads(line)[numbered_by], line)
+            self._index(json.loads(line)[self._numbered_by], line)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -54,6 +57,14 @@ class Journal:
             for position in sorted(range(len(self)), key=self._numbers.__getitem__):
                 file.seek(self._offsets[position])
                 yield file.readline()
+
+    def forget(self, numbers: set[int]) -> None:
+        """Removes episodes, so that they are played again."""
+        half = self._lines.path.with_suffix(".half")
+        with half.open("wb") as file:
+            file.writelines(line for line in self._lines if json.loads(line)[self._numbered_by] not in numbers)
+        half.replace(self._lines.path)
+        self._read()
 
     def _index(self, number: int, line: bytes) -> None:
         self._numbers.append(number)

@@ -11,6 +11,8 @@ from apprentice.tasks.episodes.episode import Message
 
 BROKEN_OFF = ("error", "abort", "cancel", "malformed", "insufficient", "network", "timeout", "unknown")
 """What a finish reason contains where the endpoint, and not the model, ended the answer."""
+FILTERED = ("content_filter", "content-filter", "safety", "prohibited", "recitation", "blocklist", "spii")
+"""What a finish reason contains where a filter took the answer away."""
 
 
 class Completion(NamedTuple):
@@ -48,6 +50,12 @@ class Completion(NamedTuple):
     def broke_off(self) -> bool:
         """Whether the endpoint broke the answer off, so that it is not the model's."""
         return any(word in self.finish_reason for word in BROKEN_OFF)
+
+    @property
+    def was_filtered(self) -> bool:
+        """Whether a filter took the answer away, so that no call is left."""
+        called = self.message is not None and bool(self.message.get("tool_calls"))
+        return not called and any(word in self.finish_reason for word in FILTERED)
 
 
 def _normalized(raw: dict[str, Any]) -> Message:

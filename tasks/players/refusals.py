@@ -29,7 +29,7 @@ MOST_TEXT = 4000
 
 MONEY = re.compile(
     r"(?<!thinking )(?<!reasoning )(?<!token )\b(?:credits?|balance|billing|quota|budget|payment|funds|prepaid"
-    r"|arrear\w*|overdue|spend(?:ing)?|recharge)\b"
+    r"|usage limits?|arrear\w*|overdue|spend(?:ing)?|recharge)\b"
 )
 PER_MINUTE = re.compile(r"per[ _-]?(?:minute|second|min\b|sec\b)|\b[rt]p[ms]\b")
 FILTERED = re.compile(

@@ -28,6 +28,8 @@ from apprentice.tasks.settings.stages import TeacherSpec
 
 SAME_REFUSALS = 10
 """Different questions in a row, as they were asked, after which the same refusal is no property of a question."""
+PAUSE = 0.5
+"""Seconds before a refusal that is not understood is tried again; twice as long the next time."""
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Spent:
     Attributes:
         raw: The endpoint's own messages by their place in the conversation: they go back as they came.
         noted: What an answer held besides the one call that counts.
+        number: The number of the last request among all of this client.
     """
 
     attempts: int = 0
@@ -48,6 +51,7 @@ class Spent:
     cost_usd: float = 0.0
     raw: dict[int, dict[str, Any]] = field(default_factory=dict)
     noted: list[str] = field(default_factory=list)
+    number: int = 0
 
 
 class Teacher:
@@ -155,7 +159,8 @@ class Teacher:
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]
     ) -> Completion:
         self._number += 1
-        number, question, attempts = self._number, str(messages[1:2]), 0
+        spent.number = number = self._number
+        question, attempts = str(messages[1:2]), 0
         while True:
             body = self._dialect.applied(self._body(messages, tools, spent, choice, script))
             try:
@@ -177,7 +182,7 @@ class Teacher:
             )
             if not learned and failed.kind == "request" and attempts < LEAST_ATTEMPTS - 1:
                 attempts += 1  # what is not understood may pass
-                await asyncio.sleep(0.5 * attempts)
+                await asyncio.sleep(PAUSE * attempts)
             elif not learned:
                 self._explain(failed, number, question)
 
@@ -227,6 +232,9 @@ class Teacher:
                 status = answer.error.get("code") if isinstance(answer.error, dict) else None
                 status = int(str(status)) if str(status) in STATUSES else 500
                 raise Refused(status, answer.error, {}, self._spec.patience)
+            if answer.was_filtered:
+                filtered = {"message": f"the answer was filtered ({answer.finish_reason})", "code": "content_filter"}
+                raise Refused(400, filtered, {}, self._spec.patience)
             if answer.message is None or answer.broke_off:
                 raise Unanswered(
                     f"an answer that broke off: {one_line(answer.finish_reason)[:40]}"
