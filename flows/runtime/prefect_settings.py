@@ -9,8 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.visible import one_line
 
@@ -30,6 +28,8 @@ def check_settings() -> None:
             f"Prefect reads {_files()}, which is not UTF-8 text: {error}", "Correct or move that file."
         ) from None
     except ValueError as error:  # of pydantic, or of a file that is no TOML
+        from pydantic import ValidationError
+
         why = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]

@@ -70,6 +70,9 @@ async def whole_answer(client: AsyncOpenAI, body: dict[str, Any]) -> Any:
     if not chunks:
         raise ValueError("a stream without a chunk")
     whole = state.current_completion_snapshot.to_dict(mode="json")
+    ended = any(choice.get("finish_reason") for choice in whole["choices"]) or b"[DONE]" in answer.content[-64:]
+    if not ended:
+        raise ValueError("a stream that ends early")
     return whole | ({"usage": usage.to_dict(mode="json")} if usage else {})
 
 

@@ -329,7 +329,9 @@ class Teacher:
         if len(alike) >= SAME_REFUSALS:
             raise EndpointStop(
                 f"{endpoint} refused {len(alike)} questions in a row (status {refused.status}): {detail}",
-                "Correct the teacher section: teacher.request adds or removes any part of the request.",
+                "Correct the teacher section: teacher.request adds or removes any part of the request."
+                if refused.kind == "request"
+                else "Choose another teacher.model, or serve this one with a longer context, if it is the length.",
             )
         alone = TeacherRefused(f"refused with status {refused.status}: {detail}")
         alone.is_understood = refused.kind == "question"
@@ -360,8 +362,8 @@ class Teacher:
         )
 
     def _shown(self, text: str) -> str:
-        for secret in (self._key, *(value for value in self._spec.headers.values() if len(value) >= SECRET)):
-            text = text.replace(secret, "***")
+        for secret in (self._key, *self._spec.headers.values()):
+            text = text.replace(secret, "***") if len(secret) >= SECRET else text
         return one_line(text)[:300]
 
 
@@ -369,7 +371,7 @@ STATUSES = {str(status) for status in range(400, 600)}
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 """Where endpoints put the reasoning of an answer."""
 SECRET = 8
-"""Characters from which a header's value may be a secret."""
+"""Characters from which a key or a header's value may be a secret; `any` is none."""
 
 
 def in_words(seconds: float) -> str:

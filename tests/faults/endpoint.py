@@ -1,8 +1,8 @@
 """A teacher's endpoint that fails as it is told to, and notes what it was asked.
 
 Run: `python -m tests.faults.endpoint FOLDER --latency-ms 100` (prints its URL; ends with its standard input).
-In: FOLDER/mode, one word: ok, 429, told (429 with Retry-After), 500, hang or cut. Out: FOLDER/asked.jsonl, a line a
-request: the question, and whether it was answered.
+In: FOLDER/mode, one word: ok, 429, told (429 with Retry-After), 500, inside (an error in a 200), 402, 401,
+budget (400), hang or cut. Out: FOLDER/asked.jsonl, a line a request: the question, and whether it was answered.
 """
 
 import argparse
@@ -16,7 +16,15 @@ from typing import Any
 
 from tests.bench.endpoint import Endpoint
 
-ERRORS = {"429": b"429 Too Many Requests", "told": b"429 Too Many Requests", "500": b"500 Internal Server Error"}
+ERRORS = {
+    "429": (b"429 Too Many Requests", {}),
+    "told": (b"429 Too Many Requests", {}),
+    "500": (b"500 Internal Server Error", {}),
+    "inside": (b"200 OK", {"choices": None, "error": {"message": "Provider returned error", "code": 502}}),
+    "402": (b"402 Payment Required", {"error": {"message": "Insufficient credits. Add more."}}),
+    "budget": (b"400 Bad Request", {"error": {"message": "Budget has been exceeded!", "type": "budget_exceeded"}}),
+    "401": (b"401 Unauthorized", {"error": {"message": "This key was withdrawn."}}),
+}
 
 
 class Failing(Endpoint):
@@ -34,7 +42,10 @@ class Failing(Endpoint):
             self._transport.abort()
         elif mode in ERRORS:
             more = b"retry-after: 2\r\n" if mode == "told" else b""
-            self._transport.write(b"HTTP/1.1 " + ERRORS[mode] + b"\r\n" + more + b"content-length: 2\r\n\r\n{}")
+            status, error = ERRORS[mode]
+            text = json.dumps(error).encode()
+            head = b"HTTP/1.1 " + status + b"\r\n" + more + b"content-length: %d\r\n\r\n" % len(text)
+            self._transport.write(head + text)
 
     def _note(self, question: str, answered: bool) -> None:
         with self._asked.open("a") as file:

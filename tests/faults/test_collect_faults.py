@@ -212,7 +212,7 @@ def test_an_environment_server_that_stays_away_stops_the_stage_to_be_resumed(run
     run.check("environment server gone for good, then resumed")
 
 
-@pytest.mark.parametrize("mode", ["429", "told", "500", "hang", "cut"])
+@pytest.mark.parametrize("mode", ["429", "told", "500", "inside", "hang", "cut"])
 def test_a_teacher_that_fails_for_five_seconds(run: Collection, mode: str):
     run.teacher["timeout"] = 3.0
 
@@ -235,6 +235,39 @@ def test_a_teacher_that_fails_for_good_stops_the_stage_to_be_resumed(run: Collec
     run.note_finished()
     assert run.start().wait(120) == 0
     run.check(f"teacher: {mode} for good, then resumed")
+    run.answered_once()
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("402", "Insufficient credits"), ("budget", "Budget has been"), ("401", "This key was")],
+)
+def test_an_account_that_runs_dry_stops_the_stage_at_once_to_be_resumed(run: Collection, mode: str, said: str):
+    out = run.disturbed(lambda: run.say(mode), code=1)
+    assert said in out
+    assert "episodes are finished and kept" in out
+    refused = sum(not request["answered"] for request in run.asked())
+    assert refused <= run.server["sessions"], "no question was asked of an account without credit twice"
+    run.say("ok")
+    run.note_finished()
+    assert run.start().wait(120) == 0
+    run.check(f"account: {mode}, then resumed")
+    run.answered_once()
+
+
+def test_a_budget_that_is_used_up_stops_the_stage_to_be_resumed(run: Collection):
+    run.teacher |= {"prices": {"prompt": 1.0, "completion": 1.0}, "budget_usd": 0.05}
+    process = run.start()
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "The budget of 0.05 USD is used up" in out
+    assert BEFORE < len(run.journal()) < EPISODES
+    spent = sum(json.loads(line)["cost_usd"] for line in run.journal())
+    assert spent <= 0.05
+    run.note_finished()
+    run.teacher["budget_usd"] = 1.0
+    assert run.start().wait(120) == 0
+    run.check("budget used up, then raised")
     run.answered_once()
 
 

@@ -1,0 +1,206 @@
+"""Teachers' endpoints that we did not write: a chaos server, a proxy with a budget, and vLLM with its own parsers.
+
+`make test-counterparts` installs them in environments of their own.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tenacity
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.collect import collect_shard
+from apprentice.tasks.engine.run import RunContext, StandingServers
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import BuiltStudent, CollectSpec, StudentSpec, TeacherSpec, Window
+from apprentice.tasks.student import student
+
+BUILD = Path(__file__).parents[2] / "build"
+LLMOCK, LITELLM, VLLM = BUILD / "llmock/venv/bin", BUILD / "litellm/venv/bin", BUILD / "vllm/venv/bin"
+ECHO = EnvironmentSpec(name="echo", settings={"words": 4})
+KEY = "sk-7f3a9c1e5b2d4f6081726354453627189"
+Json = dict[str, Any]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@contextmanager
+def serving(command: list[str], url: str, log: Path, patience: float = 90.0, **variables: str) -> Iterator[str]:
+    """Run a server until the block ends; yield its address when `url` answers."""
+    with log.open("w") as out:
+        server = subprocess.Popen(command, env=os.environ | variables, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            for attempt in tenacity.Retrying(stop=tenacity.stop_after_delay(patience), wait=tenacity.wait_fixed(0.3)):
+                with attempt:
+                    assert server.poll() is None, log.read_text()[-2000:]
+                    httpx.get(url).raise_for_status()
+            yield url
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[EnvironmentServer]:
+    with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "64") as url:
+        yield EnvironmentServer(url=url, sessions=8)
+
+
+@pytest.fixture
+def context(tmp_path: Path, echo: EnvironmentServer) -> StageContext:
+    for name in ("out", "scratch"):
+        (tmp_path / name).mkdir()
+    run = RunContext(LocalStore(tmp_path / "store", project="toy"), StandingServers({"echo": echo}, None))
+    return StageContext(run, "0" * 20, tmp_path / "out", tmp_path / "scratch")
+
+
+def collected(context: StageContext, echo: EnvironmentServer, url: str, size: int, **settings: Any) -> list[Json]:
+    """Play the questions of a window with the teacher at `url`; return the rollouts."""
+    context.run.servers = StandingServers({"echo": echo}, url)
+    teacher = TeacherSpec.model_validate(
+        {"model": "teacher", "base_url": url, "timeout": 20, "patience": 20} | settings
+    )
+    collect_shard.body(context, CollectSpec(), teacher, ECHO, Window(start=0, size=size))
+    return [json.loads(line) for line in (context.out / "rollouts.jsonl").read_text().splitlines()]
+
+
+@contextmanager
+def chaos(folder: Path, *flags: str) -> Iterator[str]:
+    port = free_port()
+    command = [str(LLMOCK / "llmock"), "serve", "--host", "127.0.0.1", "--port", str(port), *flags]
+    with serving(command, f"http://127.0.0.1:{port}/health", folder / "llmock.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+ERRORS = [f"--error-rate={status}={rate}" for status, rate in ((429, 0.1), (500, 0.1), (503, 0.05), (529, 0.05))]
+BREAKS = [f"--stream-fault={kind}=0.07" for kind in ("truncate", "disconnect", "malformed")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chaos_costs_no_episode_and_the_server_finds_no_fault_with_the_client(
+    context: StageContext, echo: EnvironmentServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with chaos(tmp_path, *ERRORS, *BREAKS) as url:
+        rows = collected(context, echo, f"{url}/v1", 60, stream=stream)
+        verdict = httpx.get(f"{url}/_llmock/verdict").json()
+    assert Counter(row["failed_at"] for row in rows) == {"": 60}
+    assert sum(row["attempts"] for row in rows) > 65, "the server broke some answers"
+    assert [each for each in verdict["findings"] if each["severity"] == "error"] == []
+
+
+def test_a_quota_is_kept_to_by_waiting(
+    context: StageContext, echo: EnvironmentServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with chaos(tmp_path, "--rpm", "40") as url:
+        rows = collected(context, echo, f"{url}/v1", 45, patience=60)
+        verdict = httpx.get(f"{url}/_llmock/verdict").json()
+    assert Counter(row["failed_at"] for row in rows) == {"": 45}
+    assert [each for each in verdict["findings"] if each["severity"] == "error"] == []
+
+
+PROXY = """
+model_list:
+  - model_name: teacher
+    litellm_params: {{model: openai/gpt-5-mini, api_base: "{url}/v1", api_key: any}}
+    model_info: {{input_cost_per_token: 0.00001, output_cost_per_token: 0.00001}}
+router_settings:
+  provider_budget_config:
+    openai: {{budget_limit: {budget}, time_period: 1d}}
+"""
+
+
+def test_a_proxys_own_budget_stops_the_collection_and_a_larger_one_goes_on(
+    context: StageContext, echo: EnvironmentServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    @contextmanager
+    def proxy(budget: float, behind: str) -> Iterator[str]:
+        port = free_port()
+        (tmp_path / "proxy.yaml").write_text(PROXY.format(url=behind, budget=budget))
+        command = [str(LITELLM / "litellm"), "--config", str(tmp_path / "proxy.yaml"), "--host", "127.0.0.1"]
+        alive = f"http://127.0.0.1:{port}/health/liveliness"
+        variables = {"LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        with serving([*command, "--port", str(port)], alive, tmp_path / "proxy.log", **variables):
+            yield f"http://127.0.0.1:{port}/v1"
+
+    def asked(behind: str) -> list[str]:
+        requests = httpx.get(f"{behind}/_llmock/requests").json()["requests"]
+        return [each["body"]["messages"][1]["content"] for each in requests if each["path"].endswith("/completions")]
+
+    with chaos(tmp_path) as behind:
+        with proxy(0.002, behind) as url, pytest.raises(Stop, match=r"[Ee]xceeded budget") as stopped:
+            collected(context, echo, url, 40, provider="proxy")
+        finished = int(re.findall(r"(\d+) of 40 episodes are finished and kept", str(stopped.value))[0])
+        before = asked(behind)
+        assert 0 < finished == len(set(before)) < 40
+        with proxy(1.0, behind) as url:
+            rows = collected(context, echo, url, 40, provider="proxy")
+        assert not set(before) & set(asked(behind)[len(before) :])
+    assert Counter(row["failed_at"] for row in rows) == {"": 40}
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """vLLM on the CPU with an untrained student, whose calls are right in form because the server sees to it."""
+    folder, port = tmp_path_factory.mktemp("vllm"), free_port()
+    (folder / "model").mkdir()
+    store = LocalStore(folder / "store", project="toy")
+    with store.staging() as given:
+        row = {"purpose": "collect", "seed": 1, "question": "a few words", "used": True}
+        (given / "questions.jsonl").write_text(json.dumps(row) + "\n")
+        counts = {"collect": 1, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
+        asked = store.publish(Questions, "k", given, counts, {"stage": "questions"})
+    run = RunContext(store, StandingServers({}, None))
+    shape = BuiltStudent(hidden_size=64, intermediate_size=64, layers=1, heads=2, max_positions=4096)
+    student.body(StageContext(run, "0" * 20, folder / "model", folder), StudentSpec(build=shape), ECHO, asked, 0)
+    command = [str(VLLM / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder / "model")]
+    command += ["--served-model-name", "teacher", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-num-seqs", "8"]
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    alive = f"http://127.0.0.1:{port}/health"
+    with serving(command, alive, folder / "vllm.log", patience=400.0, **variables):
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+def test_vllm_makes_a_call_of_every_answer_where_one_is_required(
+    context: StageContext, echo: EnvironmentServer, vllm: str, monkeypatch: pytest.MonkeyPatch
+):
+    """An untrained model makes up keys and never ends a text; the server's grammar allows both."""
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    rows = collected(context, echo, vllm, 6, max_tokens=256, timeout=120, patience=120)
+    assert {row["failed_at"] for row in rows} <= {"", "teacher"}
+    reasons = {reason for row in rows for reason in row["asked_again"].split("; ")}
+    assert reasons <= {"", "arguments off the schema", "malformed arguments", "no tool call"}  # the last one cut off
+    played = [row for row in rows if not row["failed_at"]]
+    assert played
+    assert all(row["messages"][2]["tool_calls"][0]["function"]["name"] == "echo" for row in played)
+    assert all(row["prompt_tokens"] > 300 and row["completion_tokens"] > 0 for row in rows)
+
+
+def test_vllm_with_a_model_that_calls_no_tool_stops_before_half_of_the_window(
+    context: StageContext, echo: EnvironmentServer, vllm: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    with pytest.raises(Stop, match=r"gave no valid call .*no tool call.*\n.*Choose a teacher that calls tools"):
+        collected(context, echo, vllm, 8, max_tokens=16, request={"tool_choice": "auto"}, timeout=120, patience=120)
