@@ -5,8 +5,11 @@ the collection's budget; its answer may be wrong and is discarded. Another quest
 brought no valid call: a teacher may fail at one question and do well at most.
 """
 
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.flows.recipe.recipe import Recipe
@@ -17,6 +20,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
+from apprentice.tasks.reporting.visible import one_line
 from apprentice.tasks.settings.stages import TeacherSpec
 
 
@@ -64,6 +68,9 @@ def _ask(
     url = run.servers.teacher()
     teacher = Teacher(buys, url, recipe.collect.asks, budget)
     called = buys.called
+    if not recipe.is_scripted:
+        for line in inherited(url):
+            announce.say(line)
     last: TeacherFailed | None = None
     refused = 0
     try:
@@ -91,3 +98,14 @@ def _ask(
         raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
     finally:
         teacher.close()
+
+
+def inherited(url: str | None) -> Iterator[str]:
+    """Yield a sentence for each variable of the process that decides where the key goes, or for whom."""
+    parts = urlsplit(url or "https://api.openai.com")
+    proxy = getproxies().get(parts.scheme)
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        yield f"The teacher is asked through the proxy {urlsplit(proxy).hostname} ({parts.scheme}_proxy)."
+    for name, whom in (("OPENAI_ORG_ID", "organization"), ("OPENAI_PROJECT_ID", "project")):
+        if value := os.environ.get(name):
+            yield f"The teacher is asked for the {whom} {one_line(value)} ({name})."
