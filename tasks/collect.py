@@ -200,7 +200,7 @@ class Collector:
         refused = Counter[bool]()
 
         def play(instance: ToolEnvironment, seed: int) -> Played:
-            played = play_one(instance, seed, teacher, self.environment)
+            played = play_one(instance, seed, teacher, self.environment, self.spec.raw)
             record = played.record
             if record.failed_at or record.asked_again:
                 why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
@@ -259,7 +259,9 @@ class Played(NamedTuple):
     number: int
 
 
-def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec) -> Played:
+def play_one(
+    instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool = False
+) -> Played:
     """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
     instance = instance._part(seed)
     spent = Spent()
@@ -294,6 +296,7 @@ def play_one(instance: ToolEnvironment, seed: int, teacher: Teacher, environment
         asked_again="; ".join(spent.asked_again),
         correct=instance.correct or "",
         noted="; ".join([*spent.noted, *teacher.changes]),
+        raw=json.dumps(spent.raw, ensure_ascii=False) if keep_raw else "",
         **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
     )
     return Played(record, is_refused, is_understood, spent.number)

@@ -53,12 +53,16 @@ class Record(BaseModel):
     noted: str = ""
     """What answers held besides the one call that counts, such as a second call; and what the endpoint did not take of
     the requests, such as "without temperature"; separated by "; "."""
+    raw: str = ""
+    """The endpoint's own messages by their places in the conversation, as JSON text, if the recipe keeps them
+    (`collect.raw`)."""
     player: str = ""
     """Who played it, where several did: the teacher, or a model of this project; empty where only the teacher did."""
 
     def line(self) -> bytes:
-        """The row; without `player` where it is empty, as Arrow wants the same columns in all rows of a file."""
-        return self.model_dump_json(exclude=None if self.player else {"player"}).encode() + b"\n"
+        """The row; without `player` or `raw` where it is empty, since all rows of a file have the same columns."""
+        empty = {name for name in ("player", "raw") if not getattr(self, name)}
+        return self.model_dump_json(exclude=empty or None).encode() + b"\n"
 
 
 class EvaluatedEpisode(BaseModel):

@@ -41,10 +41,13 @@ class Budget:
     def close(self) -> None:
         os.close(self._ledger)
 
-    def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
-        """Cost in USD of the given tokens; `cached` of the `prompt` tokens have the cached price."""
+    def cost(self, prompt: int, completion: int, cached: int = 0, cache_write: int = 0) -> float:
+        """Cost in USD of the given tokens; `cached` and `cache_write` of the `prompt` tokens have their own prices."""
         prices = self._prices
-        return (prices.prompt * (prompt - cached) + prices.cached * cached + prices.completion * completion) / MILLION
+        read = prices.prompt if prices.cached is None else prices.cached
+        write = prices.prompt if prices.cache_write is None else prices.cache_write
+        plain = prices.prompt * (prompt - cached - cache_write)
+        return (plain + read * cached + write * cache_write + prices.completion * completion) / MILLION
 
     @asynccontextmanager
     async def reserved(self, most: float) -> AsyncIterator[Callable[[float], None]]:

@@ -281,7 +281,7 @@ class Teacher:
         if usage.wrong:
             self._wrong_usage = self._wrong_usage or usage.wrong
             count("usage_corrected")
-        cost = self._budget.cost(usage.prompt, usage.completion, usage.cached)
+        cost = self._budget.cost(usage.prompt, usage.completion, usage.cached, usage.cache_write)
         for each in (spent, self.total):
             each.prompt_tokens += usage.prompt
             each.completion_tokens += usage.completion

@@ -14,6 +14,7 @@ MOST_TOKENS = 2**20
 PROMPT = ("prompt_tokens", "input_tokens")
 COMPLETION = ("completion_tokens", "output_tokens")
 CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cache_read_tokens")
+CACHE_WRITE = ("cache_creation_input_tokens", "cache_write_tokens", "cache_creation_tokens", "cache_write_input_tokens")
 
 
 class Usage(NamedTuple):
@@ -25,6 +26,8 @@ class Usage(NamedTuple):
     reasoning: int = 0
     wrong: str = ""
     """What is missing, impossible or does not add up in the report, as text."""
+    cache_write: int = 0
+    """Prompt tokens that were written into a cache."""
 
 
 def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int) -> Usage:
@@ -51,15 +54,23 @@ def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int)
     prompt = known(PROMPT, max(written // TEXT_OF_A_TOKEN, 1), max(sent, 1))
     completion = known(COMPLETION, -(-read // TEXT_OF_A_TOKEN), max(max_tokens, read))
     inputs, outputs = (_details(reported, names) for names in (PROMPT, COMPLETION))
-    cached = max([_count(source.get(name)) or 0 for source in (reported, inputs) for name in CACHED], default=0)
+    cached, written_to = (
+        max(_count(source.get(name)) or 0 for source in (reported, inputs) for name in names)
+        for names in (CACHED, CACHE_WRITE)
+    )
     reasoning = max(_count(outputs.get("reasoning_tokens")) or 0, _count(reported.get("reasoning_tokens")) or 0)
     total = _count(reported.get("total_tokens"))
     if wrong:
-        return Usage(prompt, completion, min(cached, prompt), min(reasoning, completion), ", ".join(wrong))
+        cached = min(cached, prompt)
+        cache_write = min(written_to, prompt - cached)
+        return Usage(prompt, completion, cached, min(reasoning, completion), ", ".join(wrong), cache_write)
     within = prompt + completion
-    if cached > prompt or (total is not None and cached and total == within + cached):
-        prompt += cached  # counted beside the prompt
-        within += cached
+    beside = cached + written_to
+    if beside > prompt and total == within:  # a total that leaves out what stands beside, too
+        total += beside
+    if beside > prompt or (total is not None and beside and total == within + beside):
+        prompt += beside  # counted beside the prompt
+        within += beside
     outside = max((total or 0) - within, 0)
     if reasoning > completion or (total is None and reasoning):
         outside = max(outside, reasoning)
@@ -68,7 +79,10 @@ def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int)
     elif outside:
         wrong.append(f"{reasoning} reasoning tokens beside {completion} completion tokens")
     completion += outside
-    return Usage(prompt, completion, min(cached, prompt), min(max(reasoning, outside), completion), ", ".join(wrong))
+    reasoning = min(max(reasoning, outside), completion)
+    cached = min(cached, prompt)
+    cache_write = min(written_to, prompt - cached)
+    return Usage(prompt, completion, cached, reasoning, ", ".join(wrong), cache_write)
 
 
 def _details(reported: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -184,8 +184,10 @@ class Prices(Spec):
 
     prompt: float = Field(ge=0.0)
     """Price of prompt tokens."""
-    cached: float = Field(default=0.0, ge=0.0)
-    """Price of cached prompt tokens."""
+    cached: float | None = Field(default=None, ge=0.0)
+    """Price of cached prompt tokens; that of other prompt tokens by default."""
+    cache_write: float | None = Field(default=None, ge=0.0)
+    """Price of prompt tokens that are written into a cache; that of other prompt tokens by default."""
     completion: float = Field(ge=0.0)
     """Price of completion tokens, reasoning included."""
 
@@ -341,6 +343,8 @@ class CollectSpec(Spec):
     max_refused: float = Field(default=0.5, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
     """Share of episodes in which the teacher may give no valid call, or its endpoint may refuse the question. Above it
     the collection stops before anything is trained."""
+    raw: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Keep the endpoint's own messages in each row, with its reasoning and signatures; SFT does not read them."""
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
     dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)

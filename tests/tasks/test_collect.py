@@ -98,6 +98,22 @@ def test_a_recipe_may_add_and_remove_fields_of_the_request(play: Any):
     assert not {"temperature", "parallel_tool_calls"} & endpoint.requests[0].keys()
 
 
+def test_the_endpoints_own_messages_are_kept_where_the_recipe_asks_for_them(
+    context: StageContext, chain_sum: EnvironmentSpec, server: EnvironmentServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    context.run.servers = StandingServers({"reasoning_gym": server}, Endpoint([call()]).url)
+    spec, window = CollectSpec(raw=True), Window(start=0, size=3)
+    collect_shard.body(context, spec, TeacherSpec(model="toy"), chain_sum, window)
+    rows = [json.loads(line) for line in (context.out / "rollouts.jsonl").read_text().splitlines()]
+    own = [json.loads(row["raw"])["2"] for row in rows]
+    assert all(message["tool_calls"][0]["id"] == "0" for message in own)
+    assert all(
+        "content" in message and "raw" not in json.dumps(row["messages"])
+        for message, row in zip(own, rows, strict=True)
+    )
+
+
 def test_a_refused_key_stops_at_once_and_is_not_shown(play: Any):
     with pytest.raises(Stop) as stop:
         play(401)

@@ -16,6 +16,14 @@ def test_cached_tokens_cost_what_cached_tokens_cost(tmp_path: Path):
     budget = Budget(PRICES, None, tmp_path / "spent")
     assert budget.cost(1_000_000, 500_000) == 3.0
     assert budget.cost(1_000_000, 0, cached=1_000_000) == pytest.approx(0.1)
+    assert budget.cost(1_000_000, 0, cached=500_000, cache_write=500_000) == pytest.approx(0.05 + 0.5)
+
+
+def test_a_price_that_is_left_out_is_that_of_the_prompt(tmp_path: Path):
+    budget = Budget(Prices(prompt=1.0, completion=4.0), None, tmp_path / "spent")
+    assert budget.cost(1_000_000, 0, cached=500_000, cache_write=500_000) == 1.0
+    dearer = Budget(Prices(prompt=1.0, cache_write=1.25, completion=4.0), None, tmp_path / "dearer")
+    assert dearer.cost(1_000_000, 0, cache_write=1_000_000) == 1.25
 
 
 def test_requests_at_once_never_pass_the_cap_and_use_it_up(tmp_path: Path):

@@ -57,6 +57,15 @@ def test_the_end_of_a_limit_is_read_from_header_and_text():
     assert Refused(429, error("no"), {"retry-after": "1e9"}, 120.0).ends_in is None, "thirty years are not believed"
 
 
+ANTHROPIC = {
+    "prompt_tokens": 100,
+    "completion_tokens": 10,
+    "total_tokens": 110,
+    "cache_creation_input_tokens": 400,
+    "cache_read_input_tokens": 1000,
+}
+
+
 @pytest.mark.parametrize(
     ("usage", "prompt", "completion", "cached"),
     [
@@ -76,6 +85,8 @@ def test_the_end_of_a_limit_is_read_from_header_and_text():
         ),
         ({"prompt_tokens": 23, "completion_tokens": 20, "total_tokens": 43, "cached_tokens": 256}, 279, 20, 256),
         ({"input_tokens": 279, "output_tokens": 20}, 279, 20, 0),
+        (ANTHROPIC, 1500, 10, 1000),
+        (ANTHROPIC | {"total_tokens": 1510}, 1500, 10, 1000),
         (None, 900, 64, 0),
     ],
 )
