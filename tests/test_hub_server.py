@@ -13,13 +13,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, set_client_factory
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils._http import default_client_factory
 
 from tests.hub_server import LocalHub
 
@@ -40,6 +41,7 @@ def api(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HfApi
     settings = {"ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_CACHE": str(tmp_path / "cache")}
     for name, value in {**settings, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
         monkeypatch.setattr(constants, name, value)
+    set_client_factory(default_client_factory)  # a test before may have set the store's own
     api = HfApi(endpoint=hub.url, token="write")
     api.create_repo(REPO)
     return api

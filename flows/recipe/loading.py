@@ -183,7 +183,8 @@ def explain(
             message += f", not {set_to[path]!r}" if set_to[path] and not _is_secret(path) else ""
         elif written and written.text and not _is_secret(path):
             message += f", not {written.text[:80]!r}"
-        lines.append(f"  {f'line {written.line}: ' if written and path not in set_to else ''}{path}: {message}")
+        is_set = any(f"{each}.".startswith(f"{path}.") for each in set_to)
+        lines.append(f"  {path}: {message}" + (f" (line {written.line})" if written and not is_set else ""))
     return "\n".join(lines)
 
 

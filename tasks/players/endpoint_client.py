@@ -69,9 +69,9 @@ async def whole_answer(client: AsyncOpenAI, body: dict[str, Any]) -> Any:
             chunks += 1
     if not chunks:
         raise ValueError("a stream without a chunk")
-    whole = state.current_completion_snapshot.to_dict(mode="json")
-    ended = any(choice.get("finish_reason") for choice in whole["choices"]) or b"[DONE]" in answer.content[-64:]
-    if not ended:
+    snapshot = state.current_completion_snapshot
+    whole = snapshot.to_dict(mode="json")
+    if not any(choice.finish_reason for choice in snapshot.choices) and b"[DONE]" not in answer.content[-64:]:
         raise ValueError("a stream that ends early")
     return whole | ({"usage": usage.to_dict(mode="json")} if usage else {})
 

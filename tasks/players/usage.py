@@ -66,7 +66,7 @@ def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int)
         return Usage(prompt, completion, cached, min(reasoning, completion), ", ".join(wrong), cache_write)
     within = prompt + completion
     beside = cached + written_to
-    if beside > prompt and total == within:  # a total that leaves out what stands beside, too
+    if total is not None and beside > prompt and total == within:  # a total that leaves out what stands beside, too
         total += beside
     if beside > prompt or (total is not None and beside and total == within + beside):
         prompt += beside  # counted beside the prompt

@@ -141,7 +141,7 @@ def test_a_proxys_own_budget_stops_the_collection_and_a_larger_one_goes_on(
         command = [str(LITELLM / "litellm"), "--config", str(tmp_path / "proxy.yaml"), "--host", "127.0.0.1"]
         alive = f"http://127.0.0.1:{port}/health/liveliness"
         variables = {"LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        with serving([*command, "--port", str(port)], alive, tmp_path / "proxy.log", **variables):
+        with serving([*command, "--port", str(port)], alive, tmp_path / "proxy.log", 90.0, **variables):
             yield f"http://127.0.0.1:{port}/v1"
 
     def asked(behind: str) -> list[str]:

@@ -350,7 +350,7 @@ def test_a_long_wait_at_the_beginning_uses_the_folder_at_once(hub: LocalHub, tmp
 def test_a_dataset_that_may_not_be_read_is_no_matter_of_writing(hub: LocalHub, tmp_path: Path):
     hub.fail({"match": "GET .*rows", "do": 403})
     with pytest.raises(Stop, match=r"may not read .*datasets/elsewhere/rows.*\n.*Ask elsewhere for access"):
-        rows_of(DatasetSpec(path="elsewhere/rows", revision="0" * 40))
+        list(rows_of(DatasetSpec(path="elsewhere/rows", revision="0" * 40)))
 
 
 def test_files_that_no_record_names_are_neither_fetched_nor_believed(hub: LocalHub, tmp_path: Path):
