@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -204,3 +205,34 @@ def test_vllm_with_a_model_that_calls_no_tool_stops_before_half_of_the_window(
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     with pytest.raises(Stop, match=r"gave no valid call .*no tool call.*\n.*Choose a teacher that calls tools"):
         collected(context, echo, vllm, 8, max_tokens=16, request={"tool_choice": "auto"}, timeout=120, patience=120)
+
+
+COLLECT = """
+import sys
+from apprentice import collect, load_recipe
+print(collect(load_recipe(sys.argv[1], sys.argv[2:])).folder)
+"""
+
+
+def test_the_readmes_recipe_collects_from_a_server_that_the_process_names(tmp_path: Path):
+    """All but what needs the Hub: its environment's server and its student."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = next(each for each in re.findall(r"```yaml\n(.*?)```", readme, re.S) if each.startswith("name: chain-sum"))
+    (tmp_path / "my.yaml").write_text(block.replace("COMMIT", "0" * 40))
+    built = "student={build: {hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, max_positions: 512}}"
+    overrides = ["server=", built, "windows.collect.size=20", "windows.grpo.size=20", "windows.evaluate.size=1100"]
+    with chaos(tmp_path) as url:
+        given = os.environ | {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": KEY,
+            "PREFECT_HOME": str(tmp_path / "p"),
+        }
+        command = [sys.executable, "-c", COLLECT, str(tmp_path / "my.yaml"), *overrides]
+        done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert f"The teacher's key goes to {url}/v1, as OPENAI_BASE_URL says." in said
+    assert "of 5 USD booked, 20 requests" in said
+    rows = [json.loads(line) for line in (Path(done.stdout.split()[-1]) / "rollouts.jsonl").read_text().splitlines()]
+    assert Counter(row["failed_at"] for row in rows) == {"": 20}
+    assert KEY not in done.stdout + done.stderr
