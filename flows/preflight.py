@@ -24,6 +24,7 @@ from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.chat_template import check_prompt
+from apprentice.tasks.models.context_length import context_length
 from apprentice.tasks.models.student_model import named_model
 from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
 from apprentice.tasks.players.teacher import read_key
@@ -189,7 +190,7 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
         name, tokenizer, longest = "the student", tokenizer_of(texts), spec.build.max_positions
     else:
         config, tokenizer = model
-        name, longest = str(spec.model), getattr(config, "max_position_embeddings", None)
+        name, longest = str(spec.model), context_length(config)
     _check_rendering(name, tokenizer, longest, seen)
 
 

@@ -24,6 +24,7 @@ from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.episodes.questions import read_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
+from apprentice.tasks.models.generation_config import ending_at
 from apprentice.tasks.models.hardware import check_training, this_machine
 from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.models.tokenizer import load_tokenizer
@@ -31,6 +32,7 @@ from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training.completion_room import within_context
 from apprentice.tasks.training.completions import log_completions
 from apprentice.tasks.training.curriculum import Curriculum, keep_in_checkpoints
 from apprentice.tasks.training.dead_groups import skipping_dead_groups
@@ -96,23 +98,24 @@ def train_grpo(
         _open_sessions(pool, environment)
         instance = environment.make()
         streams = streams_of(instance, spec)
-        own = grpo_arguments(context, spec, seed, streams)
-        config = config_of("grpo", own, spec.args)  # before the model: it decides how the model is sharded
         folder = context.fetch(checkpoint)
         used = [row for row in read_questions(context.fetch(questions), "grpo") if row["used"]]
         if not used:
             raise Stop("No question of windows.grpo is left to ask.", "Widen the task or the window.")
+        tokenizer = load_tokenizer(folder, context.run.trusted)
+        own = grpo_arguments(context, spec, seed, streams)
+        own["max_completion_length"] = within_context(spec, folder, tokenizer, instance, used)
+        config = config_of("grpo", own, spec.args)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         trainer_class = sharing_prompts(trainer_class, spec)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
-        tokenizer = load_tokenizer(folder, context.run.trusted)
         rows = _rows(environment, used, spec, seed)
         curriculum = _curriculum(environment, used, rows, spec, seed, streams)
         trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, curriculum or InOrder(spec, rows))
         trainer_class = skipping_dead_groups(trainer_class, spec)
         trainer = trainer_class(
-            model=_ending_where_the_template_does(model_to_train(folder, spec, context.run.trusted), tokenizer),
+            model=ending_at(model_to_train(folder, spec, context.run.trusted), chat_format(tokenizer).ends),
             processing_class=tokenizer,
             train_dataset=rows,
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
@@ -149,15 +152,6 @@ def _curriculum(
         return None
     kinds = kinds_of(environment, used, spec.curriculum.by)
     return Curriculum(spec.curriculum, rows, [kinds[each] for each in _seeds(rows)], seed, streams)
-
-
-def _ending_where_the_template_does(model: Any, tokenizer: Any) -> Any:
-    """The model, which ends a completion at every token that ends the assistant's turn; TRL knows only one of them."""
-    if len(ends := chat_format(tokenizer).ends) > 1:
-        known = model.generation_config.eos_token_id
-        known = known if isinstance(known, list) else [known] * (known is not None)
-        model.generation_config.eos_token_id = list(dict.fromkeys([*ends, *known]))
-    return model
 
 
 def _shown(log: list[dict[str, float]], streams: list[Stream]) -> dict[str, str]:

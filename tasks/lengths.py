@@ -10,6 +10,7 @@ from typing import Any
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.rendering import row_ids, training_row
+from apprentice.tasks.models.context_length import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import histogram
@@ -30,7 +31,7 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
             episode = json.loads(line)
             measured.append(len(row_ids(tokenizer, training_row(episode["messages"], json.loads(episode["tools"])))))
             advance(1)
-    positions = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    positions = context_length(json.loads((folder / "config.json").read_text()))
     stats = summarise(measured, spec, positions)
     (context.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
     picture = histogram(measured, stats["max_length"], context.out / "histogram.png")

@@ -116,10 +116,18 @@ def is_repository(name: str) -> bool:
     return True
 
 
-def check_files(checkpoint: Path) -> None:
-    """Raises Stop for a checkpoint that would have transformers load something else than what lies in it."""
+def check_files(checkpoint: Path, called: str = "") -> None:
+    """Raises Stop for a checkpoint that would have transformers load something else than what lies in it.
+
+    Args:
+        called: What the recipe calls it, if this is a copy.
+    """
     if (checkpoint / "adapter_config.json").exists():
-        raise Stop(f"{checkpoint} holds an adapter of another model.", "Merge the two, and name the whole model.")
+        raise Stop(
+            f"{called or checkpoint} holds an adapter of another model (adapter_config.json).",
+            "Merge the two (PEFT's merge_and_unload), save the whole model and its tokenizer, and name that folder "
+            "in student.model.",
+        )
     config = _json(checkpoint / "config.json") or {}
     for name in ("attn_implementation", "_attn_implementation", "experts_implementation"):
         if "/" in str(config.get(name) or ""):

@@ -6,23 +6,55 @@ Adapters are merged into newly loaded fp32 weights: under QLoRA the weights in m
 https://arxiv.org/abs/2106.09685, https://arxiv.org/abs/2305.14314
 """
 
+import difflib
 from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.trust import Trusted
 from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import TrainerSpec
 
 
 def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:
     """The checkpoint's model in fp32; for QLoRA with frozen weights in 4 bits."""
-    if spec.lora is None or not spec.lora.quantized:
-        return load_model(checkpoint, trusted)
     import torch
 
-    sparing = {"quantization_config": _four_bits(spec.bf16), "device_map": torch.cuda.current_device()}
-    return load_model(checkpoint, trusted, **sparing)
+    sparing: dict[str, Any] = {}
+    if spec.lora is not None and spec.lora.quantized:
+        sparing = {"quantization_config": _four_bits(spec.bf16), "device_map": torch.cuda.current_device()}
+    model = load_model(checkpoint, trusted, **sparing)
+    if spec.lora is not None:
+        check_targets(model, spec.lora)
+    return model
+
+
+def check_targets(model: Any, lora: LoraSpec) -> None:
+    """Raises Stop for a target that no layer has, and for an embedding whose weights the output layer shares.
+
+    Args:
+        model: Its weights are not looked at; they may be on the meta device.
+    """
+    if isinstance(lora.targets, str):
+        return
+    modules = dict(model.named_modules())
+    embedding = model.get_input_embeddings()
+    for target in lora.targets:
+        found = [each for name, each in modules.items() if name == target or name.endswith(f".{target}")]
+        if not found:
+            ends = sorted({name.rpartition(".")[2] for name in modules if hasattr(modules[name], "weight")})
+            near = difflib.get_close_matches(target, ends, n=1)
+            raise Stop(
+                f"lora.targets: the model has no layer {target!r}.",
+                f"Did you mean {near[0]!r}?" if near else f"Its layers: {', '.join(ends)}.",
+            )
+        if embedding in found and model.config.get_text_config(decoder=True).tie_word_embeddings:
+            raise Stop(
+                f"lora.targets: {target!r} is also the output layer of this model (tie_word_embeddings), which an "
+                "adapter would change in training and not in the published weights.",
+                f"Leave {target!r} out of lora.targets, or train all weights.",
+            )
 
 
 def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:

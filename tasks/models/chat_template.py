@@ -19,11 +19,19 @@ CHOOSE = "Choose a model tuned for chat with tools, such as Qwen/Qwen3-0.6B (stu
 
 def prepared(tokenizer: Any, model: str) -> Any:
     """Like `prepare_tokenizer`. Raises Stop without a chat template whose calls TRL parses."""
+    if isinstance(tokenizer.chat_template, dict):
+        tokenizer.chat_template = _with_tools(tokenizer.chat_template)
     if not tokenizer.chat_template:
         raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
     if fault := unparsed(tokenizer):
         raise Stop(f"The chat template of {model} {fault}", CHOOSE)
     return tokenizer
+
+
+def _with_tools(templates: dict[str, str]) -> str:
+    """Of several named templates the one that renders tools, as transformers chooses it."""
+    named = templates.get("tool_use") or next((each for each in templates.values() if "tools" in each), None)
+    return named or templates.get("default", "")
 
 
 def unparsed(tokenizer: Any) -> str:

@@ -18,16 +18,18 @@ from apprentice.tasks.artifacts.trust import (
     runs_code,
     weights_elsewhere,
 )
-from apprentice.tasks.models.student_model import forget_the_network
+from apprentice.tasks.models.generation_config import neutral
+from apprentice.tasks.models.student_model import auto_class, forget_the_network
 
 
 def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
-    """Loads a checkpoint's model in fp32, because bf16 weights do not move at a learning rate of 2e-5.
+    """Loads a checkpoint's model in fp32, because bf16 weights do not move at a learning rate of 2e-5. Of its
+    generation config only the tokens remain.
 
     `how` is passed to transformers. Raises Stop, also for custom code and pickled weights that this run does not trust.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the run shows its own
@@ -37,13 +39,15 @@ def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
     where: dict[str, Any] = {"trust_remote_code": given is not None and given.trust_remote_code}
     where |= {"revision": source.revision} if source else {"trust_remote_code": runs_code(checkpoint, trusted)}
     with readable(source or checkpoint):
-        return AutoModelForCausalLM.from_pretrained(
-            source.model or "" if source else checkpoint,
+        named = source.model or "" if source else checkpoint
+        model = auto_class(AutoConfig.from_pretrained(named, **where), str(named)).from_pretrained(
+            named,
             use_safetensors=None if given is not None and not given.safetensors_only else True,
             dtype=torch.float32,
             **where,
             **how,
         )
+    return neutral(model)
 
 
 def save(

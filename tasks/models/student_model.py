@@ -5,6 +5,7 @@ may change later.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from apprentice.tasks.artifacts.trust import (
     source_of,
 )
 from apprentice.tasks.models.chat_template import prepared
-from apprentice.tasks.models.student_source import copy_of
+from apprentice.tasks.models.student_source import NAMED_TEMPLATES, copy_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import StudentSpec
 
@@ -30,14 +31,12 @@ def from_model(spec: StudentSpec, out: Path) -> int:
 
     Raises Stop for a model whose custom code the recipe does not trust.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
-
     if spec.content:
         copy_of(spec, out)
     config, tokenizer = named_model(spec, out if spec.content else None)
     config.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    shutil.rmtree(out / NAMED_TEMPLATES, ignore_errors=True)  # the one that renders tools was chosen
     forget_the_network(out / "tokenizer_config.json")
     if not spec.content:
         named = {"model": spec.model, "revision": spec.revision, "safetensors_only": spec.safetensors_only}
@@ -48,8 +47,37 @@ def from_model(spec: StudentSpec, out: Path) -> int:
         name_code(out, source_of(spec))
     else:
         forget_code(out)
+    return without_weights(config, spec).num_parameters()
+
+
+def without_weights(config: Any, spec: StudentSpec) -> Any:
+    """The model on the meta device: its layers without memory for their weights. Raises Stop."""
+    import torch
+
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=spec.trust_remote_code).num_parameters()
+        return auto_class(config, str(spec.model)).from_config(config, trust_remote_code=spec.trust_remote_code)
+
+
+def auto_class(config: Any, called: str) -> Any:
+    """The class of transformers that loads a model for text; one that also reads pictures may have no other.
+
+    Raises Stop for a model that writes no text.
+    """
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+    )
+
+    if getattr(config, "auto_map", None) or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return AutoModelForImageTextToText
+    raise Stop(
+        f"{called} is a {config.model_type} model, which transformers cannot train to write text.",
+        "Choose a model for chat with tools (student.model).",
+    )
 
 
 def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any]:
@@ -67,7 +95,7 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
     _check_weights(spec)
     where: Any = {"trust_remote_code": spec.trust_remote_code}
     if spec.content:
-        check_files(copied or Path(spec.model))
+        check_files(copied or Path(spec.model), spec.model)
     else:
         where["revision"] = spec.revision
     with readable(spec.model), _code_refused(spec):
@@ -84,12 +112,15 @@ def forget_the_network(config: Path) -> None:
 
 
 def _without_pickles(out: Path, spec: StudentSpec) -> None:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     pickled = [*out.glob("pytorch_model*.bin"), *out.glob("pytorch_model.bin.index.json")]
     if pickled:
         with readable(out):
-            model = AutoModelForCausalLM.from_pretrained(out, dtype="auto", trust_remote_code=spec.trust_remote_code)
+            where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
+            model = auto_class(AutoConfig.from_pretrained(out, **where), str(spec.model)).from_pretrained(
+                out, dtype="auto", **where
+            )
             model.save_pretrained(out)
     for file in pickled:
         file.unlink()

@@ -15,10 +15,12 @@ from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import StudentSpec
 
+NAMED_TEMPLATES = "additional_chat_templates"
+"""Folder in which transformers saves a tokenizer's further chat templates."""
 READ = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken"),
-    *("chat_template*", "*processor_config.json", "adapter_config.json", LEARNED),
+    *("chat_template*", f"{NAMED_TEMPLATES}/*.jinja", "*processor_config.json", "adapter_config.json", LEARNED),
 )
 """The files of a folder that loading reads, and learned.jsonl."""
 PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -50,7 +52,9 @@ def copy_of(spec: StudentSpec, to: Path) -> None:
     """Copies the files that loading reads. Raises Stop when the folder no longer matches the pinned content."""
     assert spec.model is not None
     for file in files_of(Path(spec.model), spec):
-        shutil.copyfile(file, to / file.name)
+        target = to / file.relative_to(spec.model)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, target)
     if _content(to, spec) != spec.content:
         raise Stop(f"{spec.model} changed while it was read.", "Run again when nothing writes to it.")
 
@@ -72,7 +76,7 @@ def _as_folder(spec: StudentSpec, folder: Path) -> StudentSpec:
 
 
 def _content(folder: Path, spec: StudentSpec) -> str:
-    return digest_of({file.name: known_sha256_of(file) for file in files_of(folder, spec)})
+    return digest_of({file.relative_to(folder).as_posix(): known_sha256_of(file) for file in files_of(folder, spec)})
 
 
 def _commit_of(model: str, revision: str) -> str:

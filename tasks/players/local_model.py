@@ -12,8 +12,10 @@ from apprentice.tasks.artifacts.trust import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.models.context_length import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import EvaluateSpec
 
 
@@ -51,6 +53,8 @@ class LocalModel:
             for cache in ("static" if is_static else None, None)
         )
         self._prefix = SharedPrefix(self._model, self._after_prefix)
+        self._context = context_length(self._model.config)
+        self._told = False
         self._seed = seed
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
@@ -60,6 +64,8 @@ class LocalModel:
 
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
         noise = [] if self._temperature is None else [self._noise(episodes)]
+        rooms = [max(self._context - len(ids), 1) for ids in prompts]
+        self._tell_if_cut(rooms)
         with torch.inference_mode():
             cache = self._prefix.cache(prompts, self._generation.max_new_tokens)
             if cache is None:
@@ -68,7 +74,8 @@ class LocalModel:
                 inputs, generation = self._inputs(prompts, cache.get_seq_length()), self._after_prefix
                 inputs["past_key_values"] = cache
             out = self._model.generate(**inputs, generation_config=generation, logits_processor=noise)
-        written = [self._until_end(ids) for ids in out[:, inputs["input_ids"].shape[1] :].tolist()]
+        new = out[:, inputs["input_ids"].shape[1] :].tolist()
+        written = [self._until_end(ids)[:room] for ids, room in zip(new, rooms, strict=True)]
         for ids, prefix, episode in zip(written, prompts, episodes, strict=True):
             episode.prompt_tokens += len(prefix)
             episode.completion_tokens += len(ids)
@@ -76,6 +83,15 @@ class LocalModel:
             self._protocol.read(self._tokenizer, ids, prefix, episode)
             for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
         ]
+
+    def _tell_if_cut(self, rooms: list[int]) -> None:
+        """Says once that a prompt leaves fewer tokens than an answer may have; its answer ends with the context."""
+        if not self._told and (least := min(rooms)) < self._generation.max_new_tokens:
+            self._told = True
+            announce.warn(
+                f"A prompt of {self._context - least} tokens leaves {least} of {self._context} for its answer, and "
+                f"evaluate.max_new_tokens is {self._generation.max_new_tokens}. Answers end with the context."
+            )
 
     def _inputs(self, prompts: list[list[int]], known: int) -> Any:
         """What follows the first `known` tokens of each prompt, padded between both; the mask covers all."""

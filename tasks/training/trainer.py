@@ -16,8 +16,10 @@ from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.analysis.signals import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.learned import write_learned
+from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.adapters import merged
 from apprentice.tasks.models.checkpoints import save
+from apprentice.tasks.models.generation_config import ending_at
 from apprentice.tasks.models.precision import to_master_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -189,11 +191,10 @@ def finish(
     _check_numbers(weights or {})
     log = keep_log(context, trainer, shown)
     write_learned(context.out, learned.stage, learned.asked, before=learned.before)
-    if lora is None:
-        counts = save(trainer.model, trainer.processing_class, context.out, weights, learned.before)
-    else:
-        whole = merged(trainer.model, learned.before, lora, weights, context.run.trusted)
-        counts = save(whole, trainer.processing_class, context.out, begun=learned.before)
+    tokenizer, model = trainer.processing_class, trainer.model
+    if lora is not None:
+        model, weights = merged(model, learned.before, lora, weights, context.run.trusted), None
+    counts = save(ending_at(model, chat_format(tokenizer).ends), tokenizer, context.out, weights, learned.before)
     metric = SHOWN_METRIC[learned.stage]
     last = next((entry[metric] for entry in reversed(log) if entry.get(metric) is not None), None)
     return counts | {"stage": learned.stage, metric: last}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import parse
+from apprentice.tasks.models.context_length import context_length
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trl_internals import Ids
@@ -99,7 +100,7 @@ def _wrong_calls(turns: dict[int, Message], tools: list[list[dict[str, Any]]]) -
 
 def _fits(trainer: Any, prompt: list[int], completion: list[int]) -> bool:
     """Whether the limits leave room for more tokens after a completion."""
-    longest = trainer.model.config.max_position_embeddings
+    longest = context_length(trainer.model.config)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
         longest = trainer.vllm_generation.llm.llm_engine.model_config.max_model_len
     return len(completion) <= trainer.max_completion_length and len(prompt) + len(completion) < longest

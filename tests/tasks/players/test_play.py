@@ -179,7 +179,7 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     from tests.tasks.test_one_prompt import tiny_model
 
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
-    save(tiny_model(tokenizer), tokenizer, tmp_path)
+    save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
     spec = EvaluateSpec(decoding="sampled", max_new_tokens=8, samples=2)
     model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
 

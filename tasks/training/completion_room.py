@@ -1,0 +1,48 @@
+"""How many tokens of a completion the model's context has room for.
+
+In: the questions of a training, the model's folder. Out: grpo.max_completion_length, or less. A token past the context
+would be learned at a position that the model does not know.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.models.context_length import context_length
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import GrpoSpec
+
+LONGEST = 16
+"""Questions, those of the most letters, whose tokens are counted."""
+
+
+def within_context(
+    spec: GrpoSpec, folder: Path, tokenizer: Any, instance: ToolEnvironment, used: list[dict[str, Any]]
+) -> int:
+    """Return the tokens of a completion that the model's context has room for after the longest questions.
+
+    Raises Stop where a question alone fills it.
+    """
+    longest = sorted(used, key=lambda row: len(row["question"]))[-LONGEST:]
+    lengths = [
+        len(prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part)))
+        for row in longest
+        for part in [instance._part(row["seed"])]
+    ]
+    context = context_length(json.loads((folder / "config.json").read_text()))
+    room = context - max(lengths)
+    if room < 1:
+        raise Stop(
+            f"A question takes {max(lengths)} tokens, tools included, and the model accepts at most {context}.",
+            "Make the questions shorter (environment.settings) or choose another student.",
+        )
+    if room < spec.max_completion_length:
+        announce.warn(
+            f"The longest question takes {max(lengths)} of the model's {context} tokens: completions have {room}, and "
+            f"grpo.max_completion_length allows {spec.max_completion_length}."
+        )
+    return min(room, spec.max_completion_length)
