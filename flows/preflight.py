@@ -11,7 +11,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
@@ -23,16 +23,18 @@ from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.models.adapters import check_targets
 from apprentice.tasks.models.chat_template import check_prompt
 from apprentice.tasks.models.context_length import context_length
-from apprentice.tasks.models.student_model import named_model
+from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
 from apprentice.tasks.players.teacher import read_key
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import TeacherSpec, Window
 from apprentice.tasks.student import student
+from apprentice.tasks.training.dry_pass import check_sft_arguments
 from apprentice.tasks.training.template_check import check_template
 
 JUDGING = ("verdict", "gate", "release")
@@ -95,7 +97,7 @@ class Preflight:
             needs = Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)
             seen = _check_environments(self._tasks(run, needs))
         if new:
-            _check_student(recipe.student, model, seen)
+            _check_student(recipe, model, seen)
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
@@ -183,7 +185,8 @@ def _wait_for(server: EnvironmentServer) -> None:
         raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.fix) from lost
 
 
-def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
+def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
+    spec = recipe.student
     if model is None:
         assert spec.build is not None
         texts = [(each.environment, list(each.questions)) for each in seen]
@@ -191,7 +194,13 @@ def _check_student(spec: StudentSpec, model: tuple[Any, Any] | None, seen: list[
     else:
         config, tokenizer = model
         name, longest = str(spec.model), context_length(config)
+        layers = without_weights(config, spec)
+        check_rows(layers, tokenizer, name)
+        for lora in (training.lora for training in (recipe.sft, recipe.grpo) if training and training.lora):
+            check_targets(layers, lora)
     _check_rendering(name, tokenizer, longest, seen)
+    if recipe.sft and recipe.sft.args:
+        check_sft_arguments(recipe.sft, tokenizer, tool_schemas(seen[0].environment))
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:

@@ -22,6 +22,7 @@ from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training.dry_pass import check_sft_arguments
 from apprentice.tasks.training.rows import training_dataset, trl_masks
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch
@@ -60,6 +61,8 @@ def train_sft(
     tokenizer = load_tokenizer(folder, context.run.trusted)
     with (context.fetch(kept) / "kept.jsonl").open() as episodes:
         read = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
+    if spec.args:
+        check_sft_arguments(spec, tokenizer, json.loads(read[0]["tools"]))
     played, apart = train_eval_split(read, spec.held_out)
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)

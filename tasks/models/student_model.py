@@ -47,7 +47,20 @@ def from_model(spec: StudentSpec, out: Path) -> int:
         name_code(out, source_of(spec))
     else:
         forget_code(out)
-    return without_weights(config, spec).num_parameters()
+    layers = without_weights(config, spec)
+    check_rows(layers, tokenizer, str(spec.model))
+    return layers.num_parameters()
+
+
+def check_rows(model: Any, tokenizer: Any, called: str) -> None:
+    """Raises Stop for a tokenizer with tokens that the model has no embedding for."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if rows < len(tokenizer):
+        raise Stop(
+            f"{called} has {rows} embedding rows, and its tokenizer {len(tokenizer)} tokens.",
+            "Add rows (model.resize_token_embeddings(len(tokenizer))), save the model, and name that folder in "
+            "student.model.",
+        )
 
 
 def without_weights(config: Any, spec: StudentSpec) -> Any:

@@ -44,13 +44,20 @@ def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+def example_episode(function: dict[str, Any]) -> list[Message]:
+    """An episode with two calls of a tool, each with its reply."""
     given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
     called = {"name": function["name"], "arguments": given}
     call_turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
     reply = {"role": "tool", "name": function["name"], "content": REPLY}
     opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
-    messages = [*opening, call_turn, reply, call_turn, reply]
+    return [*opening, call_turn, reply, call_turn, reply]
+
+
+def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    messages = example_episode(function)
+    *_, call_turn, reply = messages
+    called = call_turn["tool_calls"][0]["function"]
     ids = row_ids(tokenizer, training_row(messages, tools))
     if tokenizer.decode(ids).count(REPLY) != 2:
         return "omits the tools' replies."

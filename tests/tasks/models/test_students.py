@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from apprentice import Stop, collect, evaluate, grpo, load_recipe, sft
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.adapters import check_targets
 from apprentice.tasks.models.context_length import UNBOUNDED, context_length
-from apprentice.tasks.models.student_model import auto_class
+from apprentice.tasks.models.student_model import auto_class, check_rows
+from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.settings.hardware import LoraSpec
+from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.training.dry_pass import check_sft_arguments
 from apprentice.tasks.training.families import templates, toy_tokenizer
 from tests.tasks.test_one_prompt import tiny_model
 
@@ -172,3 +177,37 @@ def test_a_model_that_writes_no_text_is_refused_by_name():
 
     with pytest.raises(Stop, match="some/vit is a vit model, which transformers cannot train to write text"):
         auto_class(ViTConfig(), "some/vit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"weight_decay": 0.1}, ""),
+        ({"packing": True}, ""),
+        ({"max_steps": 5}, ""),
+        ({"eos_token": "<nope>"}, "refuses sft.args .eos_token.: .*<nope>"),
+        (
+            {"lr_scheduler_kwargs": {"x": 1}},
+            "refuses sft.args .lr_scheduler_kwargs.: .*unexpected keyword",
+        ),
+        ({"dataset_kwargs": {"skip_prepare_dataset": True}}, "refuses sft.args .dataset_kwargs.: "),
+    ],
+)
+def test_arguments_that_only_the_trainer_refuses_are_told_before_anything_is_bought(arguments: Any, said: str):
+    tokenizer = prepare_tokenizer(toy_tokenizer(templates()["qwen3"]))
+    tools = tool_schemas(EnvironmentSpec(name="echo").make())
+    spec = SftSpec.model_validate({"args": arguments})
+    if not said:
+        check_sft_arguments(spec, tokenizer, tools)
+        return
+    with pytest.raises(Stop, match=said):
+        check_sft_arguments(spec, tokenizer, tools)
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_with_both_numbers():
+    tokenizer = toy_tokenizer(templates()["qwen3"])
+    model = tiny_model(tokenizer)
+    check_rows(model, tokenizer, "mine")
+    model.resize_token_embeddings(100)
+    with pytest.raises(Stop, match=rf"mine has 100 embedding rows, and its tokenizer {len(tokenizer)} tokens"):
+        check_rows(model, tokenizer, "mine")
