@@ -29,8 +29,8 @@ from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.reporters import report_to
 from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
+from apprentice.tasks.training.whole_checkpoints import STATE, seal, seal_when_saved, step_of, whole_checkpoints
 
-STATE = "trainer_state.json"
 SHOWN_METRIC = {"sft": "loss", "grpo": "reward"}
 """By stage, the metric of which a run's terminal shows the last value."""
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
@@ -97,6 +97,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     randomness = _keeper()
     trainer.add_callback(randomness)
     log_by_step(trainer)
+    seal_when_saved(trainer)
     if begun and _was_the_last(begun):  # the trainer would do one more step
         trl_internals.load_weights(trainer, begun)
         trainer.state = trainer.state.load_from_json(str(begun / STATE))
@@ -114,6 +115,8 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
                 randomness.restore()
                 trl_internals.save_checkpoint(trainer)  # the failed step changed no weight
                 trainer.accelerator.wait_for_everyone()  # the first process to exit ends the others
+                if trainer.is_world_process_zero():
+                    seal(context.scratch / f"checkpoint-{step}")
             raise
 
 
@@ -122,24 +125,9 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(whole_checkpoints(folder), None)
 
 
-def whole_checkpoints(folder: Path) -> Iterator[Path]:
-    """Complete checkpoints, newest first; an incomplete one has no readable trainer state, which is written last."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
-        try:
-            json.loads((checkpoint / STATE).read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            continue
-        yield checkpoint
-
-
 def _was_the_last(checkpoint: Path) -> bool:
     state = json.loads((checkpoint / STATE).read_text())
     return state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
-
-
-def step_of(checkpoint: Path | None) -> int:
-    """The finished steps of a checkpoint; 0 for none."""
-    return int(checkpoint.name.partition("-")[2]) if checkpoint else 0
 
 
 def _keeper() -> Any:

@@ -25,7 +25,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import Signals
 from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.trainer import step_of, whole_checkpoints
+from apprentice.tasks.training.whole_checkpoints import step_of, whole_checkpoints
 
 
 def watch(trainer: Any, rules: Signals) -> None:

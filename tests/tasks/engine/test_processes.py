@@ -30,7 +30,8 @@ from apprentice.tasks.settings.stages import BuiltStudent, SeedWindows, StudentS
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
-from apprentice.tasks.training.trainer import newest_checkpoint, read_log, step_of
+from apprentice.tasks.training.trainer import newest_checkpoint, read_log
+from apprentice.tasks.training.whole_checkpoints import step_of
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,

@@ -13,7 +13,8 @@ from apprentice.tasks.episodes.learned import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import HeldOut
 from apprentice.tasks.training.held_out import split
-from apprentice.tasks.training.trainer import newest_checkpoint, step_of
+from apprentice.tasks.training.trainer import newest_checkpoint
+from apprentice.tasks.training.whole_checkpoints import step_of
 from tests.tasks.toy_training import Toy, left_by, run, small
 
 HELD = small(held_out=HeldOut(questions=16, every=2), checkpoint_steps=4)

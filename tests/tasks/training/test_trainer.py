@@ -13,7 +13,8 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, step_of, train
+from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, train
+from apprentice.tasks.training.whole_checkpoints import LIST, step_of
 from tests.tasks.test_one_prompt import tiny_model
 
 SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)
@@ -97,6 +98,27 @@ def test_a_training_that_lost_its_environment_or_was_stopped_goes_on_as_if_nothi
     again = Letters()
     assert outcome(trained("whole", again)) == whole, "killed between its last step and the artifact's publication"
     assert again.calls == 0
+
+
+@pytest.mark.parametrize("torn", ["model.safetensors", "optimizer.pt", "scheduler.pt", LIST])
+@pytest.mark.parametrize("how", ["half", "missing", "bits"])
+def test_a_checkpoint_that_is_not_whole_is_left_for_the_one_before_bit_for_bit(
+    trained, tmp_path: Path, torn: str, how: str
+):
+    whole = outcome(trained("whole", Letters()))
+    with pytest.raises(KeyboardInterrupt):
+        trained("stopped", Letters(fails_at=6, error=KeyboardInterrupt()))
+    file = tmp_path / "stopped/checkpoint-4" / torn
+    content = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    else:
+        damaged = content[:-8] + bytes(8) if how == "bits" else content[: len(content) // 2]
+        file.write_bytes(damaged)
+    again = Letters()
+    assert outcome(trained("stopped", again)) == whole
+    kept_whole = how == "missing" and torn == LIST  # written by older code; the files are whole
+    assert again.calls == (2 if kept_whole else 4)
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path):
