@@ -113,9 +113,12 @@ def _no_call(draw: Random, tool: str, arguments: dict[str, Any]) -> Turn:
 
 
 def _leaked_reasoning(draw: Random, tool: str, arguments: dict[str, Any]) -> Turn:
-    """In the last argument: beside a right call it would be no mistake."""
+    """Beside the right call, or in its last argument."""
     *_, (name, value) = arguments.items()
-    return Turn("", tool, json.dumps(arguments | {name: f"Let me think step by step. The result is {value}."}), tool)
+    thought = f"Let me think step by step. The result is {value}"
+    if draw.random() < 0.5:
+        return Turn(f"{thought}, so I call {tool}.", tool, json.dumps(arguments), tool)
+    return Turn("", tool, json.dumps(arguments | {name: f"{thought}."}), tool)
 
 
 def _other_form(draw: Random, tool: str, arguments: dict[str, Any]) -> Turn:

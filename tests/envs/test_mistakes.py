@@ -43,9 +43,9 @@ def kind_of(turn: Turn, text: str) -> str:
     if arguments.keys() != {"message"}:
         return "wrong argument"
     if turn.content:
-        return "beside the call"
+        return "leaked beside the call" if arguments["message"] == text else "two mistakes"
     if text in arguments["message"] and "step by step" in arguments["message"]:
-        return "leaked"
+        return "leaked into the answer"
     bare = arguments["message"].removeprefix("Answer: ").strip('".')
     if bare.lower() == text:
         return "other form" if arguments["message"] != text else "right"
@@ -54,6 +54,7 @@ def kind_of(turn: Turn, text: str) -> str:
 
 def test_every_mistake_is_made_about_as_often_as_every_other():
     found = Counter(kind_of(echoed(text), text) for text in TEXTS)
+    found["leaked"] = found.pop("leaked beside the call") + found.pop("leaked into the answer")
     assert set(found) == {
         *("near miss", "broken JSON", "unknown tool", "wrong argument", "no call", "leaked", "other form")
     }

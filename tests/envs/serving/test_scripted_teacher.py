@@ -68,7 +68,7 @@ def test_what_it_cannot_play_is_refused_in_words(client: TestClient, body: bytes
 
 
 def test_mistakes_are_answered_as_a_model_would_send_them():
-    """A call of an unknown tool or of broken JSON is a call, a call left out is none."""
+    """A call of an unknown tool or of broken JSON is a call, a call left out is none; reasoning stands beside one."""
     client = TestClient(make_app("echo", {}, 0.999999), raise_server_exceptions=False)
     tool = {"type": "function", "function": {"name": "echo", "parameters": {}}}
     ended, texts = set(), set()
@@ -87,7 +87,7 @@ def test_mistakes_are_answered_as_a_model_would_send_them():
             text = f'{{"name": "{called["name"]}", "arguments": {called["arguments"]}}}'
             assert written["content"].endswith(f"<tool_call>\n{text}\n</tool_call>")
         texts.add(written["content"].partition("<tool_call>")[0] != "")
-    assert ended == {("tool_calls", True, False), ("stop", False, True)}
+    assert ended == {("tool_calls", True, False), ("tool_calls", True, True), ("stop", False, True)}
     assert texts == {True, False}
 
 
