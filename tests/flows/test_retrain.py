@@ -106,8 +106,8 @@ def test_a_second_run_with_a_ladder_runs_no_stage_again(climbed: Ran, home: Path
 
 
 def test_a_filter_that_keeps_nothing_stops_with_what_to_do(first: Ran, home: Path):
-    """Where a script only adds a text beside the right call, it is right: none of these twelve questions is such."""
-    always_wrong = ("teacher.scripted_error_rate=0.9999999", "collect.asks=1", "windows.collect={size: 12, start: 12}")
+    """A script that adds a text beside the right call, or uses capitals, is right: in none of these twelve episodes."""
+    always_wrong = ("teacher.scripted_error_rate=0.9999999", "collect.asks=1", "windows.collect={size: 12, start: 52}")
     ran = apprentice(home, *always_wrong)
     assert ran.code == 1
     assert re.search(r"kept none of the 12 episodes \(\d+ × [a-z ]+, \d+ × ", ran.out)
