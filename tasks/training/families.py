@@ -38,6 +38,13 @@ parses it back:
 - Earlier turns are rendered the same whatever follows them, and TRL's GRPO inserts a tool's reply with the tokens that
   SFT has. So the token ids of an episode are the same in SFT, GRPO and evaluation ([law 1](laws.md)).
 
+The check also wants an embedding for each token, a layer for each of `lora.targets`, and a step of TRL's SFTTrainer
+with `sft.args` on a toy model. An adapter's folder and an adapter of an embedding that the output layer shares are
+refused. Of several named templates the one with tools is used. A composite model (Qwen3.5, Qwen3-VL, Gemma 4) is
+trained on text alone, with the sizes of its language model. Of a model's `generation_config.json` only the tokens
+remain, also in what is published: beams, penalties and temperatures are the recipe's. An answer, and a completion of
+GRPO, ends with the model's context.
+
 *Loss mask*: TRL's training variant of a template masks what is not the assistant's. Where TRL has none, SFT masks by
 rendering: what follows a generation prompt, up to the end of the turn, carries loss. *A turn ends at*: GRPO and
 evaluation stop at each of these tokens, and at the tokenizer's end token. *Thinking switch*: thinking is off
