@@ -115,6 +115,7 @@ class Collector:
 
     def __post_init__(self) -> None:
         self._refused = RefusedEpisodes(self.journal)
+        self._too_many_failed = False
 
     def play(self, window: Window | Seeds) -> list[Record]:
         """Plays the missing seeds. Returns the episodes that failed on every attempt: lost to infrastructure, or the
@@ -138,6 +139,8 @@ class Collector:
             self._check_unanswered(lost)
             self._refused.settle(teacher)
         except EndpointStop as stop:
+            if self._too_many_failed:  # episodes that were under way have ended with the pool
+                self._forget_if_none_was_right()
             cause = stop.cause.removesuffix(".")
             raise EndpointStop(f"{cause}. {self._so_far(budget, window)}", stop.remedy) from stop
         except BudgetReached:
@@ -207,6 +210,8 @@ class Collector:
                 note("episode failed" if record.failed_at else "asked again", WARNING, episode=seed, **why)
             if played.is_refused:
                 self._refused.hold(played.number, record, played.is_understood)
+            elif record.failed_at == "teacher" and self._too_many_failed:
+                pass  # the collection has stopped, and may have forgotten the others
             elif record.failed_at in ("", "teacher"):
                 self._refused.answered(played.number)
                 self.journal.append(record)
@@ -215,7 +220,7 @@ class Collector:
         for _, (record, is_refused, *_) in pool.map(play, seeds):
             refused[is_refused or record.failed_at == "teacher"] += 1
             if refused[True] > max(self.spec.max_refused * of, 1):
-                self._forget_if_none_was_right()
+                self._too_many_failed = True
                 raise EndpointStop(
                     f"In {refused[True]} of {refused.total()} episodes the teacher gave no valid call or its endpoint "
                     f"refused the question, the last one: {record.cause}.",
