@@ -53,11 +53,17 @@ def from_model(spec: StudentSpec, out: Path) -> int:
 
 
 def check_rows(model: Any, tokenizer: Any, called: str) -> None:
-    """Raises Stop for a tokenizer with tokens that the model has no embedding for."""
+    """Raises Stop for a tokenizer whose texts have tokens that the model has no embedding for.
+
+    A token that was added and that no text of the template holds does no harm.
+    """
     rows = model.get_input_embeddings().weight.shape[0]
-    if rows < len(tokenizer):
+    ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id)
+    shown = (ident for text, ident in tokenizer.get_added_vocab().items() if text in str(tokenizer.chat_template))
+    needed = 1 + max(tokenizer.vocab_size - 1, *(each for each in ends if each is not None), *shown)
+    if rows < needed:
         raise Stop(
-            f"{called} has {rows} embedding rows, and its tokenizer {len(tokenizer)} tokens.",
+            f"{called} has {rows} embedding rows, and its tokenizer {needed} tokens.",
             "Add rows (model.resize_token_embeddings(len(tokenizer))), save the model, and name that folder in "
             "student.model.",
         )
