@@ -28,7 +28,7 @@ from apprentice.tasks.models.chat_template import check_prompt
 from apprentice.tasks.models.context_length import context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
-from apprentice.tasks.players.teacher import read_key
+from apprentice.tasks.players.key import read_key
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -97,7 +97,9 @@ class Preflight:
             needs = Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)
             seen = _check_environments(self._tasks(run, needs))
         if new:
-            _check_student(recipe, model, seen)
+            tokenizer = _check_student(recipe, model, seen)
+            if self.trains_here and recipe.sft and recipe.sft.args:  # elsewhere other packages may be installed
+                check_sft_arguments(recipe.sft, tokenizer, tool_schemas(seen[0].environment))
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
@@ -185,7 +187,8 @@ def _wait_for(server: EnvironmentServer) -> None:
         raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.fix) from lost
 
 
-def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> None:
+def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> Any:
+    """Return the tokenizer that the student will have. Raises Stop."""
     spec = recipe.student
     if model is None:
         assert spec.build is not None
@@ -199,8 +202,7 @@ def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[Tra
         for lora in (training.lora for training in (recipe.sft, recipe.grpo) if training and training.lora):
             check_targets(layers, lora)
     _check_rendering(name, tokenizer, longest, seen)
-    if recipe.sft and recipe.sft.args:
-        check_sft_arguments(recipe.sft, tokenizer, tool_schemas(seen[0].environment))
+    return tokenizer
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:

@@ -46,6 +46,10 @@ def sft(
     With `spec.held_out` it publishes the epoch with the lowest loss on held-out rows. Raises Stop for too few rows.
     """
     check_training("sft", spec, this_machine())
+    if spec.args:  # here and not in train_sft: its processes share a world, and its seed is set
+        with (context.fetch(kept) / "kept.jsonl").open() as episodes:
+            tools = json.loads(json.loads(next(episodes))["tools"])
+        check_sft_arguments(spec, load_tokenizer(context.fetch(student), context.run.trusted), tools)
     return on_processes(spec, train_sft, context, spec, student, kept, lengths, seed)
 
 
@@ -61,8 +65,6 @@ def train_sft(
     tokenizer = load_tokenizer(folder, context.run.trusted)
     with (context.fetch(kept) / "kept.jsonl").open() as episodes:
         read = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
-    if spec.args:
-        check_sft_arguments(spec, tokenizer, json.loads(read[0]["tools"]))
     played, apart = train_eval_split(read, spec.held_out)
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)

@@ -13,8 +13,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.models.built_model import built_model
 from apprentice.tasks.models.checkpoints import save
-from apprentice.tasks.models.pretraining import pretrain
 from apprentice.tasks.models.student_model import from_model
 from apprentice.tasks.models.tokenizer import tokenizer_of
 from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
@@ -42,30 +42,3 @@ def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tupl
 def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], seed: int, out: Path) -> int:
     tokenizer = tokenizer_of(asked)
     return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]
-
-
-def built_model(spec: BuiltStudent, tokenizer: Any, seed: int) -> Any:
-    """A Qwen3 of these sizes with seeded random weights, pretrained where the settings say so."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.intermediate_size,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=spec.heads,
-        num_key_value_heads=spec.heads,
-        head_dim=spec.hidden_size // spec.heads,
-        max_position_embeddings=spec.max_positions,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=spec.initializer_range,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
-    )
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(config)
-    if spec.pretraining_steps:
-        pretrain(model, tokenizer, spec.pretraining_steps, seed)
-    return model

@@ -16,9 +16,12 @@ from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.recipe_yaml import MAY_BE_OFF, NotARecipe, Places, read_recipe, read_value
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import A_NUMBER
 
 RENAMED = {"env": "server"}
 """Sections by their old names."""
+MAY_BE_SHOWN = ("int_", "float_", "bool_", "literal_error", "greater_than", "less_than", "finite_number")
+"""Types of pydantic's errors about numbers and choices: what was given for one is no key."""
 
 
 RecipeLike = Recipe | Mapping[str, Any] | Path | str
@@ -179,18 +182,12 @@ def explain(
             name = RENAMED.get(str(mistake["loc"][-1]), str(mistake["loc"][-1]))
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             message = f"unknown field; did you mean {near[0]}?" if near else f"unknown field; known: {', '.join(known)}"
-        elif path in set_to:
-            message += f", not {set_to[path]!r}" if set_to[path] and not _is_secret(path) else ""
-        elif written and written.text and not _is_secret(path):
-            message += f", not {written.text[:80]!r}"
+        elif mistake["type"].startswith(MAY_BE_SHOWN) or message == A_NUMBER:
+            given = set_to.get(path) or (written.text if written else "")
+            message += f", not {given[:80]!r}" if given else ""
         is_set = any(f"{each}.".startswith(f"{path}.") for each in set_to)
         lines.append(f"  {path}: {message}" + (f" (line {written.line})" if written and not is_set else ""))
     return "\n".join(lines)
-
-
-def _is_secret(path: str) -> bool:
-    """Whether a value may be a key that was written into a recipe."""
-    return any(word in path for word in ("key", "token", "header", "password", "secret", "url"))
 
 
 def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:

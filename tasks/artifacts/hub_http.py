@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import httpx2
 from huggingface_hub import get_session, set_client_factory
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers
-from huggingface_hub.utils._http import hf_request_event_hook
 
 from apprentice.envs.wire.patience import seconds_in
 
@@ -69,7 +68,6 @@ def wait_asked(error: BaseException) -> float | None:
 
 def _session() -> httpx2.Client:
     if not isinstance(get_session(), PatientClient):
-        set_client_factory(
-            lambda: PatientClient(event_hooks={"request": [hf_request_event_hook]}, follow_redirects=True)
-        )
+        hooks = get_session().event_hooks  # among them the one of the offline mode
+        set_client_factory(lambda: PatientClient(event_hooks=hooks, follow_redirects=True))
     return get_session()

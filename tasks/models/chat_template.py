@@ -66,7 +66,12 @@ def check_prompt(
             raise Stop(f"The chat template of {model} omits the tools ({', '.join(hidden)}).", CHOOSE)
         length = len(prompt_ids(tokenizer, messages, tools))
         if longest is not None and length >= longest:
-            raise Stop(
-                f"A question takes {length} tokens, tools included, and {model} accepts at most {longest}.",
-                "Make the questions shorter (environment.settings) or choose another student.",
-            )
+            raise question_too_long(length, model, longest)
+
+
+def question_too_long(tokens: int, model: str, longest: int) -> Stop:
+    """What to say of a question that fills the model's context."""
+    return Stop(
+        f"A question takes {tokens} tokens, tools included, and {model} accepts at most {longest}.",
+        "Make the questions shorter (environment.settings) or choose another student.",
+    )

@@ -61,9 +61,7 @@ def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int)
     reasoning = max(_count(outputs.get("reasoning_tokens")) or 0, _count(reported.get("reasoning_tokens")) or 0)
     total = _count(reported.get("total_tokens"))
     if wrong:
-        cached = min(cached, prompt)
-        cache_write = min(written_to, prompt - cached)
-        return Usage(prompt, completion, cached, min(reasoning, completion), ", ".join(wrong), cache_write)
+        return _within(prompt, completion, cached, written_to, reasoning, wrong)
     within = prompt + completion
     beside = cached + written_to
     if total is not None and beside > prompt and total == within:  # a total that leaves out what stands beside, too
@@ -79,10 +77,14 @@ def usage_of(reported: Any, sent: int, written: int, read: int, max_tokens: int)
     elif outside:
         wrong.append(f"{reasoning} reasoning tokens beside {completion} completion tokens")
     completion += outside
-    reasoning = min(max(reasoning, outside), completion)
+    return _within(prompt, completion, cached, written_to, max(reasoning, outside), wrong)
+
+
+def _within(prompt: int, completion: int, cached: int, cache_write: int, reasoning: int, wrong: list[str]) -> Usage:
+    """The usage with no part larger than its whole."""
     cached = min(cached, prompt)
-    cache_write = min(written_to, prompt - cached)
-    return Usage(prompt, completion, cached, reasoning, ", ".join(wrong), cache_write)
+    parts = {"cached": cached, "cache_write": min(cache_write, prompt - cached)}
+    return Usage(prompt, completion, **parts, reasoning=min(reasoning, completion), wrong=", ".join(wrong))
 
 
 def _details(reported: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ValidationInfo, field_validator
 
 from apprentice.envs.wire.server import STRICT
 
+A_NUMBER = "Input should be a number"
+"""The error for a truth value, which pydantic would read as 0 or 1."""
+
 
 class Spec(BaseModel):
     """A frozen settings model that rejects unknown fields, NaN and infinity. Numeric fields declare their range."""
@@ -17,11 +20,11 @@ class Spec(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_no_yes(cls, given: Any, info: ValidationInfo) -> Any:
+    def _is_a_number(cls, given: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name or ""].annotation
         allowed = {annotation, *get_args(annotation)}
-        if isinstance(given, bool) and allowed & {int, float} and bool not in allowed:  # pydantic reads true as 1
-            raise ValueError("Input should be a number")
+        if isinstance(given, bool) and allowed & {int, float} and bool not in allowed:
+            raise ValueError(A_NUMBER)
         return given
 
     def in_key(self) -> dict[str, Any]:

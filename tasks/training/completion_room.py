@@ -11,9 +11,9 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.models.chat_template import question_too_long
 from apprentice.tasks.models.context_length import context_length
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 
 LONGEST = 16
@@ -36,10 +36,7 @@ def within_context(
     context = context_length(json.loads((folder / "config.json").read_text()))
     room = context - max(lengths)
     if room < 1:
-        raise Stop(
-            f"A question takes {max(lengths)} tokens, tools included, and the model accepts at most {context}.",
-            "Make the questions shorter (environment.settings) or choose another student.",
-        )
+        raise question_too_long(max(lengths), "the model", context)
     if room < spec.max_completion_length:
         announce.warn(
             f"The longest question takes {max(lengths)} of the model's {context} tokens: completions have {room}, and "

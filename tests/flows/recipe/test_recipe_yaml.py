@@ -174,3 +174,10 @@ def test_a_recipe_that_would_grow_without_end_is_refused_in_little_time_and_memo
     assert said in words
     assert seconds < 5  # one on an idle machine
     assert megabytes < 200
+
+
+def test_a_text_that_may_be_a_key_is_not_repeated(tmp_path: Path):
+    (tmp_path / "recipe.yaml").write_text(BARE.replace("teacher: {model: some-model}", "teacher: sk-of-somebody"))
+    with pytest.raises(Stop, match="line 3") as stop:
+        load_recipe(tmp_path / "recipe.yaml")
+    assert "sk-of-somebody" not in str(stop.value)
