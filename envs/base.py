@@ -42,8 +42,8 @@ class ToolEnvironment(ABC):
     """An environment that plays one episode at a time; its public methods are the tools.
 
     Attributes:
-        reward: The reward of the finished episode, within `reward_range`; 0.0 while the episode runs, and `None` when
-            the infrastructure failed: an outage must not train the policy.
+        reward: The reward of the finished episode, within `reward_range`; 0.0, or partial credit, while the episode
+            runs, and `None` when the infrastructure failed: an outage must not train the policy.
         done: Whether the environment has ended the episode.
         failure: Why the infrastructure failed, if it did.
         correct: The environment's own answer, once the episode is over and if it provides one; never shown to a model.
@@ -57,6 +57,7 @@ class ToolEnvironment(ABC):
     label = ""
     phrases: ClassVar[tuple[str, ...]] = ()  # parts of its replies that become single tokens of a student built here
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # a reward outside it counts as a server failure
+    unfinished: ClassVar[float | None] = None  # the reward where a player ends the episode with 0.0; None: the lowest
     streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # GRPO's reward functions and their weights
 
     def __init__(self, settings: BaseModel, session: Session | None = None):
@@ -128,6 +129,12 @@ class ToolEnvironment(ABC):
     def _lose(self, why: str) -> None:
         """End the episode without a reward."""
         self.reward, self.done, self.failure = None, True, why
+
+    def _give_up(self) -> None:
+        """Score an episode that its player ended: without partial credit it earns the lowest reward of the range, or
+        `unfinished`. With 0.0, to do nothing would be better than a wrong answer of -1."""
+        if not self.done and self.reward == 0.0:
+            self.reward = self.reward_range[0] if self.unfinished is None else self.unfinished
 
     def _renew(self) -> None:
         """Play the next episode over a new connection."""
@@ -231,8 +238,11 @@ def whole_number(value: Any, what: str, least: int, most: int) -> int:
 
 
 def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:
-    """Return the tools' JSON schemas, made by the same function that TRL and chat templates use."""
-    return _schemas_of(type(environment))
+    """Return the tools' JSON schemas as every prompt has them, in training, evaluation and at a server.
+
+    transformers derives them from the methods; its `return` is left out, which servers drop or refuse.
+    """
+    return without_return(_described(type(environment)))
 
 
 def tools_text(environment: ToolEnvironment) -> str:
@@ -240,13 +250,35 @@ def tools_text(environment: ToolEnvironment) -> str:
     return _text_of(type(environment))
 
 
+def described_text(environment: ToolEnvironment) -> str:
+    """Return the schemas with `return` as JSON text, by which a collection knows its prompt since version 1."""
+    return json.dumps(_described(type(environment)), ensure_ascii=False)
+
+
+def without_return(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the schemas without transformers' `return`, which OpenAI's format does not have."""
+    return [
+        tool | {"function": {name: part for name, part in tool["function"].items() if name != "return"}}
+        for tool in tools
+    ]
+
+
+def are_tools_of(environment: ToolEnvironment, given: Any) -> bool:
+    """Whether a record's tools, as JSON or its text, are the environment's; `return` does not count."""
+    try:
+        tools = json.loads(given) if isinstance(given, str) else given
+        return without_return(tools) == tool_schemas(environment)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
 @cache
 def _text_of(environment: type[ToolEnvironment]) -> str:
-    return json.dumps(_schemas_of(environment), ensure_ascii=False)
+    return json.dumps(without_return(_described(environment)), ensure_ascii=False)
 
 
 @cache
-def _schemas_of(environment: type[ToolEnvironment]) -> list[dict[str, Any]]:
+def _described(environment: type[ToolEnvironment]) -> list[dict[str, Any]]:
     from transformers.utils.chat_template_utils import get_json_schema
 
     # bound methods, as TRL passes them, so that `self` is not a parameter

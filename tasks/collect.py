@@ -13,7 +13,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment, tools_text
+from apprentice.envs.base import ToolEnvironment, described_text, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool, open_pools
 from apprentice.envs.wire.metrics import count
@@ -79,7 +79,7 @@ def collect_shard(
         "teacher": teacher.in_key(),
         "collect": spec.in_key(),
         "environment": environment.in_key(),
-        "prompt": [{"messages": prompt(part, ""), "tools": tools_text(part)} for part in instance._parts()],
+        "prompt": [{"messages": prompt(part, ""), "tools": described_text(part)} for part in instance._parts()],
     }
     _check_address(context.scratch / "address", teacher)
     with journal(context.scratch, begun_with) as kept:

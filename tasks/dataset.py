@@ -5,13 +5,12 @@ Why the check: a student must see the same prompt in training and in the environ
 system prompt or tool schema would teach it another task.
 """
 
-import json
 import math
 from typing import Any
 
 from pydantic import ValidationError
 
-from apprentice.envs.base import tools_text
+from apprentice.envs.base import are_tools_of, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.rows import rows_of
 from apprentice.tasks.artifacts.types import Rollouts
@@ -58,13 +57,9 @@ def take_rollouts(context: StageContext, spec: DatasetSpec, environment: Environ
 def _with_text(row: Any, parts: dict[str, Any]) -> Any:
     """The row with its tools as `collect` writes them, where they are the environment's as JSON or in other spacing."""
     part = parts.get(str(row.get("environment"))) if isinstance(row, dict) else None
-    if part is None:
+    if part is None or not are_tools_of(part, row.get("tools")):
         return row
-    try:
-        given = json.loads(row["tools"]) if isinstance(row.get("tools"), str) else row.get("tools")
-    except ValueError:
-        return row
-    return row | {"tools": tools_text(part)} if given == json.loads(tools_text(part)) else row
+    return row | {"tools": tools_text(part)}
 
 
 def _unlike(record: Record, parts: dict[str, Any]) -> str:
@@ -74,8 +69,9 @@ def _unlike(record: Record, parts: dict[str, Any]) -> str:
         return f"its environment is {record.environment!r}, not {' or '.join(map(repr, parts))}"
     if record.tools != tools_text(part):
         return "its tools have another schema"
-    if record.reward is not None and not 0.0 <= record.reward <= 1.0:
-        return f"its reward is {record.reward}, not from 0 to 1"
+    low, high = part.reward_range
+    if record.reward is not None and not low <= record.reward <= high:
+        return f"its reward is {record.reward}, not from {low:g} to {high:g}"
     if not 0.0 <= record.cost_usd < math.inf:
         return f"its cost_usd is {record.cost_usd}"
     question = str(record.messages[1].get("content")) if len(record.messages) > 1 else ""

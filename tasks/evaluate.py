@@ -35,7 +35,7 @@ from apprentice.tasks.reporting.log import note
 from apprentice.tasks.settings.stages import EndpointSpec, EvaluateSpec
 
 
-@stage(produces=Evaluation, version=4, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
+@stage(produces=Evaluation, version=5, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
 @explain_oom("evaluate")
 def evaluate(
     context: StageContext,
@@ -152,6 +152,7 @@ def rates(records: list[EvaluatedEpisode], protocol: Parity) -> dict[str, Any]:
     return {
         "n": n,
         "broken": sum(bool(record.broken) for record in records),
+        "unfinished": sum(record.unfinished for record in records),
         "format_compliance": sum(record.valid for record in records) / n,
         "accuracy": protocol.accuracy(records),
         "mean_score": sum(record.score for record in records) / n,

@@ -49,7 +49,7 @@ from apprentice.tasks.training.watcher import select_weights, watch
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal"}
 
 
-@stage(produces=GrpoCheckpoint, version=4, title="GRPO", gpu=True)
+@stage(produces=GrpoCheckpoint, version=5, title="GRPO", gpu=True)
 @explain_oom("grpo")
 def grpo(
     context: StageContext,

@@ -17,7 +17,7 @@ from apprentice.tasks.reporting.pictures import histogram
 from apprentice.tasks.settings.stages import LengthsSpec
 
 
-@stage(produces=LengthStats, version=1, title="Token lengths")
+@stage(produces=LengthStats, version=2, title="Token lengths")
 def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: Checkpoint) -> dict[str, Any]:
     """p50, p95, p99 and maximum length in tokens; max_length = p99 + margin, rounded up, at most the model's limit."""
     folder = context.fetch(student)

@@ -13,7 +13,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tools_text
+from apprentice.envs.base import ToolEnvironment, are_tools_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
@@ -90,7 +90,7 @@ def replay(instance: ToolEnvironment, record: Record, environment: EnvironmentSp
     now = {"environment": environment.played_by(part)}
     if record.failed_at:
         return record.model_copy(update=now), ""
-    if record.tools != tools_text(part):
+    if not are_tools_of(part, record.tools):
         return record, "the tools have another schema"
     episode = Episode(instance, record.seed)
     while not episode.done and (action := _next_action(episode.messages, record.messages)):

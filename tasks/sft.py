@@ -1,8 +1,8 @@
 """Supervised fine-tuning on the kept rollouts: the student learns the form of an episode from the teacher.
 
 In: the base student, `KeptRollouts`, `LengthStats`. Out: `SftCheckpoint`: weights, tokenizer, log.json, curves.png.
-TRL's SFTTrainer computes the loss on the assistant's tokens of whole trajectories. These include a short closing turn
-after the last tool reply: a student that never saw one generates up to the length limit there.
+TRL's SFTTrainer computes the loss on what the student would have to generate of whole trajectories. This includes a
+short closing turn after the last tool reply: a student that never saw one generates up to the length limit there.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.dry_pass import check_sft_arguments
-from apprentice.tasks.training.rows import training_dataset, trl_masks
+from apprentice.tasks.training.rows import training_dataset
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
@@ -36,7 +36,7 @@ MIXTURE_HELD_OUT = 0.05
 SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"}
 
 
-@stage(produces=SftCheckpoint, version=3, title="SFT", gpu=True)
+@stage(produces=SftCheckpoint, version=4, title="SFT", gpu=True)
 @explain_oom("sft")
 def sft(
     context: StageContext, spec: SftSpec, student: Checkpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
@@ -69,7 +69,6 @@ def train_sft(
     rows = _rows(played)
     an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
-    own |= {"assistant_only_loss": trl_masks(tokenizer)}
     trainer = SFTTrainer(
         model=model_to_train(folder, spec, context.run.trusted),
         processing_class=tokenizer,

@@ -20,7 +20,7 @@ from apprentice.tasks.models.tokenizer import tokenizer_of
 from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
 
 
-@stage(produces=BaseStudent, version=4, title="Student")
+@stage(produces=BaseStudent, version=5, title="Student")
 def student(
     context: StageContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:

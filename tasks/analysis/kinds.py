@@ -31,7 +31,9 @@ def kind_of(record: EvaluatedEpisode) -> str:
         return RIGHT
     if record.broken:
         return BROKE
-    return record.causes[0] if record.causes else "partly right" if record.score > 0 else "wrong answer"
+    if record.causes:
+        return record.causes[0]
+    return "partly right" if record.score > 0 else "no answer in its turns" if record.unfinished else "wrong answer"
 
 
 def failures_by_kind(episodes: dict[str, list[EvaluatedEpisode]]) -> list[dict[str, Any]]:

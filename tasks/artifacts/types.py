@@ -183,6 +183,8 @@ class Evaluation(Artifact):
     """Episodes: questions times samples."""
     broken: Count = 0
     """Of those, how many the environment broke on."""
+    unfinished: Count = 0
+    """Of those, how many the model ended before the environment did."""
     format_compliance: Share
     accuracy: Share
     mean_score: Number

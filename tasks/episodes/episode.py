@@ -29,6 +29,7 @@ class Episode:
         messages: The transcript so far: system, user, then assistant and tool messages.
         tools: The tools' JSON schemas, as rendered into the prompt.
         done: Whether the episode has ended: the environment ended it, no tool was called, or max_turns is reached.
+        unfinished: Whether it ended without the environment, which then scores it as nothing done.
         causes: What was wrong with the calls so far; empty while all are valid.
         broken: Why the environment failed on the last call and again in the replay; the reward is None then. Empty
             otherwise.
@@ -47,7 +48,7 @@ class Episode:
         self.messages = prompt(environment, environment._ask(seed))
         self.causes: list[str] = []
         self.broken = ""
-        self.done = False
+        self.done = self.unfinished = False
         self._turns = 0
         self._executed: list[tuple[str, str | dict[str, Any]]] = []
 
@@ -88,7 +89,16 @@ class Episode:
             content = self._execute(call["function"]["name"], call["function"]["arguments"])
             reply = {"role": "tool", "name": call["function"]["name"], "content": content}
             self.messages.append(reply | ({"tool_call_id": call["id"]} if "id" in call else {}))
-        self.done = not calls or self.environment.done or self._turns >= self.environment.max_turns
+        if self.environment.done:
+            self.done = True
+        elif not calls or self._turns >= self.environment.max_turns:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Ends the episode, if the environment has not: no call, no turn or no token is left."""
+        self.unfinished |= not self.done and not self.environment.done
+        self.done = True
+        self.environment._give_up()
 
     def _taken(self, message: Message) -> Message:
         if found := beyond_limits(message):

@@ -89,6 +89,9 @@ class EvaluatedEpisode(BaseModel):
     """Format compliance: tools were called, and the training parser accepts every call."""
     causes: list[str]
     """What was wrong with the calls."""
+    unfinished: bool = False
+    """Whether the model ended it: without a call, or with its turns or tokens. Then it earns the environment's lowest
+    reward, partial credit aside."""
     correct: str
     """The environment's own answer; empty when the episode ended without it."""
     traits: str

@@ -11,6 +11,7 @@ on it. Which form a template reads is found out by rendering a call and parsing 
 import json
 from typing import Any, NamedTuple
 
+from apprentice.envs.base import without_return
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import with_arguments
 
@@ -99,11 +100,11 @@ def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[s
     """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn.
 
     Arguments are JSON text, as in the published dataset: as Arrow structures, missing ones would become nulls and be
-    rendered. `training_dataset` puts them into the form that the student's template reads.
+    rendered. Rollouts of before may have `return` in their tools.
     """
     return {
         "messages": [_as_trained(message) for message in messages] + [CLOSING],
-        "tools": json.dumps(tools, ensure_ascii=False),
+        "tools": json.dumps(without_return(tools), ensure_ascii=False),
         "chat_template_kwargs": TEMPLATE_ARGUMENTS,
     }
 

@@ -102,7 +102,7 @@ def prepare_tokenizer(tokenizer: Any) -> Any:
 
     if getattr(tokenizer, "response_template", None) is None:
         add_response_schema(tokenizer)
-    with suppress(ValueError):  # no variant: the loss mask comes from rendering, see `training_dataset`
+    with suppress(ValueError):  # it has no variant
         tokenizer.chat_template = get_training_chat_template(tokenizer) or tokenizer.chat_template
     if isinstance(tokenizer.chat_template, str):
         tokenizer.chat_template = TODAY.sub(lambda call: repr(DATE.strftime(call[2])), tokenizer.chat_template)

@@ -100,6 +100,7 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
         broken=episode.broken,
         valid=episode.valid,
         causes=episode.causes,
+        unfinished=episode.unfinished,
         correct=environment.correct or "",
         traits=json.dumps(traits_of(environment, play.seed, episode.question), ensure_ascii=False),
         scores=json.dumps(environment._scores() if len(environment.streams) > 1 else {}),

@@ -7,6 +7,7 @@ account without credit every question is refused; a refusal is a question's own 
 import json
 from typing import NamedTuple
 
+from apprentice.envs.base import without_return
 from apprentice.tasks.episodes.journal import Journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.teacher import Spent, Teacher
@@ -54,7 +55,8 @@ class RefusedEpisodes:
         if known is None:
             return "none was answered"
         try:
-            teacher.say(known["messages"][:2], json.loads(known["tools"]), Spent(), "required", known["seed"])
+            tools = without_return(json.loads(known["tools"]))
+            teacher.say(known["messages"][:2], tools, Spent(), "required", known["seed"])
         except (TeacherFailed, TeacherUnavailable) as error:
             return str(error)
         return ""

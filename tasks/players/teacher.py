@@ -195,8 +195,7 @@ class Teacher:
         if tools and self._spec.serves_student:  # the same prompt as in training
             body |= {"tools": tools, "tool_choice": choice, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
         elif tools:
-            wire = [_on_the_wire(tool) for tool in tools]
-            body |= {"tools": wire, "tool_choice": choice, "parallel_tool_calls": False}
+            body |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
         body |= self._spec.request
         return {name: value for name, value in body.items() if value is not None}
 
@@ -405,8 +404,3 @@ def _as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[M
         else:
             given.append(message)
     return given
-
-
-def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:
-    """The tool without `return`, which the student's prompt has and OpenAI's function schema does not."""
-    return {**tool, "function": {name: part for name, part in tool["function"].items() if name != "return"}}

@@ -16,7 +16,7 @@ from apprentice.tasks.reporting.visible import one_line
 from apprentice.tasks.settings.stages import BuiltStudent
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.rows import training_dataset, trl_masks
+from apprentice.tasks.training.rows import training_dataset
 from apprentice.tasks.training.template_check import example_episode
 from apprentice.tasks.training.trainer import on_one_gpu
 
@@ -43,7 +43,7 @@ def _step(spec: SftSpec, given: dict[str, Any], tokenizer: Any, tools: list[dict
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         own = {"output_dir": folder, "per_device_train_batch_size": 1, "max_length": TOY.max_positions}
         own |= {"lr_scheduler_type": spec.scheduler, "disable_tqdm": True, "save_strategy": "no", "report_to": "none"}
-        own |= {"assistant_only_loss": trl_masks(tokenizer), "use_cpu": not torch.cuda.is_available()}
+        own |= {"use_cpu": not torch.cuda.is_available()}
         config = on_one_gpu(config_of("sft", own, given))
         config.max_steps = 1
         model = built_model(TOY, tokenizer, seed=0)

@@ -20,7 +20,6 @@ from apprentice.tasks.episodes.rendering import (
 from apprentice.tasks.models.chat_template import unparsed
 from apprentice.tasks.models.tokenizer import byte_level
 from apprentice.tasks.reporting.markdown import code, markdown_table
-from apprentice.tasks.training.rows import trl_masks
 from apprentice.tasks.training.template_check import fault_of
 
 OPENING = """# Students
@@ -45,12 +44,12 @@ trained on text alone, with the sizes of its language model. Of a model's `gener
 remain, also in what is published: beams, penalties and temperatures are the recipe's. An answer, and a completion of
 GRPO, ends with the model's context.
 
-*Loss mask*: TRL's training variant of a template masks what is not the assistant's. Where TRL has none, SFT masks by
-rendering: what follows a generation prompt, up to the end of the turn, carries loss. *A turn ends at*: GRPO and
-evaluation stop at each of these tokens, and at the tokenizer's end token. *Thinking switch*: thinking is off
-(`enable_thinking: false`) where the template has a switch. A template that writes today's date into the prompt gets
-2026-01-01, as a prompt must not change between training and evaluation. *Any text*: whether the parser also reads back
-strings with quotes, backslashes, line ends, brackets and commas; where it does not, answers must be plain.
+Loss is on what GRPO counts as a completion: what follows a generation prompt, up to and including the token that ends
+the turn. *A turn ends at*: SFT, GRPO and evaluation end it at each of these tokens, and at the tokenizer's end token.
+*Thinking switch*: thinking is off (`enable_thinking: false`) where the template has a switch. A template that writes
+today's date into the prompt gets 2026-01-01, as a prompt must not change between training and evaluation. *Any text*:
+whether the parser also reads back strings with quotes, backslashes, line ends, brackets and commas; where it does not,
+answers must be plain.
 
 The templates are those of TRL {trl} (`trl/chat_templates`; its README names the models that ship them), on tokenizers
 of single bytes with the template's special tokens; no weights were loaded. A model is known by its template's text. One
@@ -71,7 +70,6 @@ TOOL = {
             "properties": {"answer": ASKED, "count": COUNT},
             "required": ["answer", "count"],
         },
-        "return": {"type": "string", "description": "What the environment says."},
     },
 }
 HARD = ("It's", 'say "x"', "a\nb", "a\\b", "}, {", "<b>", "a, b)", "[1]", "é漢", "")
@@ -83,7 +81,6 @@ class Family(NamedTuple):
     name: str
     fault: str
     arguments: str = ""
-    mask: str = ""
     ends: str = ""
     thinking: str = ""
     any_text: str = ""
@@ -114,7 +111,6 @@ def family(name: str, template: str) -> Family:
         name,
         "",
         "mapping or text" if len(formats.arguments) == 2 else next(iter(formats.arguments)),
-        "TRL's" if trl_masks(tokenizer) else "by rendering",
         " ".join(code(tokenizer.decode([end])) for end in formats.ends if tokenizer.decode([end]) != "<eos>"),
         "yes" if _switches(tokenizer) else "no",
         "yes" if all(_reads_back(tokenizer, text) for text in HARD) else "no",
@@ -149,7 +145,6 @@ def page() -> str:
         {
             "template": code(each.name),
             "a call's arguments": each.arguments,
-            "loss mask": each.mask,
             "a turn ends at": each.ends,
             "thinking switch": each.thinking,
             "any text": each.any_text,

@@ -33,6 +33,10 @@ OWN_REWARD = "own_reward"
 """The metric of the environments' mean reward, for diagnosing curves where TRL's reward is a weighted sum."""
 
 
+UNFINISHED = "unfinished"
+"""The metric of the share of rollouts that ended without the environment: no call, no turn or no token was left."""
+
+
 class Stream(NamedTuple):
     """One reward function: an environment's reward, or one of its reward streams."""
 
@@ -95,6 +99,7 @@ class EnvironmentReward:
 
     def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
         self._rollouts.wait()
+        unfinished = self._rollouts.finish()
         environments = self._rollouts.environments
         lost = [environment for environment in environments if environment.reward is None]
         trained_on = not any(row.get("held_out", ()))
@@ -103,8 +108,10 @@ class EnvironmentReward:
         asked = list(zip(seed, question, strict=True)) if trained_on else []
         broke = self._rollouts.broken()
         self._agree(_StepSummary(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
-        if (own := self._own()) and "log_metric" in row:
-            row["log_metric"](OWN_REWARD, sum(own) / len(own))
+        if "log_metric" in row:
+            row["log_metric"](UNFINISHED, unfinished / len(environments))
+            if own := self._own():
+                row["log_metric"](OWN_REWARD, sum(own) / len(own))
         return self._read(self._first)
 
     def _own(self) -> list[float]:

@@ -89,6 +89,14 @@ class Rollouts:
         last = max(n for n, message in enumerate(episode.messages) if message["role"] == "assistant")
         return episode.messages[last + 1 :]
 
+    def finish(self) -> int:
+        """Ends the episodes that had no token left for another turn; returns how many the environment did not end. Call
+        after `wait`."""
+        begun = [episode for each in self._begun if (episode := each.result()) is not None]
+        for episode in begun:
+            episode.give_up()
+        return sum(episode.unfinished for episode in begun)
+
     def broken(self) -> int:
         """The number of rollouts on which the environment failed, and again on a new connection. Call after `wait`."""
         begun = (each.result() for each in self._begun)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from apprentice.envs.base import without_return
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
 Ids = list[list[int]]
@@ -84,6 +85,16 @@ def attention_of(model: Any) -> str:
     return model.config._attn_implementation
 
 
+def show_schemas(trainer: Any) -> None:
+    """trl `GRPOTrainer._env_tools`: what the prompt shows of each environment's tools. TRL would render the methods
+    themselves, with a `return` that no server shows (law 1)."""
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    trainer._env_tools = {
+        name: without_return([get_json_schema(tool) for tool in tools]) for name, tools in trainer._env_tools.items()
+    }
+
+
 PARSERS = ("response_template", "response_schema")
 """Where transformers keeps a tokenizer's parser of completions."""
 
@@ -105,6 +116,10 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
         _parsers: dict[str, Any]
         _rows: Any
         _tools: Any
+
+        def __init__(self, *given: Any, **named: Any):
+            super().__init__(*given, **named)
+            show_schemas(self)
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             """Hides the tools up to the generation, so that TRL does not look them up in every environment."""

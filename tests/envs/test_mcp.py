@@ -74,7 +74,6 @@ def test_the_model_is_shown_what_the_server_says_of_its_tools(servers: dict[str,
             },
             "required": ["fruit"],
         },
-        "return": {"type": "string"},
     }
     assert buy["description"] == "Buy the fruit. Returns : nothing more is sold."
     assert buy["parameters"]["required"] == ["items"]

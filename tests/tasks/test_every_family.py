@@ -16,7 +16,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.episodes.rendering import as_read, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.tokenizer import DATE, prepare_tokenizer
 from apprentice.tasks.training.families import TOOL, page, templates, toy_tokenizer
-from apprentice.tasks.training.rows import IGNORED, labelled, trl_masks
+from apprentice.tasks.training.rows import IGNORED, labelled
 from apprentice.tasks.training.template_check import REPLY, fault_of
 from tests.tasks.cards.test_snippets import snippet
 from tests.tasks.family import Family as Run
@@ -53,17 +53,21 @@ def test_sft_grpo_and_evaluation_have_the_same_ids_and_the_environment_hears_the
         concatenated = rollout.prompt_ids + rollout.completion_ids
         assert rollout.prompt_ids == prompt_ids(tokenizer, episode.messages[:2], episode.tools)
         assert row["input_ids"][: len(concatenated)] == concatenated
+        assert row["learned"][: len(concatenated)] == [False] * len(rollout.prompt_ids) + rollout.learned
         assert rollout.reward == 1.0
-        learned = [token for token, kept in zip(row["input_ids"], row["assistant_masks"], strict=True) if kept]
-        answer = json.loads(episode.messages[2]["tool_calls"][0]["function"]["arguments"])["answer"]
-        assert answer in tokenizer.decode(learned)
-        assert "Done." in tokenizer.decode(learned)
-        begin = len(rollout.prompt_ids)
-        assert all(row["assistant_masks"][begin : len(concatenated)]), (
-            "all that the model writes, its end token included"
-        )
-        assert episode.question not in tokenizer.decode(learned)
-        assert episode.messages[3]["content"] not in tokenizer.decode(learned)
+
+
+def test_sft_learns_just_what_trls_own_loop_counts_as_completion(
+    tokenizer: Any, task: EnvironmentSpec, played: list[Any], tmp_path: Path, server: EnvironmentServer
+):
+    """TRL's loop generates the closing turn as well."""
+    rollouts = grpo_rollouts(task, tokenizer, played, tmp_path, server, own_loop=False)
+    for episode, rollout in zip(played, rollouts, strict=True):
+        row = sft_dataset(tokenizer, episode, tmp_path)
+        learned = [token for token, counts in zip(row["input_ids"], row["learned"], strict=True) if counts]
+        assert learned == [
+            token for token, counts in zip(rollout.completion_ids, rollout.learned, strict=True) if counts
+        ]
 
 
 def test_the_form_of_the_teachers_arguments_makes_no_difference(tokenizer: Any):
@@ -77,13 +81,16 @@ def test_the_published_rows_load_into_trls_trainer_as_their_card_says(
     tokenizer: Any, chain_sum: EnvironmentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from trl import SFTConfig, SFTTrainer
+    from trl.chat_template_utils import has_generation_markers
 
     run = Run(LocalStore(tmp_path / "store", "toy"), tmp_path, chain_sum)
     folder = run.store.fetch(run.kept)
     names: dict[str, Any] = {}
     monkeypatch.chdir(folder)
     exec(snippet(run, run.kept), names)
-    masks = trl_masks(tokenizer)  # as the card says: Llama's and Gemma 4's templates have no loss mask
+    masks = has_generation_markers(
+        tokenizer.chat_template
+    )  # as the card says: Llama's and Gemma 4's templates have no loss mask
     args = SFTConfig(
         str(tmp_path), assistant_only_loss=masks, report_to="none", use_cpu=True, bf16=False, max_length=None
     )

@@ -28,7 +28,8 @@ from apprentice.tasks.episodes.rendering import (
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.training.entry_points import by_factory, row_of
 from apprentice.tasks.training.rollouts import Rollouts
-from apprentice.tasks.training.rows import training_dataset, trl_masks
+from apprentice.tasks.training.rows import IGNORED, training_dataset
+from apprentice.tasks.training.trl_internals import show_schemas
 
 SEEDS = (5, 6, 7, 8)
 
@@ -115,14 +116,10 @@ def test_a_template_that_reads_its_arguments_anywhere_gives_an_sft_row_the_promp
 
 def test_the_tools_reply_carries_no_loss_and_the_assistants_turns_do(tokenizer, played, tmp_path):
     dataset = sft_dataset(tokenizer, played[0], tmp_path)
-    learned = tokenizer.decode(
-        [i for i, kept in zip(dataset["input_ids"], dataset["assistant_masks"], strict=True) if kept]
-    )
+    learned = tokenizer.decode([i for i, kept in zip(dataset["input_ids"], dataset["learned"], strict=True) if kept])
     answer = played[0].messages[2]["tool_calls"][0]["function"]["arguments"].split('"')[3]
-    assert answer in learned
-    assert "Done." in learned
-    assert "OK." not in learned
-    assert played[0].question not in learned
+    call = f'<tool_call>\n{{"name": "answer", "arguments": {{"answer": "{answer}"}}}}\n</tool_call><|im_end|>'
+    assert learned == f"{call}Done.<|im_end|>", "neither the think block of the prompt nor the line ends after turns"
 
 
 def test_a_parsed_call_renders_to_the_ids_it_was_parsed_from(tokenizer, played):
@@ -161,7 +158,6 @@ def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
         train_dataset=training_dataset(tokenizer, [training_row(episode.messages, episode.tools)]),
         args=SFTConfig(
             str(folder),
-            assistant_only_loss=trl_masks(tokenizer),
             report_to="none",
             use_cpu=True,
             bf16=False,
@@ -169,13 +165,7 @@ def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
         ),
     )
     rows: Any = trainer.train_dataset
-    return tokenized(rows[0])
-
-
-def tokenized(row: dict[str, Any]) -> dict[str, Any]:
-    if "assistant_masks" not in row:  # TRL folds the mask into labels
-        row = {**row, "assistant_masks": [label != -100 for label in row["labels"]]}
-    return row
+    return rows[0] | {"learned": [label != IGNORED for label in rows[0]["labels"]]}
 
 
 def sft_ids(tokenizer: Any, episode: Episode, folder) -> list[int]:
@@ -240,6 +230,7 @@ def generated(
 ) -> list[dict[str, Any]]:
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     speeches = {episode.question.strip(): spoken(tokenizer, episode) for episode in played}  # some templates strip it
 
@@ -249,7 +240,10 @@ def generated(
         def _generate_single_turn(self, prompt_ids, *_: Any, **__: Any):
             texts = [tokenizer.decode(ids) for ids in prompt_ids]
             turns = [next(speech for question, speech in speeches.items() if question in text) for text in texts]
-            return [list(turn[text.count("<tool_response>\n")]) for turn, text in zip(turns, texts, strict=True)], None
+            said = [
+                sum(tokenizer.decode(turn) in text for turn in each) for each, text in zip(turns, texts, strict=True)
+            ]
+            return [list(each[number]) for each, number in zip(turns, said, strict=True)], None
 
     instance = task.make()
     inputs = [row_of("environment_factory", instance, episode.seed, episode.question) for episode in played]
@@ -272,12 +266,15 @@ def generated(
         ),
         **how,
     )
+    if trainer_class is GRPOTrainer:
+        show_schemas(trainer)
     out: Any = trainer._generate_and_score_completions(inputs)
     given, said = out["prompt_mask"].bool(), out["completion_mask"].bool()
     return [
         {
             "prompt_ids": out["prompt_ids"][place][given[place]].tolist(),
             "completion_ids": out["completion_ids"][place][said[place]].tolist(),
+            "learned": out["tool_mask"][place][said[place]].bool().tolist(),
         }
         for place in range(len(played))
     ]

@@ -100,7 +100,8 @@ def test_every_row_begins_with_the_prompt_of_an_evaluation(whole: Fed, tokenizer
 def test_the_assistants_turns_carry_loss_and_nothing_else_does(whole: Fed, tokenizer: Any):
     assert len(whole.rows) == 2 * 12
     for row in whole.rows:
-        turns = re.findall(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>\n)", tokenizer.decode(row.ids), re.S)
+        written = r"<\|im_start\|>assistant\n<think>\n\n</think>\n\n(.*?<\|im_end\|>)"  # after the generation prompt
+        turns = re.findall(written, tokenizer.decode(row.ids), re.S)
         assert len(turns) == 3, "a call, the turn after it, and the closing one"
         assert tokenizer.decode(row.learned) == "".join(turns)
 

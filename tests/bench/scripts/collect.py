@@ -16,7 +16,7 @@ def main(given: Given) -> None:
     assert teacher
 
     def ask(episode: Episode, number: int) -> Row:
-        tools: Any = [without_return(tool) for tool in episode.tools]
+        tools: Any = episode.tools
         messages: Any = episode.messages
         settings: Any = {"model": teacher.model, "tool_choice": "required", "parallel_tool_calls": False}
         settings["extra_body"] = {"seed": episode.seed, "ask": number}
@@ -43,7 +43,3 @@ def main(given: Given) -> None:
         played = dict(pool.map(play, given.recipe.seed_windows().collect.seeds()))
     wait_for(client.close())
     given.write("rollouts.jsonl", [played[seed] for seed in sorted(played)])
-
-
-def without_return(tool: Row) -> Row:
-    return tool | {"function": {name: part for name, part in tool["function"].items() if name != "return"}}

@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from apprentice.tasks.episodes.rendering import training_row
+from apprentice.tasks.training.rows import training_dataset
 from tests.bench.scripts.given import Given
 
 
 def main(given: Given) -> None:
     import torch
-    from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
     from trl import SFTConfig, SFTTrainer
 
@@ -28,13 +28,12 @@ def main(given: Given) -> None:
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(given.folder / "base", dtype=torch.float32),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=training_dataset(tokenizer, rows),
         callbacks=[Enough()],
         args=SFTConfig(
             **given.trainer_arguments("sft"),
             num_train_epochs=spec.epochs,
             max_length=given.read("lengths.jsonl")[0]["max_length"],
-            assistant_only_loss=True,
         ),
     )
     trainer.remove_callback(PrinterCallback)

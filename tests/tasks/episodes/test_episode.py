@@ -48,6 +48,36 @@ class Guess(ToolEnvironment):
         raise SessionLost("gone")
 
 
+class Risky(Guess):
+    """A wrong number costs a point; a number that is named first may be looked up, which ends nothing."""
+
+    reward_range = (-1.0, 1.0)
+
+    def guess(self, number: int) -> str:
+        """Guess the number.
+
+        Args:
+            number: Your guess.
+        """
+        self.done, self.reward = True, 1.0 if number == self.seed else -1.0
+        return "Over."
+
+    def look(self, part: int) -> str:
+        """Look a part of it up; the second one earns a little.
+
+        Args:
+            part: Which one.
+        """
+        self.reward = 0.25 if part == 2 else 0.0
+        return "4"
+
+
+class Lenient(Risky):
+    """Takes no offence at a player who leaves."""
+
+    unfinished = -0.5
+
+
 class Sorting(Guess):
     """Changes the list that it is given."""
 
@@ -102,6 +132,56 @@ def test_an_episode_ends_when_no_tool_is_called_or_the_turns_are_used_up(episode
     silent.step({"role": "assistant", "content": "It is 1."})
     assert silent.done
     assert not silent.valid
+
+
+TEXT = {"role": "assistant", "content": "It is 1."}
+CUT = {"role": "assistant", "content": '<tool_call>{"name": "gue'}
+UNKNOWN, UNREADABLE = call("solve", {"number": 1}), call("guess", "{number: 1")
+LOOK, LOOK_ON, RIGHT, WRONG = (
+    call("look", {"part": 1}),
+    call("look", {"part": 2}),
+    *(call("guess", {"number": n}) for n in (1, 2)),
+)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reward", "unfinished"),
+    [
+        ([RIGHT], 1.0, False),
+        ([WRONG], -1.0, False),
+        ([LOOK, RIGHT], 1.0, False),
+        ([TEXT], -1.0, True),
+        ([CUT], -1.0, True),
+        ([{"role": "assistant", "content": ""}], -1.0, True),
+        ([UNKNOWN] * 3, -1.0, True),
+        ([UNREADABLE] * 3, -1.0, True),
+        ([LOOK] * 3, -1.0, True),
+        ([LOOK, TEXT], -1.0, True),
+        ([LOOK, LOOK_ON, TEXT], 0.25, True),
+        ([LOOK], -1.0, True),  # its tokens are used up
+    ],
+)
+def test_to_do_nothing_is_worth_no_more_than_a_wrong_answer(messages: list, reward: float, unfinished: bool):
+    episode = Episode(Risky(Settings(dataset="chain_sum")), seed=1)
+    for message in messages:
+        assert not episode.done
+        episode.step(message)
+    episode.give_up()
+    assert (episode.reward, episode.unfinished, episode.done) == (reward, unfinished, True)
+
+
+def test_an_environment_may_say_what_an_unfinished_episode_earns():
+    episode = Episode(Lenient(Settings(dataset="chain_sum")), seed=1)
+    episode.step(TEXT)
+    assert episode.reward == -0.5
+
+
+def test_an_episode_that_infrastructure_lost_has_no_reward_after_its_end_as_well(episode: Episode):
+    with pytest.raises(SessionLost):
+        episode.step(call("crash", {}))
+    episode.environment._lose("gone")
+    episode.give_up()
+    assert (episode.reward, episode.unfinished) == (None, False)
 
 
 def test_a_broken_call_is_answered_with_its_error_and_spoils_the_format(episode: Episode):

@@ -7,14 +7,16 @@ import pytest
 from pydantic import BaseModel
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.signals import value_of
 from apprentice.tasks.episodes.learned import TrainedQuestions
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.rewards import OWN_REWARD, EnvironmentReward, Stream, streams_of
+from apprentice.tasks.training.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, Stream, streams_of
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.conftest import TASKS
+from tests.tasks.episodes.test_episode import LOOK, RIGHT, TEXT, WRONG, Risky
 
 
 class Nothing(BaseModel):
@@ -115,6 +117,17 @@ def test_weights_are_the_environments_own_unless_the_recipe_names_others(instanc
     assert {stream.called: stream.weight for stream in streams} == weights
 
 
+def test_rollouts_without_a_token_left_earn_the_lowest_reward_and_are_counted(tmp_path: Path):
+    task = EnvironmentSpec(name=f"{Risky.__module__}:Risky", settings={"dataset": "chain_sum"})
+    logged: dict[str, float] = {}
+    with EnvironmentPool(task, EnvironmentServer(url="http://127.0.0.1:9"), size=4) as pool, Rollouts(pool) as rollouts:
+        rollouts.begin([{"seed": 1, "question": "Which number?"}] * 4)
+        rollouts.step(dict(enumerate([RIGHT, WRONG, TEXT, LOOK])))  # no turn follows
+        first = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), rollouts)
+        assert first(seed=[1] * 4, question=[""] * 4, log_metric=logged.__setitem__) == [1.0, -1.0, -1.0, -1.0]
+    assert logged[UNFINISHED] == 0.5
+
+
 def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_beside_it(tmp_path: Path):
     logged: dict[str, float] = {}
     game, lost = ended(1.0), ended(None)
@@ -123,6 +136,6 @@ def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_besid
         GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), Ended([game, ended(0.5), lost]), streams
     )
     first(seed=[1, 2, 3], question=["", "", ""], log_metric=logged.__setitem__)
-    assert logged == {OWN_REWARD: 0.75}
+    assert logged == {OWN_REWARD: 0.75, UNFINISHED: 0.0}
     assert value_of({"reward": 1.3, OWN_REWARD: 0.75}, "reward") == 0.75
     assert value_of({"reward": 0.5}, "reward") == 0.5
