@@ -67,7 +67,7 @@ def train_sft(
         read = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
     played, apart = train_eval_split(read, spec.held_out)
     rows = _rows(played)
-    an_epoch = math.ceil(math.ceil(len(rows) / spec.batch_size / spec.processes) / spec.gradient_accumulation)
+    an_epoch = _steps(len(rows), spec)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = SFTTrainer(
         model=model_to_train(folder, spec, context.run.trusted),
@@ -81,12 +81,18 @@ def train_sft(
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
     watch(trainer, spec.signals)
     most = trainer.args.max_steps  # of sft.args, in place of epochs
-    train(context, "SFT steps", trainer, most if most > 0 else math.ceil(spec.epochs * an_epoch))
+    rows_left: Any = trainer.train_dataset  # fewer where TRL packs them
+    train(context, "SFT steps", trainer, most if most > 0 else math.ceil(spec.epochs * _steps(len(rows_left), spec)))
     select_weights(context, trainer, spec.signals)
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
     loss = {f"eval_{HELD_OUT}_loss": "held-out loss"} if spec.held_out else {}
     return finish(context, trainer, SHOWN | of_each | loss, Learned("sft", asked, before=folder), spec.lora)
+
+
+def _steps(rows: int, spec: SftSpec) -> int:
+    """The steps of an epoch."""
+    return math.ceil(math.ceil(rows / spec.batch_size / spec.processes) / spec.gradient_accumulation)
 
 
 def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     When the environment is lost, saves the last finished step as a checkpoint if it was logged, and raises SessionLost.
     A killed process resumes from its last regular checkpoint.
     """
+    _fit(trainer.args, steps)
     begun = newest_checkpoint(context.scratch)
     done = step_of(begun)
     if begun:
@@ -118,6 +119,21 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
                 if trainer.is_world_process_zero():
                     seal(context.scratch / f"checkpoint-{step}")
             raise
+
+
+def _fit(args: Any, steps: int) -> None:
+    """Corrects a warmup that would not end within a training of so many steps, and a log that it would not reach."""
+    if args.warmup_steps >= max(steps, 2):
+        announce.warn(
+            f"The training has {steps} steps, and warmup_steps is {args.warmup_steps}: the learning rate would never be "
+            f"reached. It warms up for {steps // 10} steps."
+        )
+        args.warmup_steps = steps // 10
+    if args.logging_steps > steps:
+        announce.warn(
+            f"The training has {steps} steps, and logging_steps is {args.logging_steps}: each step is logged."
+        )
+        args.logging_steps = 1
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -15,6 +15,7 @@ from apprentice.tasks.artifacts.types import LengthStats
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from apprentice.tasks.sft import sft
@@ -130,3 +131,17 @@ def test_the_rows_come_in_the_order_of_the_seed(made: Made, whole: Fed, tmp_path
     again, other = (fed(made, f"seed-{seed}", one_step, made.lengths, seed) for seed in (0, 1))
     assert again.rows == whole.rows[: len(again.rows)]
     assert other.rows != again.rows
+
+
+def test_a_training_shorter_than_its_warmup_and_its_first_log_has_both(made: Made, monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    monkeypatch.setattr(announce, "warn", told.append)
+    spec = SPEC.model_copy(update={"warmup_steps": 10, "logging_steps": 10, "checkpoint_steps": 10})
+    trainer = fed(made, "short", spec, made.lengths).trainer
+    logged = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert len(logged) == trainer.state.global_step == 4
+    assert logged[0] == SPEC.learning_rate, "it begins at the peak"
+    assert [line.partition(":")[0] for line in told] == [
+        "The training has 4 steps, and warmup_steps is 10",
+        "The training has 4 steps, and logging_steps is 10",
+    ]
