@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
 from apprentice.envs.catalog import ExtraMissing, NoServer, check_server
+from apprentice.envs.serving.container import PORT, USER, ContainerFailed, container
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.recipe.recipe import Recipe
@@ -105,13 +106,12 @@ def environment_server(
 
 @contextmanager
 def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
-    from apprentice.envs.serving.container import ContainerFailed, container  # OpenEnv takes seconds to import
-
     try:
         with container(server.image, sessions, server.patience) as url:
             yield url
     except ContainerFailed as failed:
         raise Stop(
             f"The environment's container failed: {failed}.",
-            f"See its output: docker run --rm --publish 8000:8000 {server.image}. Or set server.url or server.local.",
+            f"See its output: docker run --rm --user {USER} --publish 127.0.0.1:{PORT}:{PORT} {server.image}. "
+            "Or set server.url or server.local.",
         ) from failed

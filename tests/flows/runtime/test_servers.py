@@ -1,7 +1,10 @@
 """Where an environment runs: at a URL, in an image's container, as a child process; stopped with the run."""
 
+import json
 import os
 import shutil
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,8 +95,36 @@ def test_an_environment_is_played_in_the_container_of_an_image_that_ends_with_th
     assert not docker.containers
     assert not answers(server.url)
     asked = [command.split()[0] for command in docker.commands]
-    assert [command for command in asked if command != "inspect"] == ["version", "run", "stop", "rm", "rm"]
-    assert "-e MAX_CONCURRENT_ENVS=" in docker.commands[1]
+    assert [command for command in asked if command != "inspect"] == ["ps", "run", "port", "rm"]
+
+
+def test_a_container_is_reached_from_this_machine_alone_and_bounded(docker: Docker):
+    with RunServers(recipe(image="echo:latest", sessions=7)) as servers:
+        assert servers.environment("echo").url.startswith("http://127.0.0.1:")
+    options = docker.commands[1]
+    assert " --publish 127.0.0.1::8000 " in options
+    assert " --user 1000:1000 --cap-drop ALL --security-opt no-new-privileges " in options
+    assert " --memory 8g --memory-swap 8g --pids-limit 4096 " in options
+    assert " --env MAX_CONCURRENT_ENVS=" in options
+
+
+def test_the_next_run_removes_the_containers_of_dead_processes_and_no_others(docker: Docker):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here, elsewhere = socket.gethostname(), "another-host"
+    owners = {
+        "dead": f"{here}:{ended.pid}",
+        "alive": f"{here}:{os.getppid()}",
+        "elsewhere": f"{elsewhere}:{ended.pid}",
+        "unknown": "somebody",
+    }
+    for name, owner in owners.items():
+        (docker.folder / f"{name}.json").write_text(json.dumps({"pid": ended.pid, "label": owner}))
+    with RunServers(recipe(image="echo:latest")) as servers:
+        servers.environment("echo")
+        assert {file.stem for file in docker.containers} > {"alive", "elsewhere", "unknown"}
+        assert not (docker.folder / "dead.json").exists()
+    assert {file.stem for file in docker.containers} == {"alive", "elsewhere", "unknown"}
 
 
 @pytest.mark.long
