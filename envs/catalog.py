@@ -183,8 +183,10 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
 
     check_server(name)
     game = _game(name)
-    action, observation, _ = get_args(get_original_bases(game)[0])
-    return create_app(game, action, observation, env_name=name, max_concurrent_envs=max_sessions)
+    bases = (base for each in game.__mro__ for base in get_original_bases(each))
+    action, observation, _ = next(types for base in bases if len(types := get_args(base)) == 3)
+    sessions = max_sessions if game.SUPPORTS_CONCURRENT_SESSIONS else 1  # else OpenEnv refuses to serve it
+    return create_app(game, action, observation, env_name=name, max_concurrent_envs=sessions)
 
 
 def _game(name: str) -> "type[Environment[Any, Any, Any]]":

@@ -204,7 +204,8 @@ def _open_sessions(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
         raise Stop(
             f"A GRPO step plays {len(pool.sessions)} rollouts at once (grpo.batch_size × "
             f"gradient_accumulation × processes), and {url} grants {granted} sessions.",
-            f"Raise max_concurrent_envs of the {name} server, or lower grpo.gradient_accumulation.",
+            f"Raise max_concurrent_envs of the {name} server (above 1 its class must set "
+            "SUPPORTS_CONCURRENT_SESSIONS), or lower grpo.gradient_accumulation.",
         ) from None
 
 

@@ -191,6 +191,8 @@ def _sessions(granted: int, needs: Needs, trouble: str) -> Finding:
         return Finding("sessions", "slower" if granted >= max(needs.grpo, 1) else "wrong", found, fix)
     found = f"it grants {granted}; {needs}"
     fix = f"Raise max_concurrent_envs on the server (MAX_CONCURRENT_ENVS={most}; env serve --max-sessions {most})"
+    if granted == 1:
+        fix = f"Let its class set SUPPORTS_CONCURRENT_SESSIONS if episodes share no state; {fix[0].lower()}{fix[1:]}"
     if granted < needs.grpo:
         lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs finish"
         return Finding("sessions", "wrong", found, f"{fix}, {lower}.")

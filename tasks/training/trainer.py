@@ -94,6 +94,8 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     done = step_of(begun)
     if begun:
         announce.warn(f"{title.split()[0]} resumes after step {done}.")
+    elif any(context.scratch.glob("checkpoint-*")):
+        announce.warn(f"{title.split()[0]} begins anew: no complete checkpoint is left.")
     to_master_weights(trainer.model)
     randomness = _keeper()
     trainer.add_callback(randomness)
@@ -115,9 +117,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
             if evaluated and logged and new:
                 randomness.restore()
                 trl_internals.save_checkpoint(trainer)  # the failed step changed no weight
-                trainer.accelerator.wait_for_everyone()  # the first process to exit ends the others
-                if trainer.is_world_process_zero():
-                    seal(context.scratch / f"checkpoint-{step}")
+                seal(trainer, context.scratch / f"checkpoint-{step}")
             raise
 
 
@@ -125,14 +125,12 @@ def _fit(args: Any, steps: int) -> None:
     """Corrects a warmup that would not end within a training of so many steps, and a log that it would not reach."""
     if args.warmup_steps >= max(steps, 2):
         announce.warn(
-            f"The training has {steps} steps, and warmup_steps is {args.warmup_steps}: the learning rate would never be "
-            f"reached. It warms up for {steps // 10} steps."
+            f"The training has {steps} steps, and warmup_steps is {args.warmup_steps}: the rate would never "
+            f"be reached. It warms up for {steps // 10} steps."
         )
         args.warmup_steps = steps // 10
     if args.logging_steps > steps:
-        announce.warn(
-            f"The training has {steps} steps, and logging_steps is {args.logging_steps}: each step is logged."
-        )
+        announce.warn(f"The training has {steps} steps, and logging_steps is {args.logging_steps}: each is logged.")
         args.logging_steps = 1
 
 
@@ -188,8 +186,7 @@ def finish(
 
     `shown`: the curves to plot, metric name to label.
     """
-    wrapped = trainer.model_wrapped is not trainer.model  # then all processes must take part in gathering the weights
-    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if wrapped else None
+    weights = _gathered(trainer)
     if not trainer.is_world_process_zero():
         return {}
     _check_numbers(weights or {})
@@ -202,6 +199,17 @@ def finish(
     metric = SHOWN_METRIC[learned.stage]
     last = next((entry[metric] for entry in reversed(log) if entry.get(metric) is not None), None)
     return counts | {"stage": learned.stage, metric: last}
+
+
+def _gathered(trainer: Any) -> dict[str, Any] | None:
+    """The full state dict, in the first process, of a model that is wrapped or sharded; all processes call it.
+
+    FSDP2 shards a model in place: it is not wrapped, and its parameters are DTensors.
+    """
+    sharded = any(hasattr(weight, "full_tensor") for weight in trainer.model.parameters())
+    if trainer.model_wrapped is trainer.model and not sharded:
+        return None
+    return trainer.accelerator.get_state_dict(trainer.model_wrapped)
 
 
 def _check_numbers(weights: dict[str, Any]) -> None:

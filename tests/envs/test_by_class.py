@@ -10,7 +10,10 @@ from pydantic import ValidationError
 from apprentice.envs.base import tools_of
 from apprentice.envs.catalog import EnvironmentSpec, NoServer, environment_class, policy_of, server_app
 from apprentice.envs.echo.env import Environment as Echo
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.serving.process import local_server
 from apprentice.envs.source import digest_of
+from apprentice.envs.wire.server import EnvironmentServer
 
 PACKAGE = "some_games"
 NAME = f"{PACKAGE}.shouting:Shouting"
@@ -116,6 +119,31 @@ def test_a_server_and_a_script_are_found_beside_it_or_said_to_be_missing(install
             policy_of(name)
     (installed / "policy.py").write_text("TAKES_SEED = True")
     assert policy_of(NAME).TAKES_SEED
+
+
+GAME = """
+from apprentice.envs.echo.server.game import EchoEnvironment
+
+
+class Alone(EchoEnvironment):
+    SUPPORTS_CONCURRENT_SESSIONS = False
+"""
+
+
+def test_a_server_whose_class_takes_one_session_grants_one_and_is_played_with_it(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (installed / "server").mkdir()
+    (installed / "server" / "__init__.py").touch()
+    (installed / "server" / "game.py").write_text(GAME)
+    monkeypatch.setenv("PYTHONPATH", str(installed.parent))
+    name = f"{PACKAGE}.shouting:Louder"
+    with (
+        local_server("apprentice.envs.serving.serve", name, "--max-sessions", "128") as url,
+        EnvironmentPool(EnvironmentSpec(name=name), EnvironmentServer(url=url), size=8) as pool,
+    ):
+        questions = dict(pool.map(lambda environment, seed: environment._ask(seed), range(5)))
+    assert len(set(questions.values())) == 5
 
 
 @pytest.mark.parametrize(
