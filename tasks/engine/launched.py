@@ -16,6 +16,7 @@ from typing import Any
 from apprentice.envs.garbage import old_objects_ignored
 from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
+from apprentice.tasks.engine.cpu_shards import shard_on_cpu
 from apprentice.tasks.engine.processes import Job, Outcome
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
@@ -36,6 +37,7 @@ def main(job_file: Path) -> None:
                 parent.send(message)
 
     announce.say_through(show)
+    shard_on_cpu()
     returned: dict[str, Any] = {}
     error = None
     with counted() as counts:

@@ -22,6 +22,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.engine.cpu_shards import shards_on_cpu
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
@@ -108,8 +109,12 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     if kind == "DEEPSPEED" and not is_deepspeed_available():
         raise Stop(f"{path} wants DeepSpeed, which is not installed.", "pip install 'apprentice[deepspeed]'")
-    if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available():
-        raise Stop(f"{path} shards the model over GPUs ({kind}), and here is none.", "Run this stage where GPUs are.")
+    on_cpu = kind == "FSDP" and shards_on_cpu(config)
+    if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available() and not on_cpu:
+        raise Stop(
+            f"{path} shards the model over GPUs ({kind}), and here is none.",
+            "Run this stage where GPUs are; deployments/accelerate/fsdp2-cpu.yaml tries FSDP2 on the CPU.",
+        )
     if kind in ("DEEPSPEED", "FSDP"):
         _check_sharded(spec, path, kind)
     here = spec.processes // max(getattr(config, "num_machines", 1), 1)

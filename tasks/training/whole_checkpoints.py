@@ -1,8 +1,9 @@
-"""Which checkpoints of an interrupted training are whole.
+"""Which checkpoints of an interrupted training are complete.
 
 In: the folder of a trainer's checkpoints. Out: those to resume from, the newest first. transformers writes a
-checkpoint's files one after the other in place, so a kill or a full disk leaves half of one. Here every finished
-checkpoint gets a list of its files with sizes and hashes; one that does not fit its list is passed over.
+checkpoint's files one after the other in place, and several processes write into the same folder, so a kill or a full
+disk leaves an incomplete one. When all processes have written, the first one adds a list of the files with sizes and
+hashes. A checkpoint without a list, or whose files do not match it, is skipped.
 """
 
 import hashlib
@@ -17,35 +18,44 @@ STATE = "trainer_state.json"
 LIST = "files.json"
 
 
-def seal(checkpoint: Path) -> None:
-    """Write the list of a finished checkpoint's files."""
+def seal(trainer: Any, checkpoint: Path) -> None:
+    """Writes the list of a checkpoint's files. All processes call it; it returns when the list exists.
+
+    Each process writes its own random states, and under DeepSpeed its own shard of the optimizer.
+    """
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        write_list(checkpoint)
+    trainer.accelerator.wait_for_everyone()  # a process that exits with an error ends the others
+
+
+def write_list(checkpoint: Path) -> None:
+    half = checkpoint / f"{LIST}.half"  # may be left over from a process that was killed here
     files = {
         file.relative_to(checkpoint).as_posix(): [file.stat().st_size, _sha256(file)]
         for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name != LIST
+        if file.is_file() and file not in (checkpoint / LIST, half)
     }
-    half = checkpoint / f"{LIST}.half"
     half.write_text(json.dumps(files))
     half.replace(checkpoint / LIST)
 
 
 def seal_when_saved(trainer: Any) -> None:
-    """Have a trainer's first process seal each checkpoint that it saves."""
+    """Adds a callback that seals every checkpoint."""
     from transformers import TrainerCallback
 
     class Sealing(TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.is_world_process_zero:
-                seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            seal(trainer, Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     trainer.add_callback(Sealing())
 
 
 def whole_checkpoints(folder: Path) -> Iterator[Path]:
-    """Yield the whole checkpoints, newest first. Without a list, one counts if its state, written last, is readable."""
+    """Yields the complete checkpoints, newest first."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         if torn := _torn(checkpoint):
-            announce.warn(f"{checkpoint.name} is not whole ({torn}); the one before it is used, if there is one.")
+            announce.warn(f"{checkpoint.name} is incomplete ({torn}) and is skipped.")
         else:
             yield checkpoint
 
@@ -57,12 +67,6 @@ def step_of(checkpoint: Path | None) -> int:
 
 def _torn(checkpoint: Path) -> str:
     """The name of a file that is missing or damaged; empty if none is."""
-    try:
-        json.loads((checkpoint / STATE).read_text())
-    except (OSError, ValueError):
-        return STATE
-    if not (checkpoint / LIST).exists():
-        return ""
     try:
         listed = json.loads((checkpoint / LIST).read_text())
         for name, (size, sha256) in listed.items():

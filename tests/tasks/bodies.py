@@ -1,10 +1,11 @@
-"""What the processes of tests/tasks/engine/test_processes.py run: bodies of stages that are found by their names."""
+"""What the processes of test_processes.py and test_sharded.py run: bodies of stages that are found by their names."""
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.sft import train_sft
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, by_factory
 from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.whole_checkpoints import LIST
 from tests.tasks.training.test_entry_points import says
 
 SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)
@@ -48,8 +51,22 @@ def puppets(context: StageContext, *given: Any) -> dict[str, Any]:
         ROLLOUT_MODES["environment_factory"] = by_factory
 
 
-def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any]:
-    """As `puppets`; at the third step the environment's server is given up, in the second process only."""
+def second_says_less(context: StageContext, *given: Any) -> dict[str, Any]:
+    """GRPO's body; the second process generates a third of the tokens at most, so it is ready before the first one."""
+    from transformers import GenerationMixin
+
+    def shorter(self: Any, *given: Any, generation_config: Any, **named: Any) -> Any:
+        most = generation_config.max_new_tokens // (3 if rank() == 1 else 1)
+        with replaced(generation_config, "max_new_tokens", most):
+            return generate(self, *given, generation_config=generation_config, **named)
+
+    generate: Any = getattr(GenerationMixin, "generate")  # noqa: B009 - pyright wants a model to bind it to
+    with replaced(GenerationMixin, "generate", shorter):
+        return train_grpo(context, *given)
+
+
+def second_loses_its_server(context: StageContext, body: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+    """GRPO, `body`; at the third step the environment's server is given up, in the second process only."""
     from transformers import Trainer
 
     from apprentice.tasks import grpo
@@ -72,7 +89,7 @@ def second_loses_its_server(context: StageContext, *given: Any) -> dict[str, Any
     save = Trainer._save_optimizer_and_scheduler
     Trainer._save_optimizer_and_scheduler = slowly
     grpo.Rollouts = Losing
-    return puppets(context, *given)
+    return body(context, *given)
 
 
 def one_after_another(
@@ -85,6 +102,16 @@ def one_after_another(
         (body, StageContext(context.run, key, out, scratch), given) for body, (key, out, scratch), given in trainings
     )
     return {training.key: body(training, *given) for body, training, given in each}
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def rank() -> int:
@@ -120,6 +147,37 @@ def second_is_killed(context: StageContext) -> dict[str, Any]:
         if rank() == 1 and times == 3:
             os.kill(os.getpid(), signal.SIGKILL)
     return {}
+
+
+def second_is_killed_in_a_step(
+    context: StageContext, body: Callable[..., dict[str, Any]], step: int, *given: Any
+) -> dict[str, Any]:
+    """A training whose second process is killed when so many steps are finished, within the next one."""
+    from transformers import Trainer
+
+    def killed(self: Any, *given: Any, **named: Any) -> Any:
+        if rank() == 1 and self.state.global_step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return training_step(self, *given, **named)
+
+    training_step = Trainer.training_step
+    Trainer.training_step = killed
+    return body(context, *given)
+
+
+def second_writes_late(context: StageContext, *given: Any) -> dict[str, Any]:
+    """SFT, in which the second process writes its part of a checkpoint long after the first one has written its own."""
+    from transformers import Trainer
+
+    def late(self: Any, output_dir: str) -> None:
+        deadline = time.monotonic() + (2.0 if rank() == 1 else 0.0)
+        while not (Path(output_dir) / LIST).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        save(self, output_dir)
+
+    save = Trainer._save_rng_state
+    Trainer._save_rng_state = late
+    return train_sft(context, *given)
 
 
 def sleeping(context: StageContext) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, train
-from apprentice.tasks.training.whole_checkpoints import LIST, step_of
+from apprentice.tasks.training.whole_checkpoints import LIST, step_of, write_list
 from tests.tasks.test_one_prompt import tiny_model
 
 SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)
@@ -117,18 +117,48 @@ def test_a_checkpoint_that_is_not_whole_is_left_for_the_one_before_bit_for_bit(
         file.write_bytes(damaged)
     again = Letters()
     assert outcome(trained("stopped", again)) == whole
-    kept_whole = how == "missing" and torn == LIST  # written by older code; the files are whole
-    assert again.calls == (2 if kept_whole else 4)
+    assert again.calls == 4
 
 
-def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path):
-    for step, state in ((2, "{}"), (10, '{"global_st'), (4, "{}")):
+def test_a_training_begins_anew_and_says_so_when_no_checkpoint_is_complete(
+    trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    whole = outcome(trained("whole", Letters()))
+    with pytest.raises(KeyboardInterrupt):
+        trained("stopped", Letters(fails_at=6, error=KeyboardInterrupt()))
+    for checkpoint in (tmp_path / "stopped").glob("checkpoint-*"):
+        (checkpoint / "optimizer.pt").unlink()
+    said = capfd.readouterr().out
+    assert "begins anew" not in said
+    again = Letters()
+    assert outcome(trained("stopped", again)) == whole
+    assert again.calls == STEPS
+    said = capfd.readouterr().out
+    assert "checkpoint-4 is incomplete (optimizer.pt) and is skipped." in said
+    assert "checkpoint-2 is incomplete (optimizer.pt) and is skipped." in said
+    assert "GRPO begins anew: no complete checkpoint is left." in said
+
+
+def test_an_incomplete_checkpoint_is_skipped_for_the_one_before(tmp_path: Path):
+    for step in (2, 4, 10):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
-        (folder / "trainer_state.json").write_text(state)
-    (tmp_path / "checkpoint-12").mkdir()  # killed before it wrote its state
+        (folder / "trainer_state.json").write_text("{}")
+        write_list(folder)
+    (tmp_path / "checkpoint-10/trainer_state.json").write_text('{"global_st')
+    (tmp_path / "checkpoint-12").mkdir()
+    (tmp_path / "checkpoint-12/trainer_state.json").write_text("{}")  # killed before the list was written
     assert step_of(newest_checkpoint(tmp_path)) == 4
     assert newest_checkpoint(tmp_path / "checkpoint-12") is None
+
+
+def test_a_checkpoint_is_complete_though_a_process_was_killed_while_it_wrote_its_list_before(tmp_path: Path):
+    checkpoint = tmp_path / "checkpoint-2"
+    checkpoint.mkdir()
+    (checkpoint / "trainer_state.json").write_text("{}")
+    (checkpoint / f"{LIST}.half").write_text('{"trainer_st')
+    write_list(checkpoint)
+    assert newest_checkpoint(tmp_path) == checkpoint
 
 
 def test_one_process_takes_one_gpu_of_several(tmp_path: Path):
