@@ -10,7 +10,7 @@ COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-counterparts test-openenv test-verifiers mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-counterparts test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -32,6 +32,9 @@ test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the 
 test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifiers package
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(VERIFIERS)/bin/python -m pytest tests/envs/test_deployable.py -k "verifiers and not publishes"  # needs uv
+
+test-docker: .venv/dev  ## every image, built from HEAD and used; skipped where no Docker daemon runs and none can be started
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -rs tests/docker
 
 mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)

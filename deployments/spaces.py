@@ -25,6 +25,8 @@ CAPACITY = 64
 """Default of MAX_CONCURRENT_ENVS."""
 BROUGHT = {"openenv", "fastapi", "pydantic", "starlette", "uvicorn"}
 """Modules that openenv-core[core] installs."""
+COMPILED = {"reasoning-gym"}
+"""Distributions with a dependency that has no wheels: reasoning-gym needs pycosat, which is compiled from C."""
 GENERATED = ("server/app.py", "openenv.yaml", "pyproject.toml", "models.py", "client.py", "Dockerfile")
 TEMPLATES = Environment(
     loader=PackageLoader("apprentice.deployments", "space"), undefined=StrictUndefined, keep_trailing_newline=True
@@ -70,7 +72,7 @@ def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) ->
 
 def values_of(name: str) -> dict[str, Any]:
     folder = folder_of(name)
-    game, debian = game_of(folder), folder / "packages.txt"
+    game, debian, needed = game_of(folder), folder / "packages.txt", requirements(name)
     return game._asdict() | {
         "name": name,
         "module": f"apprentice_env_{name}",
@@ -78,7 +80,8 @@ def values_of(name: str) -> dict[str, Any]:
         "client": game.observation.removesuffix("Observation") + "Env",
         "capacity": CAPACITY,
         "debian": " ".join(debian.read_text().split()) if debian.exists() else "",
-        "requirements": requirements(name),
+        "requirements": needed,
+        "compiled": not COMPILED.isdisjoint(map(_canonical, needed)),
     }
 
 

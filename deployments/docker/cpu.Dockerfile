@@ -1,9 +1,10 @@
-# syntax=docker/dockerfile:1
 # The flow and all stages that need no GPU. From the repository's root:
 #   docker build --file deployments/docker/cpu.Dockerfile --tag apprentice-cpu:0.1.0 .
+# Mirrors: --build-arg PYTHON_IMAGE=…, --build-arg PIP_INDEX_URL=…, --build-arg TORCH_INDEX_URL=…
 
 # constraints.txt is locked for this Python version.
-FROM python:3.11-slim
+ARG PYTHON_IMAGE=python:3.11-slim
+FROM ${PYTHON_IMAGE}
 
 # A numeric user, as Kubernetes' runAsNonRoot requires. Volumes inherit the owner of their folders.
 RUN useradd --create-home --uid 1000 apprentice \
@@ -11,15 +12,24 @@ RUN useradd --create-home --uid 1000 apprentice \
 
 WORKDIR /app
 
-# torch separately, from PyTorch's index: its CPU build saves gigabytes of CUDA libraries.
-COPY constraints.txt ./
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt --no-deps --index-url https://download.pytorch.org/whl/cpu torch
+ARG PIP_INDEX_URL=https://pypi.org/simple
+ARG UV_DEFAULT_INDEX=${PIP_INDEX_URL}
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+# torch separately, from PyTorch's index: its CPU build saves gigabytes of CUDA libraries. The compiler is for pycosat,
+# which has no wheels. A changed source repeats only what is below.
+COPY constraints.txt pyproject.toml ./
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && pip install --no-cache-dir --constraint constraints.txt uv \
+    && uv pip install --system --no-cache --constraint constraints.txt --no-deps \
+        --default-index "${TORCH_INDEX_URL}" torch \
+    && uv pip install --system --no-cache --constraint constraints.txt --requirements pyproject.toml \
+    && apt-get purge --yes --auto-remove gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 
 # Keep the repository in /app: recipes and pools are read by path.
 COPY . .
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt .
+RUN uv pip install --system --no-cache --constraint constraints.txt .
 
 # Prefect's cached results are stored next to the artifacts, so that every worker finds them.
 ENV APPRENTICE_STORE=/store \

@@ -1,10 +1,11 @@
-# syntax=docker/dockerfile:1
 # The stages that need a GPU. From the repository's root:
 #   docker build --file deployments/docker/gpu.Dockerfile --tag apprentice-gpu:0.1.0 .
+# Mirrors: --build-arg PYTHON_IMAGE=…, --build-arg PIP_INDEX_URL=…
 # The wheels contain CUDA 13; the machine needs driver 580 or newer and NVIDIA's container toolkit.
 
 # constraints.txt is locked for this Python version.
-FROM python:3.11-slim
+ARG PYTHON_IMAGE=python:3.11-slim
+FROM ${PYTHON_IMAGE}
 
 # Triton, used by torch.compile and vLLM, compiles at run time.
 RUN apt-get update \
@@ -17,25 +18,24 @@ RUN useradd --create-home --uid 1000 apprentice \
 
 WORKDIR /app
 
+ARG PIP_INDEX_URL=https://pypi.org/simple
+ARG UV_DEFAULT_INDEX=${PIP_INDEX_URL}
 # TRL 1.16 supports vLLM 0.22 to 0.31. Versions from 0.27 are built for the locked torch; 0.31 rejects the locked
 # transformers.
 ARG VLLM_VERSION=0.30.0
 # The lock overrides two version bounds of vLLM, which needs uv. Its fastapi<0.137 was for the metrics package of its HTTP
 # server, which accepts newer versions since 8.0.2; Prefect needs 0.139. The numpy<2.4 of mistral-common applies only to
-# Python before 3.13.
-ARG UV_VERSION=0.13.9
-COPY constraints.txt ./
-RUN --mount=type=cache,target=/root/.cache \
-    pip install "uv==${UV_VERSION}" \
+# Python before 3.13. A changed source repeats only what is below.
+COPY constraints.txt pyproject.toml ./
+RUN pip install --no-cache-dir --constraint constraints.txt uv \
     && grep --extended-regexp '^(fastapi|numpy)==' constraints.txt > /tmp/overrides.txt \
-    && uv pip install --system --constraint constraints.txt --override /tmp/overrides.txt \
-        torch trl "vllm==${VLLM_VERSION}"
+    && uv pip install --system --no-cache --constraint constraints.txt --override /tmp/overrides.txt \
+        "vllm==${VLLM_VERSION}" --requirements pyproject.toml --extra lora --extra qlora --extra liger
 
 # Keep the repository in /app: recipes and pools are read by path.
 COPY . .
-RUN --mount=type=cache,target=/root/.cache \
-    uv pip install --system --constraint constraints.txt --override /tmp/overrides.txt "vllm==${VLLM_VERSION}" \
-        ".[lora,qlora,liger]"
+RUN uv pip install --system --no-cache --constraint constraints.txt --override /tmp/overrides.txt \
+        "vllm==${VLLM_VERSION}" ".[lora,qlora,liger]"
 
 # Prefect's cached results are stored next to the artifacts, so that every worker finds them.
 ENV APPRENTICE_STORE=/store \

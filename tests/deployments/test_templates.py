@@ -187,7 +187,7 @@ def test_an_image_installs_nothing_but_what_the_lock_allows(path: Path):
     installs = re.findall(r"pip install .*?(?=&&|$)", "\n".join(instructions(path)), re.MULTILINE)
     assert any(re.search(r"""\s"?\.(\[[\w,]+\]")?$""", install.strip()) for install in installs)
     for install in installs:
-        assert "--constraint constraints.txt" in install or install.strip() == 'pip install "uv==${UV_VERSION}"'
+        assert "--constraint constraints.txt" in install
 
 
 def test_the_gpu_image_has_every_extra_that_a_recipe_for_a_gpu_can_ask_for():
@@ -221,7 +221,7 @@ def test_an_image_keeps_what_lasts_on_the_volumes(path: Path):
 def test_an_image_has_the_locks_python(path: Path):
     """It is written as X.Y, and is the one that pyproject.toml's tools check for."""
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["pythonVersion"]
-    assert instructions(path)[0] == f"FROM python:{checked}-slim"
+    assert instructions(path)[:2] == [f"ARG PYTHON_IMAGE=python:{checked}-slim", "FROM ${PYTHON_IMAGE}"]
 
 
 def test_vllm_is_one_that_trl_takes():
@@ -236,7 +236,7 @@ def test_server_and_workers_have_the_locked_prefect():
     prefect = locked("prefect")
     server = services()["server"]
     assert server["image"] == f"apprentice-server:{prefect}"
-    assert server["build"]["dockerfile_inline"].startswith(f"FROM prefecthq/prefect:{prefect}-")
+    assert server["build"]["dockerfile_inline"].startswith(f"ARG PREFECT_IMAGE=prefecthq/prefect:{prefect}-")
     assert "--constraint /tmp/constraints.txt" in server["build"]["dockerfile_inline"]
     worker = yaml.safe_load((DEPLOYMENTS / "kubernetes" / "worker.yaml").read_text())["worker"]
     assert worker["image"]["prefectTag"].startswith(f"{prefect}-")
@@ -255,6 +255,23 @@ def test_the_build_context_leaves_out_what_was_made_here_and_keeps_what_the_pack
     left_out = (ROOT / ".dockerignore").read_text().split()
     assert {".git", ".venv", "artifacts", "runs", "build", "**/.env"} <= set(left_out)
     assert not {"README.md", "LICENSE", "deployments", "constraints.txt"} & set(left_out)
+
+
+@every_dockerfile
+def test_an_image_can_be_built_with_mirrors_and_without_dockers_own_registry(path: Path):
+    """A `# syntax` line pulls from Docker Hub, and a cache mount needs BuildKit."""
+    assert not re.search(r"^# syntax|--mount", path.read_text(), re.MULTILINE)
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", path.read_text(), re.MULTILINE))
+    assert arguments["PIP_INDEX_URL"].startswith("https://")
+    assert arguments["UV_DEFAULT_INDEX"] == "${PIP_INDEX_URL}"
+
+
+def test_the_compose_file_passes_on_mirrors_that_the_images_have():
+    for name in ("cpu-worker", "a100-worker", "server"):
+        build = services()[name]["build"]
+        text = build.get("dockerfile_inline") or (DEPLOYMENTS / "docker" / Path(build["dockerfile"]).name).read_text()
+        arguments = set(re.findall(r"^ARG (\w+)=", text, re.MULTILINE))
+        assert set(build["args"]) == arguments - {"UV_DEFAULT_INDEX", "VLLM_VERSION"}
 
 
 def test_the_compose_file_opens_ports_to_this_machine_alone():

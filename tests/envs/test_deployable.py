@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 
 from apprentice.deployments import spaces
 from apprentice.deployments.cli import app
-from apprentice.envs.catalog import EnvironmentSpec, environment_class, folder_of, policy_of
+from apprentice.envs.catalog import EnvironmentSpec, environment_class, folder_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Reply, Session, SessionLost
-from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
+from tests.scripted import a_task, play
 from tests.wheel import unpacked
 
 SUCCESSOR = importlib.util.find_spec("openenv.validation") is not None
@@ -36,7 +36,6 @@ SUCCESSOR = importlib.util.find_spec("openenv.validation") is not None
 AT_REST = ["--level", "static", "--skip-build"]
 """Without Docker."""
 ROOT = Path(__file__).parent.parent.parent
-RECIPES = ROOT / "deployments" / "recipes"
 ALONE = (
     "import sys; sys.modules['apprentice'] = None; from uvicorn import main; main(['server.app:app', '--port', '0'])"
 )
@@ -116,26 +115,6 @@ def serving(folder: Path, **variables: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-def a_task(name: str) -> EnvironmentSpec:
-    """What a recipe asks of this environment, and a script can play; its default settings where there is none."""
-    for file in sorted(RECIPES.glob("*.yaml")):
-        given = yaml.safe_load(file.read_text())["environment"]
-        if given["name"] == name and "laptop" in file.name:
-            return EnvironmentSpec(**given)
-    return EnvironmentSpec(name=name)
-
-
-def play(task: EnvironmentSpec, url: str, seed: int) -> Episode:
-    """An episode of the scripted policy that makes no mistakes."""
-    session = Session(EnvironmentServer(url=url))
-    episode = Episode(task.make(session), seed)
-    while not episode.done:
-        tool, arguments = policy_of(task.name).call(task.settings, episode.messages, 0.0)
-        episode.step({"role": "assistant", "tool_calls": [{"function": {"name": tool, "arguments": arguments}}]})
-    session.close()
-    return episode
 
 
 @pytest.mark.long
