@@ -28,6 +28,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.cards.facts import Facts, called, shown
 from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.models.served import commands
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class ModelFacts(Facts):
         self.has_weights = elsewhere is not None or any(out.glob("*.safetensors"))
         self.tokenizer_source, self.weights_source = own, elsewhere or own
         self.messages, self.tools = example_prompt(made)
+        self.served_by = self._served_by(out) if self.has_weights else []
+
+    def _served_by(self, out: Path) -> list[str]:
+        """The commands that serve it; none where only a Hub's repository has weights and this one the tokenizer."""
+        template, own = out / "chat_template.jinja", self.tokenizer_source
+        if not template.exists() or self.weights_source != own:
+            return []
+        return commands(template.read_text(), own.model if own else ".", own.revision if own else None)
 
     def _read_student(self) -> None:
         """The model before any training, whether somebody else made it, and where on the Hub it is."""
