@@ -1,7 +1,9 @@
 """A Docker daemon for the tests: the one that answers, or else one of their own, which ends with them."""
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ import tenacity
 
 STARTS_WITHIN_S = 60.0
 ENDS_WITHIN_S = 60.0
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 
 
 class NoDaemon(Exception):
@@ -53,13 +57,20 @@ def running_daemon() -> Iterator[None]:
             process.wait(ENDS_WITHIN_S)
 
 
+def _ends_with_its_parent() -> None:
+    """Lets Linux terminate this process when the tests are killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _start(program: str, folder: Path) -> "subprocess.Popen[bytes]":
     """Starts a daemon whose state is in the folder; images are built, and published ports served, without iptables."""
     command = [program, "--iptables=false", "--ip6tables=false", "--host", f"unix://{folder}/docker.sock"]
     command += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
     log = folder / "log.txt"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, start_new_session=True, preexec_fn=_ends_with_its_parent
+        )
     until = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda up: not up and process.poll() is None),
         wait=tenacity.wait_fixed(0.2),

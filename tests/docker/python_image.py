@@ -1,4 +1,4 @@
-"""The image that Dockerfiles begin with: the public one where a registry can be reached, else one of Debian's packages."""
+"""The image that Dockerfiles begin with: the public one where it can be pulled, else one of Debian's packages."""
 
 import os
 import shlex

@@ -53,8 +53,8 @@ def inspected(name: str) -> dict[str, Any]:
 def test_a_container_is_reached_at_127_0_0_1_only(echo: str):
     with container(echo, sessions=2, patience=60) as url:
         port = urlsplit(url).port
-        listening = [each for each in psutil.net_connections("inet") if each.status == psutil.CONN_LISTEN]
-        assert {each.laddr.ip for each in listening if each.laddr.port == port} == {"127.0.0.1"}
+        open_to = [each.laddr for each in psutil.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+        assert {each.ip for each in open_to if each and each.port == port} == {"127.0.0.1"}
 
 
 def test_a_container_runs_as_an_ordinary_user_without_rights_and_with_bounds(echo: str):

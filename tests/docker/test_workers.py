@@ -1,4 +1,4 @@
-"""The images of deployments/: Prefect's server, and workers that run the toy recipe on two pools, as compose.yaml has them.
+"""The images of deployments/: Prefect's server, and workers that run the toy recipe on two pools, as in compose.yaml.
 
 The image for GPUs is not built: its packages take 10 GB, and nothing here could run it. Its pins are resolved.
 """
@@ -15,7 +15,7 @@ import pytest
 import tenacity
 
 from tests.docker.daemon import docker
-from tests.docker.images import default_of
+from tests.docker.images import default_of, locked
 from tests.docker.server_image import services
 
 pytestmark = pytest.mark.long
@@ -92,20 +92,12 @@ def test_the_pins_of_the_image_for_gpus_resolve_together(checkout: Path, tmp_pat
     overrides = tmp_path / "overrides.txt"
     overrides.write_text("\n".join(line for line in lock if line.startswith(("fastapi==", "numpy=="))))
     vllm = f"vllm=={default_of(dockerfile, 'VLLM_VERSION')}"
-    command = [
-        str(Path(sys.executable).with_name("uv")),
-        "pip",
-        "install",
-        "--dry-run",
-        "--target",
-        str(tmp_path / "t"),
-    ]
-    command += ["--constraint", "constraints.txt", "--override", str(overrides), vllm]
-    command += ["--requirements", "pyproject.toml", "--extra", "lora", "--extra", "qlora", "--extra", "liger"]
+    uv = str(Path(sys.executable).with_name("uv"))
+    command = [uv, "pip", "install", "--dry-run", "--target", str(tmp_path / "target"), "--override", str(overrides)]
+    command += ["--constraint", "constraints.txt", vllm, "--requirements", "pyproject.toml"]
+    command += ["--extra", "lora", "--extra", "qlora", "--extra", "liger"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    chosen = {line.strip("+ ") for line in done.stderr.splitlines() if line.startswith(" + ")}
-    assert chosen > {
-        vllm,
-        *(line for line in lock if line.startswith(("torch==", "trl==", "transformers==", "fastapi=="))),
-    }
+    chosen = {line.removeprefix(" + ") for line in done.stderr.splitlines()}
+    packages = ("torch", "trl", "transformers", "fastapi", "numpy", "bitsandbytes", "liger-kernel")
+    assert chosen > {vllm, *(f"{each}=={locked(checkout, each)}" for each in packages)}
