@@ -109,11 +109,10 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     if kind == "DEEPSPEED" and not is_deepspeed_available():
         raise Stop(f"{path} wants DeepSpeed, which is not installed.", "pip install 'apprentice[deepspeed]'")
-    on_cpu = kind == "FSDP" and shards_on_cpu(config)
-    if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available() and not on_cpu:
+    if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available() and not shards_on_cpu(config):
         raise Stop(
             f"{path} shards the model over GPUs ({kind}), and here is none.",
-            "Run this stage where GPUs are; deployments/accelerate/fsdp2-cpu.yaml tries FSDP2 on the CPU.",
+            "Run this stage where GPUs are, or try it on the CPU with deployments/accelerate/fsdp2-cpu.yaml.",
         )
     if kind in ("DEEPSPEED", "FSDP"):
         _check_sharded(spec, path, kind)

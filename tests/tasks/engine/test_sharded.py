@@ -1,6 +1,10 @@
-"""A training that is sharded over two processes (FSDP2, on the CPU) publishes the weights of one that is not."""
+"""A training that is sharded over two processes publishes the weights of one that is not.
+
+FSDP2, and ZeRO-3 where DeepSpeed is installed; on the CPU.
+"""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +20,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
+from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log
 from apprentice.tasks.training.whole_checkpoints import LIST, step_of, write_list
@@ -32,10 +37,11 @@ from tests.tasks.engine.test_processes import SEED, TWO_GRPO, TWO_SFT, Made, wei
 
 pytestmark = pytest.mark.long
 
-SHARDS = Path(__file__).parents[3] / "deployments/accelerate/fsdp2-cpu.yaml"
-SHARDED = {"accelerate_config": SHARDS}
+CONFIGS = Path(__file__).parents[3] / "deployments/accelerate"
+OF_SHARDS = {"fsdp2-cpu": "pytorch_model_fsdp.bin", "zero3-cpu": "zero_pp_rank_1_mp_rank_00_optim_states.pt"}
+"""By configuration, a file that only a sharded training has in its checkpoints."""
 CLOSE = 1e-6
-"""Gloo adds the gradients of the two processes in another order. Measured: 6e-8 after three steps of SFT."""
+"""The gradients of the two processes are added in another order. Measured: FSDP2 6e-8, ZeRO-3 1.2e-7."""
 SAVING_SFT = TWO_SFT.model_copy(update={"checkpoint_steps": 1})
 SAVING_GRPO = TWO_GRPO.model_copy(
     update={"checkpoint_steps": 1, "max_completion_length": 24, "args": {"entropy_coef": 1.0}}
@@ -61,75 +67,101 @@ def untied(made: Made) -> Any:
     return made.work.store.publish(BaseStudent, "untied", context.out, counts, {})
 
 
-class Trained(NamedTuple):
-    """By name, what two processes left with the whole model in each, and with a shard in each."""
+Job = tuple[Any, tuple[Any, ...]]
+"""A stage's body and what it is given."""
 
-    whole: dict[str, StageContext]
-    sharded: dict[str, StageContext]
+
+@pytest.fixture(scope="module")
+def jobs(made: Made) -> dict[str, Job]:
+    """SFT of a tied and of an untied model, and GRPO."""
+
+    def sft(base: Any) -> Job:
+        return train_sft, (SAVING_SFT, base, made.kept, made.lengths, 0)
+
+    grpo = second_says_less, (SAVING_GRPO, made.base, TASKS["chain_sum"], made.questions, SEED)
+    return {"sft": sft(made.base), "untied": sft(untied(made)), "grpo": grpo}
+
+
+@pytest.fixture(scope="module")
+def whole(made: Made, jobs: dict[str, Job]) -> dict[str, StageContext]:
+    """What two processes leave with the whole model in each."""
+    left = {name: made.context(name) for name in jobs}
+    one_by_one(made.context("whole"), SPEC, jobs, left)
+    return left
+
+
+class Sharded(NamedTuple):
+    """What two processes left with a shard in each."""
+
+    config: Path
+    left: dict[str, StageContext]
     kept: dict[str, int]
     """Finished steps of the newest checkpoint that an interrupted training left."""
 
 
-@pytest.fixture(scope="module")
-def trained(made: Made) -> Trained:
-    """SFT of a tied and of an untied model, and GRPO. Sharded ones are also interrupted in the third step and resumed:
-    SFT and GRPO whose second process is killed, and a GRPO whose second process loses its server."""
-
-    def sft(base: Any) -> tuple[Any, ...]:
-        return train_sft, (SAVING_SFT, base, made.kept, made.lengths, 0)
-
-    asked = made.base, TASKS["chain_sum"], made.questions, SEED
-    grpo = second_says_less, (SAVING_GRPO, *asked)
-    jobs = {"sft": sft(made.base), "untied": sft(untied(made)), "grpo": grpo}
-    whole = {name: made.context(f"{name}-whole") for name in jobs}
-    rarely = SAVING_GRPO.model_copy(update={"checkpoint_steps": 50})
-    jobs |= {"killed sft": jobs["sft"], "killed grpo": grpo, "lost grpo": (second_says_less, (rarely, *asked))}
-    sharded = {name: made.context(f"{name}-sharded") for name in jobs}
-    two, kept = SPEC.model_copy(update=SHARDED), {}
-    for name in ("killed sft", "killed grpo", "lost grpo"):
+@pytest.fixture(
+    scope="module",
+    params=[
+        "fsdp2-cpu",
+        pytest.param("zero3-cpu", marks=pytest.mark.skipif(find_spec("deepspeed") is None, reason="has no DeepSpeed")),
+    ],
+)
+def sharded(made: Made, jobs: dict[str, Job], request: pytest.FixtureRequest) -> Sharded:
+    """Some are also interrupted in the third step and resumed: SFT and GRPO whose second process is killed, and a GRPO
+    whose second process loses its server."""
+    config = CONFIGS / f"{request.param}.yaml"
+    two = SPEC.model_copy(update={"accelerate_config": config})
+    body, (spec, *asked) = jobs["grpo"]
+    rarely = spec.model_copy(update={"checkpoint_steps": 50})
+    jobs = jobs | {"killed sft": jobs["sft"], "killed grpo": jobs["grpo"], "lost grpo": (body, (rarely, *asked))}
+    left = {name: made.context(f"{name}-{config.stem}") for name in jobs}
+    for name in ("killed sft", "killed grpo"):
         body, given = jobs[name]
-        if name.startswith("killed"):
-            with pytest.raises(ProcessDied, match="Signal 9"):
-                on_processes(two, second_is_killed_in_a_step, sharded[name], body, 2, *given)
-        else:
-            with pytest.raises(Stop, match="GRPO lost the environment"):
-                on_processes(two, second_loses_its_server, sharded[name], body, *given)
-        kept[name] = step_of(newest_checkpoint(sharded[name].scratch))
-    for folders, spec in ((whole, SPEC), (sharded, two)):
-        each = [(jobs[name][0], (at.key, at.out, at.scratch), jobs[name][1]) for name, at in folders.items()]
-        at = made.context("whole" if folders is whole else "sharded")
-        on_processes(spec, one_after_another, at, TASKS["chain_sum"], *each)
-    return Trained(whole, sharded, kept)
+        with pytest.raises(ProcessDied, match="Signal 9"):
+            on_processes(two, second_is_killed_in_a_step, left[name], body, 2, *given)
+    body, given = jobs["lost grpo"]
+    with pytest.raises(Stop, match="GRPO lost the environment"):
+        on_processes(two, second_loses_its_server, left["lost grpo"], body, *given)
+    kept = {name: step_of(newest_checkpoint(at.scratch)) for name, at in left.items() if " " in name}
+    one_by_one(made.context(config.stem), two, jobs, left)
+    return Sharded(config, left, kept)
+
+
+def one_by_one(context: StageContext, spec: TrainerSpec, jobs: dict[str, Job], left: dict[str, StageContext]) -> None:
+    each = [(body, (left[name].key, left[name].out, left[name].scratch), given) for name, (body, given) in jobs.items()]
+    on_processes(spec, one_after_another, context, TASKS["chain_sum"], *each)
 
 
 @pytest.mark.parametrize("name", ["sft", "untied", "grpo"])
-def test_a_sharded_training_publishes_the_weights_of_one_that_is_not_sharded(trained: Trained, name: str):
+def test_a_sharded_training_publishes_the_weights_of_one_that_is_not_sharded(
+    whole: dict[str, StageContext], sharded: Sharded, name: str
+):
     import torch
 
-    whole, sharded = trained.whole[name], trained.sharded[name]
-    ours, theirs = weights(whole), weights(sharded)
+    one, other = whole[name], sharded.left[name]
+    ours, theirs = weights(one), weights(other)
     assert theirs.keys() == ours.keys()
     for weight, tensor in ours.items():
         torch.testing.assert_close(theirs[weight], tensor, rtol=0.0, atol=CLOSE)
-    before, after = (read_log(context.out) for context in (whole, sharded))
+    before, after = (read_log(context.out) for context in (one, other))
     assert [entry["loss"] for entry in after] == pytest.approx([entry["loss"] for entry in before], rel=1e-5)
-    assert (sharded.out / "learned.jsonl").read_text() == (whole.out / "learned.jsonl").read_text()
-    files = [{file.name for file in context.out.iterdir()} for context in (whole, sharded)]
+    assert (other.out / "learned.jsonl").read_text() == (one.out / "learned.jsonl").read_text()
+    files = [{file.name for file in context.out.iterdir()} for context in (one, other)]
     assert files[0] == files[1]
-    saved = {file.name for file in sharded.scratch.glob("checkpoint-*/*")}
-    assert "pytorch_model_fsdp.bin" in saved, "nothing was sharded"
+    in_checkpoints = {file.name for file in other.scratch.glob("checkpoint-*/**/*")}
+    assert OF_SHARDS[sharded.config.stem] in in_checkpoints, "nothing was sharded"
 
 
 @pytest.mark.parametrize("name", ["sft", "untied", "grpo"])
 def test_what_a_sharded_training_publishes_is_loaded_by_transformers_in_one_process(
-    trained: Trained, made: Made, name: str
+    whole: dict[str, StageContext], sharded: Sharded, made: Made, name: str
 ):
     import torch
     from transformers import AutoModelForCausalLM
 
     ids = torch.arange(40).view(2, 20)
     said = []
-    for context in (trained.sharded[name], trained.whole[name]):
+    for context in (sharded.left[name], whole[name]):
         loaded: Any = AutoModelForCausalLM.from_pretrained(context.out, output_loading_info=True)
         model, about = loaded
         assert not any(about.values()), "weights are missing, or are left over"
@@ -141,29 +173,31 @@ def test_what_a_sharded_training_publishes_is_loaded_by_transformers_in_one_proc
     assert not torch.allclose(said[0], base.eval()(ids).logits, atol=1e-2), "nothing was learned"
 
 
-def test_processes_generate_completions_of_different_lengths_from_their_shards(trained: Trained):
+def test_processes_generate_completions_of_different_lengths_from_their_shards(
+    whole: dict[str, StageContext], sharded: Sharded
+):
     """A process whose completions have ended continues to gather shards for the other one."""
-    whole, sharded = (each["grpo"].out / "completions.jsonl" for each in (trained.whole, trained.sharded))
-    assert sharded.read_text() == whole.read_text()
-    log = read_log(trained.sharded["grpo"].out)
+    completions = [(left["grpo"].out / "completions.jsonl").read_text() for left in (whole, sharded.left)]
+    assert completions[0] == completions[1]
     most = SAVING_GRPO.max_completion_length
+    log = read_log(sharded.left["grpo"].out)
     assert all(entry["completions/min_length"] <= most // 3 < entry["completions/max_length"] for entry in log)
 
 
 @pytest.mark.parametrize("name", ["killed sft", "killed grpo", "lost grpo"])
-def test_a_sharded_training_that_was_interrupted_ends_as_one_that_was_not_bit_for_bit(trained: Trained, name: str):
-    assert trained.kept[name] == 2
-    whole, resumed = trained.sharded[name.split()[1]], trained.sharded[name]
-    assert digest(resumed.out, "*.safetensors") == digest(whole.out, "*.safetensors")
-    assert (resumed.out / "log.json").read_text() == (whole.out / "log.json").read_text()
+def test_a_sharded_training_that_was_interrupted_ends_as_one_that_was_not_bit_for_bit(sharded: Sharded, name: str):
+    assert sharded.kept[name] == 2
+    straight, resumed = sharded.left[name.split()[1]], sharded.left[name]
+    assert digest(resumed.out, "*.safetensors") == digest(straight.out, "*.safetensors")
+    assert (resumed.out / "log.json").read_text() == (straight.out / "log.json").read_text()
 
 
-def test_a_sharded_training_that_had_ended_publishes_the_same_again(trained: Trained, made: Made):
-    again = trained.sharded["sft"]
+def test_a_sharded_training_that_had_ended_publishes_the_same_again(sharded: Sharded, jobs: dict[str, Job]):
+    """Killed between its last step and the artifact's publication."""
+    again, (body, given) = sharded.left["sft"], jobs["sft"]
     published = digest(again.out, "*.safetensors")
     (again.out / "model.safetensors").unlink()
-    spec = SAVING_SFT.model_copy(update=SHARDED)
-    on_processes(spec, train_sft, again, spec, made.base, made.kept, made.lengths, 0)
+    on_processes(SPEC.model_copy(update={"accelerate_config": sharded.config}), body, again, *given)
     assert digest(again.out, "*.safetensors") == published
 
 
