@@ -55,6 +55,14 @@ def running_daemon() -> Iterator[None]:
         finally:
             process.terminate()
             process.wait(ENDS_WITHIN_S)
+            _unmount(folder)
+
+
+def _unmount(folder: str) -> None:
+    """Unmounts what a daemon leaves mounted in its folder: its network namespace."""
+    paths = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for path in reversed([path for path in paths if path.startswith(f"{folder}/")]):
+        subprocess.run(["umount", path], check=True)
 
 
 def _ends_with_its_parent() -> None:
