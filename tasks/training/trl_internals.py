@@ -7,6 +7,7 @@ In: trainers and their arguments. Out: what their public interfaces lack. Checke
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -194,6 +195,24 @@ def batching_trainer(trainer_class: Any, rounded: Callable[[Any], AbstractContex
             return ids, logprobs
 
     return BatchingTrainer
+
+
+def colocating_trainer(trainer_class: Any, dtype: str) -> type:
+    """A trainer whose vLLM computes in the trainer's own type: trl `vllm_generation.LLM`. TRL names none, so vLLM takes
+    bf16 for fp32 weights, and its log-probabilities differ from the trainer's a thousand times as much."""
+
+    class ColocatingTrainer(trainer_class):
+        def __init__(self, *given: Any, **named: Any):
+            from trl.generation import vllm_generation
+
+            engine = vllm_generation.LLM
+            vllm_generation.LLM = partial(engine, dtype=dtype)
+            try:
+                super().__init__(*given, **named)
+            finally:
+                vllm_generation.LLM = engine
+
+    return ColocatingTrainer
 
 
 class Refill(Protocol):

@@ -36,6 +36,7 @@ def log(**curves: list[float]) -> list[dict[str, Any]]:
         ({"length": [40.0] * 3 + [10.0] * 4}, "length", 6, "from 40 to 10 tokens"),
         ({"entropy": [0.6] * 3 + [0.03] * 4}, "entropy", 6, "from 0.6 to 0.03"),
         ({"loss": [0.1, 0.1, math.nan]}, "nan", 3, "loss is nan"),
+        ({"sampling/sampling_logp_difference/mean": [0.01, 0.3, 0.4]}, "engine", 2, "by 0.3 a token"),
         ({"grad_norm": [0.1, math.inf, 0.1]}, "nan", 2, "grad_norm is inf"),
         ({"reward": [0.1, -math.inf, 0.1]}, "nan", 2, "reward is -inf"),
     ],

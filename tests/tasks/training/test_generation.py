@@ -184,7 +184,7 @@ def trainer_of(
         "train_dataset": Dataset.from_list([{"prompt": [{"role": "user", "content": "1 + 1 ="}]}] * 8),
         "reward_funcs": lambda prompts, **_: [0.0] * len(prompts),
     }
-    trainer = with_engine(trainer_class or GRPOTrainer, engine)(
+    trainer = with_engine(trainer_class or GRPOTrainer, engine, bf16)(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
         args=GRPOConfig(
