@@ -49,17 +49,19 @@ def running_daemon() -> Iterator[None]:
         raise NoDaemon("no Docker daemon answers and only root can start one")
     with tempfile.TemporaryDirectory(prefix="docker-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", f"unix://{folder}/docker.sock")
-        process = _start(program, Path(folder))
         try:
-            yield
+            process = _start(program, Path(folder))
+            try:
+                yield
+            finally:
+                process.terminate()
+                process.wait(ENDS_WITHIN_S)
         finally:
-            process.terminate()
-            process.wait(ENDS_WITHIN_S)
             _unmount(folder)
 
 
 def _unmount(folder: str) -> None:
-    """Unmounts what a daemon leaves mounted in its folder: its network namespace."""
+    """Unmounts what a daemon leaves mounted in its folder: its network namespace, and its data if it did not start."""
     paths = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for path in reversed([path for path in paths if path.startswith(f"{folder}/")]):
         subprocess.run(["umount", path], check=True)
