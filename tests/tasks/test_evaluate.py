@@ -69,7 +69,7 @@ def test_a_perfect_player_scores_everything_on_the_tutorials_own_questions(
 ):
     records = played(chain_sum, server, TUTORIAL_SEEDS, perfect(chain_sum))
     assert sum(json.loads(record.traits)["sign"] == "negative" for record in records) == 16
-    everything = {"n": 50, "broken": 0, "format_compliance": 1.0, "accuracy": 1.0, "mean_score": 1.0}
+    everything = {"n": 50, "broken": 0, "unfinished": 0, "format_compliance": 1.0, "accuracy": 1.0, "mean_score": 1.0}
     assert rates(records, PROTOCOLS["parity"]) == everything
 
 

@@ -190,7 +190,8 @@ def test_a_model_that_writes_no_text_is_refused_by_name():
             {"lr_scheduler_kwargs": {"x": 1}},
             "refuses sft.args .lr_scheduler_kwargs.: .*unexpected keyword",
         ),
-        ({"dataset_kwargs": {"skip_prepare_dataset": True}}, "refuses sft.args .dataset_kwargs.: "),
+        ({"padding_free": True}, "refuses sft.args .padding_free.: .*packing"),
+        ({"dataset_kwargs": {"skip_prepare_dataset": True}}, ""),  # the rows are tokens already
     ],
 )
 def test_arguments_that_only_the_trainer_refuses_are_told_before_anything_is_bought(arguments: Any, said: str):
