@@ -34,7 +34,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TeacherSpec, Window
 from apprentice.tasks.student import student
-from apprentice.tasks.training.dry_pass import check_sft_arguments
+from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
 from apprentice.tasks.training.template_check import check_template
 
 JUDGING = ("verdict", "gate", "release")
@@ -84,9 +84,8 @@ class Preflight:
             read_key(buys)
         found = questions.find(run, recipe.environment, windows, recipe.evaluate.questions)
         begun = begun_from(run.store, recipe)
-        new = begun is None and (
-            found is None or student.find(run, recipe.student, recipe.environment, found, recipe.seed) is None
-        )
+        known = found and student.find(run, recipe.student, recipe.environment, found, recipe.seed)
+        new = begun is None and not known
         model = named_model(recipe.student) if new and recipe.student.build is None else None
         with ThreadPoolExecutor(1) as meanwhile:  # the environment's server starts in a process of its own
             if buys:
@@ -96,13 +95,15 @@ class Preflight:
                 meanwhile.submit(import_module, "trl.chat_template_utils")
             needs = Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)
             seen = _check_environments(self._tasks(run, needs))
-        if new:
-            tokenizer = _check_student(recipe, model, seen)
-            if self.trains_here and recipe.sft and recipe.sft.args:  # elsewhere other packages may be installed
-                check_sft_arguments(recipe.sft, tokenizer, tool_schemas(seen[0].environment))
+        tokenizer = _check_student(recipe, model, seen) if new else None
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
+        given = [section for section in ahead if getattr(recipe, section).args]
+        if self.trains_here and given:  # elsewhere other packages may be installed
+            if tokenizer is None and known:
+                tokenizer = load_tokenizer(run.store.fetch(known), run.trusted)
+            _check_arguments(recipe, given, tokenizer, seen[0].environment)
         if buys:
             first = seen[0]
             asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
@@ -185,6 +186,14 @@ def _wait_for(server: EnvironmentServer) -> None:
         wait_until_there(server, announce.warn)
     except SessionLost as lost:
         raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.fix) from lost
+
+
+def _check_arguments(recipe: Recipe, given: list[str], tokenizer: Any, environment: ToolEnvironment) -> None:
+    """Raise Stop for arguments of the `given` sections, sft or grpo, that TRL's trainers refuse."""
+    if recipe.sft and "sft" in given:
+        check_sft_arguments(recipe.sft, tokenizer, tool_schemas(environment))
+    if recipe.grpo and "grpo" in given:
+        check_grpo_arguments(recipe.grpo, tokenizer)
 
 
 def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> Any:

@@ -36,6 +36,7 @@ from apprentice.tasks.training.completion_room import within_context
 from apprentice.tasks.training.completions import log_completions
 from apprentice.tasks.training.curriculum import Curriculum, keep_in_checkpoints
 from apprentice.tasks.training.dead_groups import skipping_dead_groups
+from apprentice.tasks.training.dry_pass import check_grpo_arguments
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
@@ -67,6 +68,8 @@ def grpo(
     machine = this_machine()._replace(processes=spec.processes)
     check_training("grpo", spec, machine)
     check_generation(spec.generation, machine)
+    if spec.args:  # here and not in train_grpo: its processes share a world, and its seed is set
+        check_grpo_arguments(spec, load_tokenizer(context.fetch(checkpoint), context.run.trusted))
     if spec.processes > 1:  # check the total first; each process then opens its own
         server = context.run.servers.environment(environment.name)
         sessions = spec.sessions() * spec.processes

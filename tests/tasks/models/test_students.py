@@ -15,8 +15,8 @@ from apprentice.tasks.models.context_length import UNBOUNDED, context_length
 from apprentice.tasks.models.student_model import auto_class, check_rows
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.settings.hardware import LoraSpec
-from apprentice.tasks.settings.training import SftSpec
-from apprentice.tasks.training.dry_pass import check_sft_arguments
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
 from apprentice.tasks.training.families import templates, toy_tokenizer
 from tests.tasks.test_one_prompt import tiny_model
 
@@ -203,6 +203,26 @@ def test_arguments_that_only_the_trainer_refuses_are_told_before_anything_is_bou
         return
     with pytest.raises(Stop, match=said):
         check_sft_arguments(spec, tokenizer, tools)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"weight_decay": 0.1}, ""),
+        ({"loss_type": "cispo"}, ""),
+        ({"loss_type": "nonsense"}, "refuses grpo.args .loss_type.: .*nonsense"),
+        ({"importance_sampling_level": "word"}, "refuses grpo.args .importance_sampling_level.: .*word"),
+        ({"lr_scheduler_kwargs": {"x": 1}}, "refuses grpo.args .lr_scheduler_kwargs.: .*unexpected keyword"),
+    ],
+)
+def test_so_are_those_of_grpo(arguments: Any, said: str):
+    tokenizer = prepare_tokenizer(toy_tokenizer(templates()["qwen3"]))
+    spec = GrpoSpec.model_validate({"args": arguments})
+    if not said:
+        check_grpo_arguments(spec, tokenizer)
+        return
+    with pytest.raises(Stop, match=said):
+        check_grpo_arguments(spec, tokenizer)
 
 
 def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_with_both_numbers():
