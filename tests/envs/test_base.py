@@ -1,15 +1,17 @@
 """What every environment does with whatever a model sends, and with a server that breaks."""
 
+import json
 from typing import Any
 
 import pytest
 
-from apprentice.envs.base import LONGEST_ACTION, whole_number
+from apprentice.envs.base import LONGEST_ACTION, are_tools_of, described_text, tool_schemas, tools_text, whole_number
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
 from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.rendering import training_row
 
 
 class Answering(Session):
@@ -86,3 +88,21 @@ def test_seven_and_its_text_are_one_number(said: Any):
 def test_what_is_no_such_number_is_refused_with_its_bounds(said: Any):
     with pytest.raises(ValueError, match="row must be a whole number, 1 to 9"):
         whole_number(said, "row", 1, 9)
+
+
+RECORDED = (
+    '[{"type": "function", "function": {"name": "echo", "description": "Say the text again.", "parameters": {"type": '
+    '"object", "properties": {"message": {"type": "string", "description": "The text, as it was given."}}, "required": '
+    '["message"]}, "return": {"type": "string", "description": "A confirmation that the message was received."}}}]'
+)
+"""The tools in rollouts of before, and in the settings of a collection that was begun then."""
+
+
+def test_rollouts_of_before_have_the_same_tools_and_train_the_same():
+    echo = EnvironmentSpec(name="echo").make()
+    assert described_text(echo) == RECORDED, "else a collection that was begun would stop"
+    assert "return" not in tools_text(echo)
+    assert are_tools_of(echo, RECORDED)
+    assert not are_tools_of(echo, RECORDED.replace("again", "twice"))
+    assert not are_tools_of(echo, "no JSON")
+    assert training_row([], json.loads(RECORDED)) == training_row([], tool_schemas(echo))
