@@ -210,6 +210,12 @@ def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[Tra
         check_rows(layers, tokenizer, name)
         for lora in (training.lora for training in (recipe.sft, recipe.grpo) if training and training.lora):
             check_targets(layers, lora)
+    room = recipe.grpo.generation.max_model_length if recipe.grpo else None
+    if room is not None and longest is not None and room > longest:
+        raise Stop(
+            f"grpo.generation.max_model_length is {room}, and {name} accepts at most {longest} tokens.",
+            f"Set it to {longest} or less, or leave it out.",
+        )
     _check_rendering(name, tokenizer, longest, seen)
     return tokenizer
 

@@ -257,6 +257,17 @@ def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoin
     assert endpoint.requests == []
 
 
+def test_more_room_for_vllm_than_the_students_context_is_told(
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("apprentice.flows.preflight.check_hardware", lambda *_: None)  # vLLM wants a GPU
+    roomy = "grpo.generation={engine: vllm, max_model_length: 512}"
+    assert "max_model_length is 512, and the student accepts at most 256 tokens.\n→ Set it to 256" in stopped(
+        recipe(endpoint, f"server.url={echo}", roomy), tmp_path
+    )
+    assert endpoint.requests == []
+
+
 def test_a_dataset_that_refuses_its_configuration_is_told_when_the_recipe_is_read():
     with pytest.raises(Stop, match="max_word_len must be >= min_word_len"):
         load_recipe(TOY, ["environment.settings.config={min_word_len: 9, max_word_len: 3}"])
