@@ -240,9 +240,8 @@ def generated(
         def _generate_single_turn(self, prompt_ids, *_: Any, **__: Any):
             texts = [tokenizer.decode(ids) for ids in prompt_ids]
             turns = [next(speech for question, speech in speeches.items() if question in text) for text in texts]
-            said = [
-                sum(tokenizer.decode(turn) in text for turn in each) for each, text in zip(turns, texts, strict=True)
-            ]
+            texts_of = [[tokenizer.decode(turn) for turn in each] for each in turns]
+            said = [written_in(text, each) for text, each in zip(texts, texts_of, strict=True)]
             return [list(each[number]) for each, number in zip(turns, said, strict=True)], None
 
     instance = task.make()
@@ -278,6 +277,16 @@ def generated(
         }
         for place in range(len(played))
     ]
+
+
+def written_in(text: str, turns: list[str]) -> int:
+    """How many of the turns a text holds, one after the other; a game may have the same turn twice."""
+    at = 0
+    for number, turn in enumerate(turns):
+        if (found := text.find(turn, at)) < 0:
+            return number
+        at = found + len(turn)
+    return len(turns)
 
 
 def spoken(tokenizer: Any, episode: Episode) -> list[list[int]]:
