@@ -242,12 +242,12 @@ def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:
 
     transformers derives them from the methods; its `return` is left out, which servers drop or refuse.
     """
-    return without_return(_described(type(environment)))
+    return _schemas_of(type(environment))
 
 
 def tools_text(environment: ToolEnvironment) -> str:
     """Return `tool_schemas` as JSON text, as records and training rows store it."""
-    return _text_of(type(environment))
+    return json.dumps(_schemas_of(type(environment)), ensure_ascii=False)
 
 
 def described_text(environment: ToolEnvironment) -> str:
@@ -273,8 +273,8 @@ def are_tools_of(environment: ToolEnvironment, given: Any) -> bool:
 
 
 @cache
-def _text_of(environment: type[ToolEnvironment]) -> str:
-    return json.dumps(without_return(_described(environment)), ensure_ascii=False)
+def _schemas_of(environment: type[ToolEnvironment]) -> list[dict[str, Any]]:
+    return without_return(_described(environment))
 
 
 @cache

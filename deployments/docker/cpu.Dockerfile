@@ -12,8 +12,7 @@ RUN useradd --create-home --uid 1000 apprentice \
 
 WORKDIR /app
 
-ARG PIP_INDEX_URL=https://pypi.org/simple
-ARG UV_DEFAULT_INDEX=${PIP_INDEX_URL}
+ARG PIP_INDEX_URL
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 # torch separately, from PyTorch's index: its CPU build saves gigabytes of CUDA libraries. The compiler is for pycosat,
 # which has no wheels. A changed source repeats only what is below.
@@ -24,12 +23,13 @@ RUN apt-get update \
     && uv pip install --system --no-cache --constraint constraints.txt --no-deps \
         --default-index "${TORCH_INDEX_URL}" torch \
     && uv pip install --system --no-cache --constraint constraints.txt --requirements pyproject.toml \
+        ${PIP_INDEX_URL:+--default-index=$PIP_INDEX_URL} \
     && apt-get purge --yes --auto-remove gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 
 # Keep the repository in /app: recipes and pools are read by path.
 COPY . .
-RUN uv pip install --system --no-cache --constraint constraints.txt .
+RUN uv pip install --system --no-cache --constraint constraints.txt ${PIP_INDEX_URL:+--default-index=$PIP_INDEX_URL} .
 
 # Prefect's cached results are stored next to the artifacts, so that every worker finds them.
 ENV APPRENTICE_STORE=/store \

@@ -18,8 +18,7 @@ RUN useradd --create-home --uid 1000 apprentice \
 
 WORKDIR /app
 
-ARG PIP_INDEX_URL=https://pypi.org/simple
-ARG UV_DEFAULT_INDEX=${PIP_INDEX_URL}
+ARG PIP_INDEX_URL
 # TRL 1.16 supports vLLM 0.22 to 0.31. Versions from 0.27 are built for the locked torch; 0.31 rejects the locked
 # transformers.
 ARG VLLM_VERSION=0.30.0
@@ -30,11 +29,13 @@ COPY constraints.txt pyproject.toml ./
 RUN pip install --no-cache-dir --constraint constraints.txt uv \
     && grep --extended-regexp '^(fastapi|numpy)==' constraints.txt > /tmp/overrides.txt \
     && uv pip install --system --no-cache --constraint constraints.txt --override /tmp/overrides.txt \
+        ${PIP_INDEX_URL:+--default-index=$PIP_INDEX_URL} \
         "vllm==${VLLM_VERSION}" --requirements pyproject.toml --extra lora --extra qlora --extra liger
 
 # Keep the repository in /app: recipes and pools are read by path.
 COPY . .
 RUN uv pip install --system --no-cache --constraint constraints.txt --override /tmp/overrides.txt \
+        ${PIP_INDEX_URL:+--default-index=$PIP_INDEX_URL} \
         "vllm==${VLLM_VERSION}" ".[lora,qlora,liger]"
 
 # Prefect's cached results are stored next to the artifacts, so that every worker finds them.

@@ -13,7 +13,7 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.reporting.errors import TeacherRefused, TeacherUnavailable
+from apprentice.tasks.reporting.errors import TeacherRefused
 
 Keep = Callable[[EvaluatedEpisode], None]
 
@@ -77,8 +77,8 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, pro
             while not episode.done:
                 episode.environment._wait_for_server()  # do not buy a turn that cannot be played
                 episode.step(player.reply([episode])[0])
-        except (TeacherRefused, TeacherUnavailable) as failed:  # it answers other questions, or it would be a Stop
-            episode.broken = str(failed)
+        except TeacherRefused as refused:
+            episode.broken = str(refused)
         return as_record(episode, play)
 
     for _, record in pool.map(play_one, plays):

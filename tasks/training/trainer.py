@@ -123,7 +123,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
 
 def _fit(args: Any, steps: int) -> None:
     """Corrects a warmup that would not end within a training of so many steps, and a log that it would not reach."""
-    if args.warmup_steps >= max(steps, 2):
+    if args.warmup_steps >= steps:
         announce.warn(
             f"The training has {steps} steps, and warmup_steps is {args.warmup_steps}: the rate would never "
             f"be reached. It warms up for {steps // 10} steps."

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from apprentice.envs.base import without_return
+from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
 Ids = list[list[int]]
@@ -89,11 +89,7 @@ def attention_of(model: Any) -> str:
 def show_schemas(trainer: Any) -> None:
     """trl `GRPOTrainer._env_tools`: what the prompt shows of each environment's tools. TRL would render the methods
     themselves, with a `return` that no server shows (law 1)."""
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    trainer._env_tools = {
-        name: without_return([get_json_schema(tool) for tool in tools]) for name, tools in trainer._env_tools.items()
-    }
+    trainer._env_tools = {name: tool_schemas(tools[0].__self__) for name, tools in trainer._env_tools.items()}
 
 
 PARSERS = ("response_template", "response_schema")

@@ -37,6 +37,7 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.rows import training_dataset
 from apprentice.tasks.training.trainer import arguments, train
 from tests.bench.device import clock, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle
@@ -60,7 +61,6 @@ def stage_at(folder: Path, sessions: int) -> Iterator[StageContext]:
 
 def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     """The SFT stage's training; its figures."""
-    from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
     spec = chosen.sft
@@ -72,13 +72,10 @@ def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     trainer = SFTTrainer(
         model=model_of(size.shape, tokenizer, chosen.how.attention),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=training_dataset(tokenizer, rows),
         args=_quiet(
             SFTConfig(
-                **arguments(bench, spec, 0, "sft"),
-                num_train_epochs=spec.epochs,
-                max_length=lengths["max_length"],
-                assistant_only_loss=True,
+                **arguments(bench, spec, 0, "sft"), num_train_epochs=spec.epochs, max_length=lengths["max_length"]
             )
         ),
     )

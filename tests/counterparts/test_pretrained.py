@@ -1,11 +1,8 @@
 """A model that somebody pretrained, with its own tokenizer: SmolLM2-135M through a whole small run, and at a server."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +10,9 @@ import pytest
 
 from apprentice.tasks.artifacts.types import Evaluation, GrpoCheckpoint, SftCheckpoint
 from apprentice.tasks.episodes.record import read_episodes
-from tests.counterparts.test_teachers import free_port, serving
+from tests.counterparts.servers import BIN, BUILD, free_port, said, serving
 
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "build/smollm2/model"
+MODEL = BUILD / "smollm2/model"
 RECIPE: dict[str, Any] = {
     "name": "smollm2",
     "environment": {
@@ -40,10 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the run has been, with its store."""
     home = tmp_path_factory.mktemp("smollm2")
     (home / "recipe.yaml").write_text(json.dumps(RECIPE | {"store": {"path": str(home / "store")}}))
-    command = [str(Path(sys.executable).parent / "apprentice"), "run", "recipe.yaml"]
-    given = os.environ | {"PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=home, env=given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    said(home, str(BIN / "apprentice"), "run", "recipe.yaml", HF_HUB_OFFLINE="1")
     return home
 
 
@@ -84,17 +77,13 @@ def test_transformers_serves_it_by_the_cards_command_and_it_answers_as_it_did(ho
         "--port",
         str(port := free_port()),
     ]
-    words[0] = str(Path(sys.executable).parent / "transformers")
+    words[0] = str(BIN / "transformers")
     before = set(published(home, Evaluation))
     with serving(words, f"http://127.0.0.1:{port}/health", home / "serve.log", 200.0, HF_HUB_OFFLINE="1"):
         model = f"http://127.0.0.1:{port}/v1#{folder}"
-        evaluate = ["apprentice", "evaluate", "recipe.yaml", "--model", model, "--served-student"]
-        given = os.environ | {"PREFECT_HOME": str(home / "prefect"), "ENDPOINT_API_KEY": "any"}
-        evaluate[0] = str(Path(sys.executable).parent / "apprentice")
-        done = subprocess.run(evaluate, cwd=home, env=given, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        said(home, str(BIN / "apprentice"), "evaluate", "recipe.yaml", "--model", model, "--served-student")
     [there] = set(published(home, Evaluation)) - before
     here = [read_episodes(each) for each in before]
     assert [record.prompt_tokens for record in read_episodes(there)] == [record.prompt_tokens for record in here[0]]
-    said = [[message.get("content") for message in record.messages] for record in read_episodes(there)]
-    assert said in [[[message.get("content") for message in record.messages] for record in each] for each in here]
+    texts = [[message.get("content") for message in record.messages] for record in read_episodes(there)]
+    assert texts in [[[message.get("content") for message in record.messages] for record in each] for each in here]

@@ -24,7 +24,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format,
 from apprentice.tasks.models.served import vllm_parser
 from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer
 from apprentice.tasks.training.families import TOOL, family, templates, toy_tokenizer
-from tests.counterparts.test_teachers import VLLM, free_port, serving
+from tests.counterparts.servers import BIN, ON_CPU, VLLM, free_port, said, serving
 
 RECIPE = Path(__file__).parents[2] / "deployments/recipes/echo-laptop.yaml"
 SETTINGS = ["windows.collect.size=600", "sft.epochs=3", "sft.held_out=0", "sft.control=false"]
@@ -36,12 +36,6 @@ recipe = load_recipe(sys.argv[1], sys.argv[2:])
 trained = sft(recipe, collect(recipe))
 print("FOLDERS", trained.folder, evaluate(recipe, trained).folder)
 """
-VARIABLES = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "ENDPOINT_API_KEY": "any",
-}
 
 
 class Student(NamedTuple):
@@ -58,11 +52,8 @@ def student(tmp_path_factory: pytest.TempPathFactory) -> Student:
     """A student of three epochs, which is mostly right."""
     home = tmp_path_factory.mktemp("served")
     settings = [*SETTINGS, f"store.path={home / 'store'}"]
-    command = [sys.executable, "-c", TRAIN, str(RECIPE), *settings]
-    given = os.environ | {"PREFECT_HOME": str(home / "prefect")}
-    done = subprocess.run(command, cwd=home, env=given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder, evaluated = re.findall(r"^FOLDERS (\S+) (\S+)$", done.stdout, re.MULTILINE)[0]
+    printed = said(home, sys.executable, "-c", TRAIN, str(RECIPE), *settings)
+    folder, evaluated = re.findall(r"^FOLDERS (\S+) (\S+)$", printed, re.MULTILINE)[0]
     return Student(home, Path(folder), read_episodes(Path(evaluated)))
 
 
@@ -75,9 +66,9 @@ def served(student: Student, request: pytest.FixtureRequest) -> Iterator[tuple[s
     if request.param == "vllm":  # its command line is missing in the package for the CPU
         words[:3] = [str(VLLM / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(student.folder)]
     else:
-        words[:3] = [str(Path(sys.executable).parent / "transformers"), "serve", str(student.folder)]
+        words[:3] = [str(BIN / "transformers"), "serve", str(student.folder)]
     words += ["--port", str(port), "--dtype", "float32"]  # as the evaluation here computes
-    with serving(words, f"http://127.0.0.1:{port}/health", log, patience=400.0, **VARIABLES):
+    with serving(words, f"http://127.0.0.1:{port}/health", log, patience=400.0, **ON_CPU):
         yield f"http://127.0.0.1:{port}", "student" if request.param == "vllm" else str(student.folder)
 
 
@@ -103,12 +94,8 @@ def test_a_served_student_has_the_prompt_ids_and_the_accuracy_of_its_evaluation(
 def evaluated(student: Student, model: str) -> list[Any]:
     """The episodes of the endpoint's evaluation by the command that the card names."""
     sets = [word for each in (*SETTINGS, f"store.path={student.home / 'store'}") for word in ("--set", each)]
-    command = [str(Path(sys.executable).parent / "apprentice"), "evaluate", str(RECIPE), *sets]
-    command += ["--model", model, "--served-student", "--json"]
-    given = os.environ | {"PREFECT_HOME": str(student.home / "prefect"), "ENDPOINT_API_KEY": "any"}
     before = set((student.home / "store").rglob("episodes.jsonl"))
-    done = subprocess.run(command, cwd=student.home, env=given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    said(student.home, str(BIN / "apprentice"), "evaluate", str(RECIPE), *sets, "--model", model, "--served-student")
     [made] = {each for each in set((student.home / "store").rglob("snapshots/*/episodes.jsonl")) - before}
     return read_episodes(made.parent)
 
@@ -148,7 +135,7 @@ def test_the_parser_that_a_card_names_reads_the_calls_of_its_family(tmp_path: Pa
         about = {"folder": str(tmp_path / name), "tool": TOOL, "ids": ids[: end + 1]}
         cases[name] = about | {"parser": vllm_parser(tokenizer.chat_template)}
     command = [str(VLLM / "python"), "-c", PARSE]
-    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, env=os.environ | VARIABLES)
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, env=os.environ | ON_CPU)
     assert done.returncode == 0, done.stderr
     read = dict(map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("["))))
     assert read == {name: [["answer", {"answer": "a b", "count": 7}]] for name in cases}

@@ -6,7 +6,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-import tenacity
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
@@ -30,33 +28,12 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import BuiltStudent, CollectSpec, StudentSpec, TeacherSpec, Window
 from apprentice.tasks.student import student
+from tests.counterparts.servers import BUILD, ON_CPU, VLLM, free_port, serving
 
-BUILD = Path(__file__).parents[2] / "build"
-LLMOCK, LITELLM, VLLM = BUILD / "llmock/venv/bin", BUILD / "litellm/venv/bin", BUILD / "vllm/venv/bin"
+LLMOCK, LITELLM = BUILD / "llmock/venv/bin", BUILD / "litellm/venv/bin"
 ECHO = EnvironmentSpec(name="echo", settings={"words": 4})
 KEY = "sk-7f3a9c1e5b2d4f6081726354453627189"
 Json = dict[str, Any]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
-@contextmanager
-def serving(command: list[str], url: str, log: Path, patience: float = 90.0, **variables: str) -> Iterator[str]:
-    """Run a server until the block ends; yield its address when `url` answers."""
-    with log.open("w") as out:
-        server = subprocess.Popen(command, env=os.environ | variables, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            for attempt in tenacity.Retrying(stop=tenacity.stop_after_delay(patience), wait=tenacity.wait_fixed(0.3)):
-                with attempt:
-                    assert server.poll() is None, log.read_text()[-2000:]
-                    httpx.get(url).raise_for_status()
-            yield url
-        finally:
-            server.terminate()
-            server.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -186,9 +163,8 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(VLLM / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder / "model")]
     command += ["--served-model-name", "teacher", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-num-seqs", "8"]
-    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     alive = f"http://127.0.0.1:{port}/health"
-    with serving(command, alive, folder / "vllm.log", patience=400.0, **variables):
+    with serving(command, alive, folder / "vllm.log", patience=400.0, **ON_CPU):
         yield f"http://127.0.0.1:{port}/v1"
 
 

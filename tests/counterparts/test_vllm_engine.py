@@ -1,15 +1,13 @@
 """vLLM as the engine of GRPO, in the trainer's process: the real one, on the CPU, with the pins of the GPU's image."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.counterparts.test_teachers import VLLM
+from tests.counterparts.servers import ON_CPU, VLLM, said
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """
@@ -57,11 +55,8 @@ def log(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
     settings = SETTINGS | {"store.path": home / "store", "grpo.bf16": str(request.param == "bfloat16").lower()}
     command = [str(VLLM / "python"), "train.py", str(ROOT / "deployments/recipes/toy.yaml")]
     command += [f"{name}={value}" for name, value in settings.items()]
-    given = {"PYTHONPATH": str(ROOT / "build/types"), "PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1"}
-    given |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(command, cwd=home, env=os.environ | given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    folder = Path(re.findall(r"^FOLDER (\S+)$", done.stdout, re.MULTILINE)[0])
+    printed = said(home, *command, PYTHONPATH=str(ROOT / "build/types"), **ON_CPU)
+    folder = Path(re.findall(r"^FOLDER (\S+)$", printed, re.MULTILINE)[0])
     assert json.loads((folder / "signals.json").read_text())["signals"] == []
     return request.param, json.loads((folder / "log.json").read_text())
 
