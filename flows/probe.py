@@ -16,10 +16,12 @@ from apprentice.tasks.analysis.difficulty import (
     advice_on_groups,
     difficulty,
     difficulty_as_markdown,
+    groups_that_differ,
     judgement,
     label_differences,
     nearest_to_half,
     rows_of,
+    why_stopped,
 )
 from apprentice.tasks.analysis.question_kinds import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
@@ -50,6 +52,10 @@ class Probed(NamedTuple):
     grpo: GrpoSpec
     """What GRPO trains with. Its signals are the thresholds for too easy and too hard, its group size decides how many
     groups teach, and its curriculum knows what the probe found."""
+    groups: list[Evaluation]
+    """Groups of answers to the same questions, of the rungs on which the model had all right or none."""
+    stopped: str
+    """Why GRPO does not start: no group on any rung differed; else empty."""
 
     @property
     def environment(self) -> EnvironmentSpec:
@@ -61,7 +67,7 @@ class Probed(NamedTuple):
 
     def artifacts(self) -> Iterator[Artifact]:
         yield from (rung.questions for rung in self.rungs)
-        yield from (*self.asked, *self.played)
+        yield from (*self.asked, *self.played, *self.groups)
 
     def as_json(self) -> dict[str, Any] | None:
         """Return the report's section; None without a probe."""
@@ -73,7 +79,8 @@ class Probed(NamedTuple):
             {"called": called, "settings": rung.environment.settings} | each._asdict()
             for rung, called, each in zip(self.rungs, words, found, strict=True)
         ]
-        return {"rungs": rungs, "chosen": self.chosen, "says": self._says(found[self.chosen], words[self.chosen])}
+        says = self._says(found[self.chosen], words[self.chosen])
+        return {"rungs": rungs, "chosen": self.chosen, "says": says, "stopped": self.stopped}
 
     def _says(self, found: Difficulty, called: str) -> str:
         judged = f"{judgement(found)} {advice_on_groups(found, self.grpo)}".rstrip()
@@ -121,7 +128,7 @@ def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint)
     if spec is None:
         return None
     if not recipe.probe.questions:
-        return Probed(rungs, [], [], 0, spec)
+        return Probed(rungs, [], [], 0, spec, [], "")
     asked = [probe_questions(run, rung.questions, recipe.probe.questions) for rung in rungs]
     played = []
     for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
@@ -129,17 +136,47 @@ def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint)
         stage = evaluate.titled(f"{title} in {{environment}}")
         played.append(stage(run, _as_grpo_plays(recipe, spec), model, rung.environment, questions, recipe.seed))
     chosen = nearest_to_half([each.accuracy for each in played])
+    groups, stopped = [], ""
+    if recipe.probe.on_hopeless == "stop" and all(each.accuracy in (0.0, 1.0) for each in played):
+        chosen, groups, stopped = _in_groups(run, recipe, spec, rungs, asked, played, model)
     if spec.curriculum:
         known = right_and_wrong(read_episodes(run.store.fetch(played[chosen])), spec.curriculum.by)
         curriculum = spec.curriculum.model_copy(update={"known": known | spec.curriculum.known})
         spec = spec.model_copy(update={"curriculum": curriculum})
-    found = Probed(rungs, asked, played, chosen, spec)
+    found = Probed(rungs, asked, played, chosen, spec, groups, stopped)
     _show(found.as_json() or {})
     return found
 
 
-def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec) -> EvaluateSpec:
+def _in_groups(
+    run: RunContext,
+    recipe: Recipe,
+    spec: GrpoSpec,
+    rungs: list[Rung],
+    asked: list[Questions],
+    played: list[Evaluation],
+    model: Checkpoint,
+) -> tuple[int, list[Evaluation], str]:
+    """Answer each question as often as a group of GRPO does, on one rung after the other until a group differs there.
+
+    Return the rung that GRPO trains on, what was played, and why GRPO does not start; empty where a group differs.
+    """
+    chosen, groups, why = nearest_to_half([each.accuracy for each in played]), [], {}
+    for place in sorted(range(len(rungs)), key=lambda place: place != chosen):
+        stage = evaluate.titled(f"Groups of {model.stage} in {{environment}}")
+        tries = _as_grpo_plays(recipe, spec, spec.num_generations)
+        groups.append(stage(run, tries, model, rungs[place].environment, asked[place], recipe.seed))
+        records = read_episodes(run.store.fetch(groups[-1]))
+        differ, of = groups_that_differ(records, spec.reward == "exact")
+        if differ:
+            return place, groups, ""
+        why[place] = why_stopped(difficulty(groups[-1], spec.signals), of, spec.num_generations)
+    return chosen, groups, why[chosen]
+
+
+def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec, samples: int = 1) -> EvaluateSpec:
     return EvaluateSpec(
+        samples=samples,
         questions=recipe.probe.questions,
         decoding="sampled",
         temperature=spec.temperature,
@@ -150,6 +187,11 @@ def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec) -> EvaluateSpec:
 
 def _show(report: dict[str, Any]) -> None:
     announce.rows("probe", "The SFT model on GRPO's questions, sampled as in GRPO", rows_of(report))
-    tell = announce.say if len(report["rungs"]) > 1 else announce.detail  # which rung was chosen is for everybody
-    tell(report["says"])
+    if report["stopped"]:
+        announce.warn(report["stopped"])
+    elif report["rungs"][report["chosen"]]["reading"] != "right":
+        announce.warn(report["says"].replace("**", "").replace("`", ""))  # before GRPO spends hours on it
+    else:
+        tell = announce.say if len(report["rungs"]) > 1 else announce.detail  # which rung was chosen is for everybody
+        tell(report["says"])
     announce.markdown("difficulty", difficulty_as_markdown(report), "How hard GRPO's task is for the SFT model")

@@ -14,14 +14,15 @@ from apprentice.flows.dashboards import addresses, log_in_trackio, show_in_prefe
 from apprentice.flows.examination import Outcome
 from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
-from apprentice.flows.pages.report_page import as_markdown_page, as_report_page
-from apprentice.flows.pages.view import as_title, view_of
+from apprentice.flows.pages.report_page import as_markdown_page, as_report_page, first_screen
+from apprentice.flows.pages.view import as_title
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.calibration import slices_of
 from apprentice.tasks.analysis.comparison import LABELS
+from apprentice.tasks.analysis.ending import Ending, ending
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
@@ -41,6 +42,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.training.completions import last_groups, read_completions
 from apprentice.tasks.training.refill import QUESTIONS_ASKED
@@ -87,14 +89,16 @@ class Artifacts(NamedTuple):
         return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != "base"}
 
 
-def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> None:
-    """Writes report.json, report.md and report.html into `folder`, and shows the page in Prefect."""
+def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> Ending:
+    """Writes report.json, report.md and report.html into `folder`, shows the page in Prefect, and says how it ended."""
     fetch = work.store.fetch
     taught, trained = artifacts.taught, artifacts.trainings()
     logs = {title: read_log(fetch(each)) for title, each in trained.items()}
     signals = {title: read_signals(fetch(each)) for title, each in trained.items()}
     decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
     report = read_verdict(fetch(artifacts.results))
+    decision = read_decision(fetch(artifacts.outcome.release))
+    ended = ending(report, decision, recipe.for_record())
     played = {name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()}
     counted, _ = scored(played)
     report |= {
@@ -104,7 +108,9 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
         "decoding": recipe.evaluate.decoding,
-        "gate": read_decision(fetch(artifacts.outcome.release)),
+        "gate": decision,
+        "ending": ended.as_json(),
+        "warnings": announce.warned(),
         "is_champion": artifacts.outcome.is_champion,
         "hub_in_reach": work.store.in_reach,
         "by_these_rules": artifacts.outcome.by_these_rules,
@@ -134,10 +140,10 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     episodes = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, episodes))
-    show_in_prefect(folder, text, pictures)
+    show_in_prefect(folder, first_screen(text), pictures)
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
-        outcome, key = view_of(report)["outcome"], artifacts.results.key
-        log_in_trackio(recipe, folder, report, outcome, played, pictures, key)
+        log_in_trackio(recipe, folder, report, ended.headline, played, pictures, artifacts.results.key)
+    return ended
 
 
 def _pictures(

@@ -29,6 +29,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.flows.teaching import teach
 from apprentice.flows.watch import seen
+from apprentice.tasks.analysis.ending import Ending
 from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
@@ -70,10 +71,9 @@ def retrain(
             whatever changed in it, and go on from them.
     """
     trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu, rescore=rescore)
-    if trained.cached:
-        message = "Every stage was a cache hit."
-        return Completed(name="Cached", message=message, data=trained.folder)  # type: ignore[return-value]
-    return trained.folder
+    name = "Cached" if trained.cached else trained.ending.state.capitalize()
+    message = ("Every stage was a cache hit. " if trained.cached else "") + trained.ending.sentence()
+    return Completed(name=name, message=message, data=trained.folder)  # type: ignore[return-value]
 
 
 class Trained(NamedTuple):
@@ -82,6 +82,7 @@ class Trained(NamedTuple):
     folder: Path
     cached: bool
     """Whether every stage was a cache hit."""
+    ending: Ending
 
 
 def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "") -> Recipe:
@@ -108,6 +109,7 @@ def train(
         before_gate: Called with the challenger before the gate decides, which ends a round.
         rescore: Replay recorded episodes under the environment's rule of now in place of a collection.
     """
+    announce.forget_warnings()
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
@@ -129,7 +131,7 @@ def train(
         if taught is not None:
             models |= {"sft": taught.model, **taught.controls}
         probed = probe(run, recipe, rungs, models.get("sft", base))
-        if recipe.grpo and probed:
+        if recipe.grpo and probed and not probed.stopped:
             begins = models.get("sft", base)
             models["grpo"] = grpo(run, probed.grpo, begins, probed.environment, probed.questions, seed)
         challenger = [*models][-1]
@@ -137,10 +139,12 @@ def train(
         evals = held_out(run, recipe, question_set, models)
         guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe, base), challenger)})
         rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
-        results = verdict(run, recipe.gate, evals, guards, task, rollouts, models[challenger], beta)
+        stopped = probed.stopped if probed else ""
+        results = verdict(run, recipe.gate, evals, guards, task, rollouts, models[challenger], beta, stopped)
         if before_gate is not None:
             before_gate(run, models[challenger])
         outcome = promotion(run, recipe, question_set, base, models[challenger], evals, guards, results)
 
-    write_report(folder, recipe, run, Artifacts(question_set, models, taught, probed, evals, guards, results, outcome))
-    return Trained(folder, cached=all(stage.state == "cached" for stage in run.log))
+    made = Artifacts(question_set, models, taught, probed, evals, guards, results, outcome)
+    ended = write_report(folder, recipe, run, made)
+    return Trained(folder, all(stage.state == "cached" for stage in run.log), ended)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from apprentice.flows.recipe.recipe_yaml import MAY_BE_OFF, read_recipe
 from apprentice.tasks.analysis.comparison import label, percent
+from apprentice.tasks.analysis.ending import state_of
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting.errors import Stop
@@ -63,7 +64,7 @@ class FinishedRun(NamedTuple):
             "when": f"{datetime.fromtimestamp(self.ended):%Y-%m-%d %H:%M}",
             "model": label(self.trained),
             "accuracy": percent(model["accuracy"], model["ci"]["accuracy"]),
-            "outcome": "promoted" if self.report["gate"]["promoted"] else "not promoted",
+            "outcome": state_of(self.report, self.report["gate"]),
             "champion": "yes" if self.is_champion(root) else "no",
             "page": str(self.folder / "report.html"),
         }

@@ -2,18 +2,19 @@
 
 In: challenger and rival (the champion, or the untrained student without one), evaluated on the same questions and guard
 rails. Out: `Decision`: decision.json, with every rule, its finding, and whether it holds.
-The recipe fixes the rules before training: better on one metric by a margin, with the interval above zero, on questions
-that neither model has seen; no guard rail falls by more than its allowance; no contamination.
+The recipe fixes the rules before training: at least the floor; better on one metric by a margin, with the interval
+above zero, on questions that neither model has seen; no guard rail falls by more than its allowance; no contamination.
 """
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, per_question, rate
 from apprentice.tasks.analysis.contamination import seen_by
-from apprentice.tasks.analysis.judgements import as_markdown, decided_by, read_verdict, unclean
+from apprentice.tasks.analysis.judgements import as_markdown, decided_by, floor_of, read_verdict, unclean
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.questions import same_text
@@ -22,7 +23,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import GateSpec
 
 
-@stage(produces=Decision, version=2, title="Gate: challenger against {rival.stage}")
+@stage(produces=Decision, version=3, title="Gate: challenger against {rival.stage}")
 def gate(
     context: StageContext,
     spec: GateSpec,
@@ -50,11 +51,14 @@ def gate(
     unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
     compared = compare(unseen[0], unseen[1], spec.metric) if new else None
-    shared = read_verdict(context.fetch(judged))["contamination"]
+    verdict = read_verdict(context.fetch(judged))
+    shared = verdict["contamination"]
+    floor = _floor(spec, verdict, ours)
     guarded = _guarded(context, challenger, guards, allowances)
     rules = [
         _clean(shared),
         _enough(spec, new, asked),
+        *([_rule(f"at least {floor['at_least']:.1%}", floor["holds"], floor["found"])] if floor["at_least"] else []),
         *_better(spec, compared),
         *(rule for rule, _ in guarded),
     ]
@@ -72,6 +76,7 @@ def gate(
         "unseen_by_both": new,
         "broken": broke,
         "comparison": compared,
+        "floor": floor,
         "guards": [row for _, row in guarded],
         "rules": rules,
         "promoted": all(rule["holds"] for rule in rules),
@@ -109,6 +114,14 @@ def _clean(shared: dict[str, Any]) -> dict[str, Any]:
 def _enough(spec: GateSpec, unseen: int, questions: int) -> dict[str, Any]:
     found = f"{unseen} of {questions} questions are new to both models; {spec.least_unseen:.0%} must be."
     return _rule("enough questions that neither has seen", unseen >= spec.least_unseen * questions, found)
+
+
+def _floor(spec: GateSpec, verdict: dict[str, Any], ours: list[EvaluatedEpisode]) -> dict[str, Any]:
+    """The bar that does not depend on a rival: whoever is better than nothing is not yet good."""
+    at_least, why = floor_of(spec, verdict)
+    reached, metric = fmean(per_question(ours, spec.metric)), spec.metric.replace("_", " ")
+    found = f"{metric} {reached:.1%}; the floor is {at_least:.1%} ({why})."
+    return {"at_least": at_least, "why": why, "holds": reached >= at_least, "found": found}
 
 
 def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, Any]]:

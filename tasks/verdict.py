@@ -12,7 +12,8 @@ from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.calibration import calibration
 from apprentice.tasks.analysis.comparison import compare_all, table, with_intervals
 from apprentice.tasks.analysis.contamination import contamination
-from apprentice.tasks.analysis.diagnose import read_curves
+from apprentice.tasks.analysis.diagnose import read_curves, settled
+from apprentice.tasks.analysis.ending import paid
 from apprentice.tasks.analysis.judgements import unclean
 from apprentice.tasks.analysis.signals import read_signals
 from apprentice.tasks.analysis.slices import side_by_side, slices, worst
@@ -25,7 +26,7 @@ from apprentice.tasks.settings.stages import GateSpec
 from apprentice.tasks.training.trainer import read_log
 
 
-@stage(produces=Verdict, version=3, title="Comparison and diagnosis")
+@stage(produces=Verdict, version=4, title="Comparison and diagnosis")
 def verdict(
     context: StageContext,
     gate: GateSpec,
@@ -35,6 +36,7 @@ def verdict(
     rollouts: Rollouts | None,
     trained: Checkpoint,
     beta: float,
+    stopped: str = "",
 ) -> dict[str, Any]:
     """Rates with intervals, paired differences of consecutive models, slices, failures, guard rails, the diagnosis.
 
@@ -42,6 +44,7 @@ def verdict(
         evaluations: base, sft, grpo, in this order, without those that the recipe leaves out; the last one is of
             `trained`.
         guards: Keyed `<guard>.<model>`: the model whose skills are protected, then the one after training.
+        stopped: Why GRPO did not start, where the probe found nothing to learn; else empty.
     """
     episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
@@ -53,13 +56,15 @@ def verdict(
     if trained.stage == "grpo":
         checkpoint = context.fetch(trained)
         rules = GrpoSignals.model_validate(read_signals(checkpoint)["rules"])
-        reading = read_curves(read_log(checkpoint), beta, rules)._asdict()
+        over = paid(compared["comparisons"])
+        reading = settled(read_curves(read_log(checkpoint), beta, rules), over["ci"] if over else None)._asdict()
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
         **compared,
         "contamination": shared,
         "grpo": reading,
+        "stopped": stopped,
         "slices": slices(episodes),
         "failures": [record.model_dump() for record in worst(episodes)],
         "side_by_side": side_by_side(episodes),

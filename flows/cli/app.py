@@ -107,17 +107,17 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     start_prefect_server()
     folder = retrain(chosen, runs, rescore=rescore)
     from apprentice.flows.pages.report_page import BRIEF_ENDS
+    from apprentice.flows.pages.view import closing_lines
 
-    stages = [each["state"] for each in json.loads((folder / "report.json").read_text())["stages"]]
-    text = (folder / "report.md").read_text()
+    report = json.loads((folder / "report.json").read_text())
+    stages = [each["state"] for each in report["stages"]]
+    show_cached()
     if verbose:
-        say(text.split(BRIEF_ENDS)[0])
-    elif set(stages) == {"cached"}:
+        say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+    if set(stages) == {"cached"}:
         print(f"Nothing to do: all {len(stages)} stages are cached.")
-        say(text.split("\n\n")[1])
-    else:
-        show_cached()
-        say(text.split("\n## ")[0].partition("\n")[2])
+    style = "green" if report["ending"]["state"] == "promoted" else "yellow"
+    say(closing_lines(report), style)
     print(folder)
 
 

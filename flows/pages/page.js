@@ -71,6 +71,14 @@
       search: async (wanted) => new Set(await ask(`search?text=${encodeURIComponent(wanted)}`)) };
   };
 
+  // ---- folded parts: a link into one opens it --------------------------------------------------------------------
+  const unfold = () => {
+    for (let at = document.getElementById(location.hash.slice(1).split("?")[0]); at; at = at.parentElement)
+      if (at.tagName === "DETAILS") at.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // ---- the table -------------------------------------------------------------------------------------------------
   const start = (source) => {
     const section = find("#episodes"), form = find("form", section), table = find("table", section);

@@ -13,7 +13,7 @@ from apprentice.flows.pages.rendering import as_script, data_uri, from_markdown,
 from apprentice.flows.pages.run_graph import placed
 from apprentice.flows.pages.view import as_title, guard_rows, kind_rows, pass_rows, view_of
 from apprentice.tasks.analysis.call_faults import faults_of_calls
-from apprentice.tasks.analysis.comparison import against_control, comparison_rows, label, percent, table
+from apprentice.tasks.analysis.comparison import comparison_rows, label, percent, table
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.judgements import as_markdown
 from apprentice.tasks.analysis.slices import text_of_turns
@@ -23,7 +23,12 @@ from apprentice.tasks.reporting.visible import visible
 from apprentice.tasks.training.completions import as_table
 
 BRIEF_ENDS = "## Where it is right"
-"""Up to here the page is what a terminal shows."""
+"""Up to here the page is what the terminal of a verbose run shows."""
+
+
+def first_screen(text: str) -> str:
+    """The page up to its first section: outcome, rates, cost, what to change."""
+    return text.split("\n## ")[0].rstrip()
 
 
 def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, Path]) -> str:
@@ -93,10 +98,11 @@ def _with_ends(rate: str, value: float, ci: list[float]) -> dict[str, float]:
     return {rate: value, f"{rate} low": ci[0], f"{rate} high": ci[1]}
 
 
-BOTH = (against_control, as_markdown, as_table, comparison_rows, difficulty_as_markdown, guard_rows, pass_rows, table)
+BOTH = (as_markdown, as_table, comparison_rows, difficulty_as_markdown, guard_rows, pass_rows, table)
 BOTH += (text_of_turns,)
 MARKDOWN = templates(
-    False, (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent)
+    False,
+    (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent, visible),
 )
 HTML = templates(
     True, (*BOTH, as_title, curve_rows, from_markdown, kind_over_time_rows, placed, rates_of, as_script, visible)

@@ -9,7 +9,7 @@ from apprentice.flows.pages.charts import curve_of, heat_of
 from apprentice.flows.pages.run_graph import run_graph
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, percent
 from apprentice.tasks.analysis.diagnose import ENDS
-from apprentice.tasks.analysis.judgements import rival_of, unclean
+from apprentice.tasks.analysis.judgements import unclean
 from apprentice.tasks.reporting.markdown import code, points
 
 NAMES = {
@@ -34,11 +34,27 @@ EMPTY = {
 """Columns of the stages' table that are left out where no stage has more to tell than this."""
 
 
+def closing_lines(report: dict[str, Any]) -> str:
+    """What a terminal shows at the end of a run, as Markdown: warnings, outcome, reasons, next step, cost.
+
+    The folder of the page follows in a line of its own, for scripts.
+    """
+    warnings, ended = report["warnings"], report["ending"]
+    told = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
+    return "\n\n".join(
+        [
+            *(["\n".join([told[0], "", *told[1:]])] if warnings else []),
+            f"**{ended['headline']}** {ended['reasons']}",
+            ended["next"],
+            f"Cost: {_cost(report)}. Duration: {_duration(report['stages'])}. The page is report.html in",
+        ]
+    )
+
+
 def view_of(report: dict[str, Any]) -> dict[str, Any]:
     """What the page says of a run beyond its figures."""
     return {
-        "outcome": _outcome(report),
-        "reason": _reason(report["gate"]),
+        "rate_rows": rate_rows(report),
         "weakness": _weakness(report),
         "standing": _standing(report),
         "cost": _cost(report),
@@ -104,25 +120,22 @@ def kind_rows(kinds: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _outcome(report: dict[str, Any]) -> str:
-    """One sentence: who is right how often, and what the gate made of it."""
-    *earlier, last = report["models"].items()
-    rates = [f"{named(name)} {model['accuracy']:.1%}" for name, model in reversed(earlier) if name != "base"]
-    rates = rates or [f"{named(name)} {model['accuracy']:.1%}" for name, model in earlier]
-    name, model = last
-    unseen = "unseen questions" if report["contamination"]["clean"] else "questions that training has partly seen"
-    decided = "promoted" if report["gate"]["promoted"] else "not promoted"
-    return ", ".join([f"{as_title(name)} answers {model['accuracy']:.1%} of {model['n']:,} {unseen}", *rates, decided])
-
-
-def _reason(gate: dict[str, Any]) -> str:
-    """What decided: the first rule that does not hold, or by how much the new model is better."""
-    failed = next((rule for rule in gate["rules"] if not rule["holds"]), None)
-    if failed:
-        return f"Rule that does not hold: {failed['rule']}. Found {failed['found']}"
-    better = next((rule for rule in gate["rules"] if " better" in rule["rule"]), gate["rules"][0])
-    found = better["found"].partition(", p = ")[0]  # the table of all rules has it
-    return f"Every rule holds, compared with {rival_of(gate)}. Found {found}"
+def rate_rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """The first table: how often each model is right, and the teacher on the questions that it was asked."""
+    rows = [
+        {
+            "": as_title(name),
+            "right": percent(model["accuracy"], model["ci"]["accuracy"]),
+            "valid calls": f"{model['format_compliance']:.1%}",
+            "n": f"{model['n']:,}",
+        }
+        for name, model in report["models"].items()
+    ]
+    teacher = report.get("teacher")
+    if teacher:
+        right = percent(teacher["accuracy"], teacher["ci"])
+        rows.append({"": "Teacher, as it taught", "right": right, "valid calls": "", "n": f"{teacher['episodes']:,}"})
+    return rows
 
 
 def _weakness(report: dict[str, Any]) -> dict[str, Any]:

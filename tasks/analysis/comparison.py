@@ -108,20 +108,6 @@ def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [{"from": label(each["from"]), "to": label(each["to"]), **difference_cells(each)} for each in comparisons]
 
 
-def against_control(comparisons: list[dict[str, Any]]) -> str:
-    """Whether SFT + GRPO beats SFT to its best, or the SFT that it started from where there is no control; of a single
-    training, whether it beats the student that it began from."""
-    last = comparisons[-1]["to"]
-    found = next(each for each in comparisons if each["to"] == last)
-    beats = "beats" if found["ci"][0] > 0 else "does not beat"
-    trained, rival = last.upper(), "the student that it began from"
-    if found["from"] != "base":
-        rival = f"{LABELS['control'] if found['from'] == 'control' else 'SFT alone'} on the same rollouts"
-        trained = "SFT + GRPO"
-    low, high = map(points, found["ci"])
-    return f"{trained} {beats} {rival}: {points(found['delta'])} ({low} to {high})."
-
-
 def label(model: str) -> str:
     return LABELS.get(model, model)
 

@@ -23,6 +23,11 @@ ENDS = 5
 
 OF_THE_REWARD = ("fell", "flat", "learning")
 """Diagnoses of the reward's course."""
+HELD_OUT_DECIDES = {
+    "learning": "The logged rewards do not show it, since each log asks other questions; the held-out ones do.",
+    "flat": "The reward moved on the training's questions; on the held-out ones the difference is within its noise.",
+    "fell": "The logged rewards do not show it; on the held-out questions the model is worse than before.",
+}
 CHOSEN_BY_SUCCESS = (
     "The questions were chosen by what the model can do, harder ones as it learned, so the rewards of different steps "
     "do not compare: read the success of each kind."
@@ -56,6 +61,19 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RUL
     if judged[0] in OF_THE_REWARD and kinds_over_time(log):
         judged = "follows the curriculum", CHOSEN_BY_SUCCESS
     return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), *judged)
+
+
+def settled(reading: Reading, gain: Interval | None) -> Reading:
+    """The reading with its course as the held-out questions have it: they decide where the two differ.
+
+    `gain`: the 95% interval of GRPO's gain on the held-out questions; None where nothing was compared.
+    """
+    if gain is None or reading.diagnosis not in OF_THE_REWARD:
+        return reading
+    course = "learning" if gain[0] > 0 else "fell" if gain[1] < 0 else "flat"
+    if course == reading.diagnosis:
+        return reading
+    return reading._replace(diagnosis=course, advice=HELD_OUT_DECIDES[course])
 
 
 def _judge(

@@ -7,13 +7,14 @@ Why one half: a group teaches through reward differences, which are largest at 5
 signals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.statistics import Interval, wilson
 from apprentice.tasks.artifacts.types import Evaluation
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.markdown import code, markdown_table
 from apprentice.tasks.settings.signals import GrpoSignals
 from apprentice.tasks.settings.training import GrpoSpec
@@ -56,6 +57,28 @@ def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
     others: list[Reading] = [each for each in READINGS if each != reading and each in ends]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
     return Difficulty(played.n, *rates, reading, others)
+
+
+def groups_that_differ(played: Iterable[EvaluatedEpisode], exact: bool) -> tuple[int, int]:
+    """How many of the questions that were answered several times have answers of different rewards, and of how many.
+
+    Args:
+        exact: Whether GRPO's reward is 1.0 for a right answer and else 0.0; otherwise the environment's own reward.
+    """
+    rewards: dict[int, set[Any]] = {}
+    for each in played:
+        earned = each.is_right if exact else (each.score, each.scores)
+        rewards.setdefault(each.place - each.sample, set()).add(earned)
+    return sum(len(of_one) > 1 for of_one in rewards.values()), len(rewards)
+
+
+def why_stopped(found: Difficulty, groups: int, generations: int) -> str:
+    """Why GRPO does not start, where none of the groups differs."""
+    what = "all right" if found.accuracy == 1.0 else "all wrong" if found.accuracy == 0.0 else "all the same"
+    return (
+        f"GRPO did not start: in none of {groups} groups of {generations} answers did the rewards differ ({what}), so "
+        "it would have learned nothing (probe.on_hopeless)."
+    )
 
 
 def nearest_to_half(accuracies: Sequence[float]) -> int:

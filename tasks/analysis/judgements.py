@@ -10,6 +10,9 @@ from typing import Any
 from apprentice.tasks.reporting.markdown import markdown_table
 from apprentice.tasks.settings.stages import GateSpec
 
+WITHOUT_TEACHER = 0.2
+"""The floor where no teacher's rate is known."""
+
 
 def read_verdict(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "verdict.json").read_text())
@@ -26,7 +29,17 @@ def unclean(shared: dict[str, Any]) -> str:
 
 def decided_by(spec: GateSpec, allowances: dict[str, float]) -> dict[str, Any]:
     """The rules as a decision records them, to detect later whether the recipe's rules have changed."""
-    return {"gate": spec.in_key(), "guards": allowances}
+    return {"gate": spec.in_key(), "guards": allowances, "has_floor": True}
+
+
+def floor_of(spec: GateSpec, verdict: dict[str, Any]) -> tuple[float, str]:
+    """What the gate's metric must reach at least, and where that number comes from."""
+    if spec.at_least is not None:
+        return spec.at_least, "gate.at_least"
+    teacher = verdict.get("teacher")
+    if teacher is None:
+        return WITHOUT_TEACHER, "gate.at_least, by default"
+    return teacher["accuracy"] / 2, f"half of the teacher's {teacher['accuracy']:.1%}"
 
 
 def read_decision(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from apprentice.tasks.analysis.comparison import against_control, comparison_rows, label, table
+from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.local import LocalStore
@@ -24,7 +24,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.reporting.markdown import cell, code, fenced, markdown_table
 
 TEMPLATES = Path(__file__).parent / "templates"
-FUNCTIONS = (against_control, as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
+FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
 FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, unclean)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""

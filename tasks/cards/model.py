@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
@@ -94,6 +95,8 @@ class ModelFacts(Facts):
         self.verdict = read_verdict(folder) if folder else None
         evaluated = judged.inputs if judged else {}
         examined = evaluated.get("evaluations.grpo") or evaluated.get("evaluations.sft")
+        given = self.verdict and self.decision
+        self.ending = ending(self.verdict, self.decision, {}) if given else None  # type: ignore[arg-type]
         self.asked = examined.nearest(Questions) if examined else None
         self.decoding = examined.settings.get("spec") if examined else None
 

@@ -7,6 +7,7 @@ artifacts within a flow run.
 import base64
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
@@ -217,9 +218,24 @@ def dispatched(title: str, deployment: str, run: str) -> None:
     note("stage dispatched", title=title, deployment=deployment, flow_run=run)
 
 
+_warned: Counter[str] = Counter()
+
+
+def forget_warnings() -> None:
+    """A run begins: what was warned of before is not its own."""
+    _warned.clear()
+
+
+def warned() -> list[str]:
+    """What this process has warned of in this run, each text once, with how often if that is more."""
+    said = ((" ".join(text.split()), times) for text, times in _warned.items())
+    return [f"{text} ({times} times)" if times > 1 else text for text, times in said]
+
+
 @_said_there
 def warn(text: str) -> None:
     """Prints a warning on the terminal and writes it to Prefect's log and the run's log. Thread-safe."""
+    _warned[text] += 1
     console.print(f"[yellow]  {escape(text)}[/]")
     if in_prefect():
         get_run_logger().warning(text)
@@ -264,9 +280,9 @@ def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
-def say(text: str) -> None:
-    """Shows Markdown on the terminal."""
-    console.print(Markdown(text))
+def say(text: str, style: str = "none") -> None:
+    """Shows Markdown on the terminal, in a colour of rich's."""
+    console.print(Markdown(text, style=style))
 
 
 def detail(text: str) -> None:

@@ -425,6 +425,10 @@ class ProbeSpec(Spec):
     questions: int = Field(default=48, ge=0)
     """Number of GRPO training questions to play, one sample each with GRPO's sampling; 0 disables the probe. 48
     estimate the rate within 14 points."""
+    on_hopeless: Literal["stop", "go_on"] = "stop"
+    """Where the model has all of these right, or none, it answers each as often as a group of GRPO has completions. If
+    then no group differs, GRPO would learn nothing: `stop` ends the run with the SFT model, `go_on` trains all the
+    same."""
 
 
 class GateSpec(Spec):
@@ -438,5 +442,8 @@ class GateSpec(Spec):
     """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
     least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
     """Minimum share of the questions that neither champion nor challenger has seen; below it nobody is promoted."""
+    at_least: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
+    """The floor: what the metric must reach, however much better than its rival a model is. Default: half of the
+    teacher's accuracy on the questions that it was asked, or 0.2 where no teacher played. 0: no floor."""
     level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
     """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""

@@ -33,7 +33,7 @@ def take_page(browser: Browser, file: Path) -> None:
         expect(tab.locator("h1")).to_contain_text("unseen questions")
         expect(tab.locator(".found")).to_contain_text("episodes")
         if name == "page-episodes":
-            _scroll(tab, "#episodes-title")
+            _scroll(tab, "#played")
         if name == "page-episode":
             tab.locator(".episodes tbody button").first.click()
             expect(tab.get_by_role("dialog")).to_be_visible()

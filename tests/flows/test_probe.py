@@ -340,6 +340,34 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
 
 
 @pytest.mark.parametrize(
+    ("rungs", "more", "why"),
+    [
+        ([0.0], [], "in none of 32 groups of 4 answers did the rewards differ (all wrong)"),
+        ([1.0], [], "in none of 32 groups of 4 answers did the rewards differ (all right)"),
+        ([1.0, 0.0], [], "in none of 32 groups of 4 answers did the rewards differ (all right)"),
+        ([0.0], ["probe.on_hopeless=go_on"], ""),
+        ([0.5, 0.0], [], ""),
+    ],
+)
+def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
+    climbed: Climbed, server: EnvironmentServer, rungs: list[float], more: list[str], why: str
+):
+    recipe = with_ladder(server, [settings(true) for true in rungs], *more)
+
+    @flow
+    def look() -> None:
+        with RunServers(recipe) as servers:
+            work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
+            probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+            assert probed
+            assert why in probed.stopped
+            assert bool(probed.stopped) is bool(why)
+            assert len(probed.groups) == (len(rungs) if why else 0), "only where the first look shows no difference"
+
+    look()
+
+
+@pytest.mark.parametrize(
     ("rungs", "more", "says"),
     [
         ([settings(0.5), {"dataset": "chain_sun"}], "", r"grpo\.auto_difficulty\.1: .*did you mean 'chain_sum'"),

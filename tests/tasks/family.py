@@ -91,7 +91,15 @@ class Family:
         self.grpo = self._trained(GrpoCheckpoint, GrpoSpec(), checkpoint=self.sft, questions=self.trained_on)
         self.evaluations = {name: self._evaluation(name) for name in EXAMINED}
         self.verdict = self._verdict(contamination)
-        decision = {"rival": "base", "promoted": True, "rules": [{"rule": "better", "holds": True, "found": "50%"}]}
+        decision = {
+            "rival": "base",
+            "promoted": True,
+            "metric": "accuracy",
+            "comparison": {"delta": 0.5, "ci": (0.4, 0.6), "questions_for_5_points": 800},
+            "floor": {"at_least": 0.2, "why": "gate.at_least, by default", "holds": True},
+            "unseen_by_both": 1000,
+            "rules": [{"rule": "better", "holds": True, "found": "50%"}],
+        }
         counts = {"promoted": True, "metric": "accuracy", "delta": 0.5, "reasons": []}
         inputs = {"challenger": self.grpo, "rival": self.base, "judged": self.verdict}
         text = json.dumps(decision)

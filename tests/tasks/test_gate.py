@@ -45,6 +45,7 @@ class Case:
         shared: dict[str, Any] = CLEAN,
         rolled_back: bool = False,
         rival: Release | BaseStudent | None = None,
+        teacher: dict[str, Any] | None = None,
         **given: Any,
     ) -> dict[str, Any]:
         """The decision; `guards`: by name, the champion's episodes and the challenger's."""
@@ -52,7 +53,7 @@ class Case:
         trained = self.checkpoint(GrpoCheckpoint, "grpo", seen["challenger"])
         counts = {"weights": "-", "promoted": True, "parameters": 1, "stage": "champion"}
         rival = rival or published(self.store, Release, "r" * 20, {"learned.jsonl": seen["champion"]}, counts)
-        text = json.dumps({"contamination": shared})
+        text = json.dumps({"contamination": shared, "teacher": teacher})
         judged = published(
             self.store, Verdict, "v" * 20, {"verdict.json": text}, {"diagnosis": "", "contaminated": False}
         )
@@ -122,6 +123,36 @@ def test_samples_of_one_question_are_one_question(case: Case):
 
     decision = case.decide(sampled([1.0] * 80), sampled([0.0] * 80))
     assert (decision["questions"], decision["unseen_by_both"]) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "teacher", "floor", "why"),
+    [
+        (None, 0.9, 0.45, "half of the teacher's 90.0%"),
+        (None, None, 0.2, "gate.at_least, by default"),
+        (0.3, 0.9, 0.3, "gate.at_least"),
+        (0.1, 0.9, 0.1, "gate.at_least"),
+        (0.0, 0.9, 0.0, "gate.at_least"),
+    ],
+)
+def test_whoever_is_below_the_floor_is_refused_however_much_better_than_nothing(
+    case: Case, given: float | None, teacher: float | None, floor: float, why: str
+):
+    """Fifteen of a hundred are right, and none were before."""
+    weak = [1.0] * 15 + [0.0] * 85
+    rates = None if teacher is None else {"accuracy": teacher}
+    decision = case.decide(episodes(weak), episodes([0.0] * 100), GateSpec(at_least=given), teacher=rates)
+    assert decision["floor"] | {"found": ""} == {"at_least": floor, "why": why, "holds": floor <= 0.15, "found": ""}
+    assert refused(decision) == ([] if floor <= 0.15 else [f"at least {floor:.1%}"])
+    assert (f"accuracy 15.0%; the floor is {floor:.1%}" in " ".join(case.counts["reasons"])) is (floor > 0.15)
+
+
+def test_the_floor_is_one_for_the_deciding_metric(case: Case):
+    half = episodes([0.5] * 100)
+    assert case.decide(half, episodes([0.1] * 100), GateSpec(metric="mean_score", at_least=0.5))["promoted"]
+    assert refused(case.decide(half, episodes([0.1] * 100), GateSpec(metric="mean_score", at_least=0.51))) == [
+        "at least 51.0%"
+    ]
 
 
 def test_better_by_less_than_the_margin_is_not_enough(case: Case):

@@ -8,7 +8,8 @@ import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.comparison import against_control, compare, compare_all, per_question, with_intervals
+from apprentice.tasks.analysis.comparison import compare, compare_all, per_question, with_intervals
+from apprentice.tasks.analysis.ending import paid
 from apprentice.tasks.analysis.judgements import read_verdict, unclean
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Rollouts
 from apprentice.tasks.engine.stage import StageContext
@@ -44,6 +45,12 @@ def with_control(control: list[float], grpo: list[float]) -> list[dict]:
     return compare_all({name: episodes(rewards) for name, rewards in held_out.items()}, {})["comparisons"]
 
 
+def shown(comparisons: list[dict]) -> dict:
+    found = paid(comparisons)
+    assert found
+    return found
+
+
 def test_a_gain_is_over_sft_at_its_best_where_that_was_measured():
     found = with_control(control=[1.0] * 20 + [0.0] * 20, grpo=[1.0] * 36 + [0.0] * 4)
     assert [(each["from"], each["to"], each["delta"]) for each in found] == [
@@ -53,26 +60,26 @@ def test_a_gain_is_over_sft_at_its_best_where_that_was_measured():
         ("sft", "grpo", 0.65),
     ]
     assert found[2]["p_holm"] == pytest.approx(3 * found[2]["p_value"]), "the second smallest of four"
-    assert against_control(found).startswith("SFT + GRPO beats SFT to its best on the same rollouts: +40.0 pp (+")
+    assert paid(found) is found[2], "whether GRPO paid is read off the model that it must beat"
 
 
 def test_a_gain_over_stopped_sft_alone_is_told_as_none():
     found = with_control(control=[1.0] * 38 + [0.0] * 2, grpo=[1.0] * 36 + [0.0] * 4)
     assert found[3]["ci"][0] > 0, "GRPO betters the SFT that it started from"
-    assert against_control(found).startswith("SFT + GRPO does not beat SFT to its best on the same rollouts: -5.0 pp (")
+    assert shown(found)["delta"] == pytest.approx(-0.05)
 
 
 def test_a_gain_within_its_noise_beats_nobody():
     """Three questions won and one lost, of forty."""
     found = with_control(control=[1.0] * 20 + [0.0] * 20, grpo=[0.0] + [1.0] * 22 + [0.0] * 17)
     assert found[2]["delta"] > 0 > found[2]["ci"][0]
-    assert "does not beat SFT to its best" in against_control(found)
+    assert shown(found)["ci"][0] < 0
 
 
 def test_without_a_control_the_gain_is_over_the_sft_that_grpo_started_from():
     held_out = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20), "grpo": episodes([1.0] * 40)}
     found = compare_all(held_out, {})["comparisons"]
-    assert against_control(found).startswith("SFT + GRPO beats SFT alone on the same rollouts: +50.0 pp")
+    assert (shown(found)["from"], shown(found)["delta"]) == ("sft", 0.5)
 
 
 def test_models_that_were_asked_other_questions_are_not_compared():
@@ -151,7 +158,8 @@ def test_a_clean_evaluation_is_compared(judged):
         ("sft", "grpo", pytest.approx(0.4)),
     ]
     assert [each["delta"] for each in report["guards"]] == [-1.0]
-    assert report["counted"] == {"diagnosis": "fell", "contaminated": False}
+    assert report["counted"] == {"diagnosis": "learning", "contaminated": False}
+    assert "held-out ones do" in report["grpo"]["advice"], "the logged rewards fell, and more was right in the end"
     assert report["models"]["grpo"]["accuracy"] == 0.9
 
 
@@ -184,5 +192,6 @@ def test_what_broke_for_one_model_counts_against_it(judged):
 
 
 def test_a_fall_of_the_reward_is_read_with_the_recipes_beta(judged):
-    assert "no KL term" in judged("")["grpo"]["advice"]
-    assert "no KL term" not in judged("", beta=0.04)["grpo"]["advice"]
+    worse = episodes([1.0] * 5 + [0.0] * 35)
+    assert "no KL term" in judged("", grpo=worse)["grpo"]["advice"]
+    assert "no KL term" not in judged("", grpo=worse, beta=0.04)["grpo"]["advice"]

@@ -9,7 +9,8 @@ from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.report_page import as_report_page
 from apprentice.flows.pages.view import as_title
 from apprentice.tasks.analysis.calibration import calibration
-from apprentice.tasks.analysis.comparison import compare_all, with_intervals
+from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
+from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
 from apprentice.tasks.analysis.question_kinds import ASKED, RATE, kinds_over_time
 from apprentice.tasks.analysis.slices import side_by_side, slices, worst
@@ -108,7 +109,24 @@ def report(folder: Path) -> dict[str, Any]:
     (folder / "rollouts.jsonl").write_bytes(b"".join(rollout(number).line() for number in range(10)))
     chain_sum = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"})
     guards = {"sums.base": models["base"], "sums.grpo": models["grpo"]}
-    rule = {"rule": "accuracy better", "holds": False, "found": NASTY}
+    rules = [
+        {"rule": "at least 45.0%", "holds": True, "found": "80.0%"},
+        {"rule": "guard rail sums", "holds": False, "found": NASTY},
+    ]
+    decision = {
+        "promoted": False,
+        "rival": "base",
+        "metric": "accuracy",
+        "comparison": compare(models["base"], models["grpo"]),
+        "unseen_by_both": 30,
+        "floor": {"at_least": 0.45, "why": "half of the teacher's 90.0%", "holds": True},
+        "rules": rules,
+    }
+    told = _told(folder, chain_sum, models, guards, decision)
+    return told | {"ending": ending(told, decision, {}).as_json(), "warnings": [NASTY]}
+
+
+def _told(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict[str, Any]) -> dict[str, Any]:
     return {
         "recipe": "toy",
         "seed": 0,
@@ -124,7 +142,7 @@ def report(folder: Path) -> dict[str, Any]:
             "shared_with_rollouts": 2,
             "learned_from": {"sft": 5, "grpo": 6},
         },
-        "gate": {"promoted": False, "rival": "base", "rules": [rule]},
+        "gate": decision,
         "is_champion": False,
         "hub_in_reach": True,
         "by_these_rules": True,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.flows.pages.report_page import as_markdown_page
+from apprentice.flows.pages.report_page import as_markdown_page, first_screen
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.slices import side_by_side
 from apprentice.tasks.reporting.markdown import code, fenced, markdown_table
@@ -28,7 +28,12 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_page_begins_with_the_outcome_the_decision_and_its_reason(text: str):
-    assert "**GRPO answers 80.0% of 30 unseen questions, SFT 50.0%, not promoted.** Rule that does not hold: " in text
+    first = first_screen(text)
+    assert "**Not promoted: GRPO answers 80.0% of 30 unseen questions (62.7% to 90.5%), above the floor" in first
+    assert "GRPO paid: +30.0 pp over SFT (" in first
+    assert "Change first: `grpo.learning_rate: a third`." in first
+    assert "| Teacher, as it taught | 90.0% (" in first
+    assert "Cost: 0.5000 USD" in first
     kinds = text.partition("## What it gets wrong")[2]
     assert "| no tool call | 30 | 0 | 0 |" in kinds
 
@@ -66,7 +71,7 @@ def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp
     told["effort"]["seconds"] |= {"SFT to its best": 95.0}
     learned = as_markdown_page(told, "", {}).partition("## The gate")[0]
     assert "| SFT to its best | 30 |" in learned
-    assert "**SFT + GRPO does not beat SFT to its best on the same rollouts: -10.0 pp (" in learned
+    assert "| SFT to its best | grpo | -10.0 pp | " in learned
     assert "Training took 10 s of SFT, 290 s of GRPO, 95 s of SFT to its best." in learned
     assert "GRPO played 35,840 rollouts with 430,000 tokens" in learned
     cached = told | {"effort": told["effort"] | {"seconds": {}}}
@@ -76,7 +81,7 @@ def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp
 def test_a_page_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     out = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
     text = as_markdown_page(report(tmp_path) | out | {"completions": [], "curriculum": {}}, "", {})
-    for absent in ("curriculum", "GRPO's curves", "What was learned from", "teacher", "GRPO played", "None"):
+    for absent in ("curriculum", "GRPO's curves", "What was learned from", "The teacher", "GRPO played", "None"):
         assert absent not in text, absent
     assert "## Costs" in text
 

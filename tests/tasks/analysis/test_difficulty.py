@@ -9,6 +9,7 @@ from apprentice.tasks.analysis.difficulty import (
     advice_on_groups,
     dead_share,
     difficulty,
+    groups_that_differ,
     judgement,
     label_differences,
     nearest_to_half,
@@ -17,6 +18,7 @@ from apprentice.tasks.analysis.difficulty import (
 from apprentice.tasks.analysis.statistics import wilson
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.settings.training import GrpoSpec
+from tests.tasks.examined import episode
 
 
 def played(right: int, n: int = 48, valid: float = 1.0, score: float | None = None) -> Evaluation:
@@ -101,6 +103,29 @@ def test_nothing_is_said_of_groups_where_partial_credit_tells_wrong_answers_apar
 def test_the_task_nearest_to_half_is_chosen(accuracies: list[float], place: int):
     """Of equals: the easiest where nothing is right, the hardest where everything is."""
     assert nearest_to_half(accuracies) == place
+
+
+@pytest.mark.parametrize(
+    ("rewards", "exact", "differ"),
+    [
+        ([[0.0, 0.0], [1.0, 1.0]], True, 0),
+        ([[0.0, 1.0], [1.0, 1.0]], True, 1),
+        ([[0.2, 0.4], [0.0, 0.0]], True, 0),
+        ([[0.2, 0.4], [0.0, 0.0]], False, 1),
+    ],
+)
+def test_a_group_differs_by_what_grpo_is_rewarded_for(rewards: list[list[float]], exact: bool, differ: int):
+    answers = [
+        episode(2 * question + sample, reward, sample=sample)
+        for question, group in enumerate(rewards)
+        for sample, reward in enumerate(group)
+    ]
+    assert groups_that_differ(answers, exact) == (differ, len(rewards))
+
+
+def test_groups_that_differ_in_one_of_several_rewards_are_told_apart():
+    answers = [episode(n, 0.0, sample=n, scores=f'{{"greens": {n}}}') for n in (0, 1)]
+    assert groups_that_differ(answers, exact=False) == (1, 1)
 
 
 def test_rungs_are_called_by_what_tells_them_apart():

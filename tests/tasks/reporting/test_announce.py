@@ -160,6 +160,15 @@ ROUNDS = [{"round": n, "accuracy": "53.5% (49.5% to 57.5%)", "tokens": "33,550,0
 
 
 @pytest.mark.parametrize("shown", [24, 100], indirect=True)
+def test_what_was_warned_of_is_kept_once_with_how_often_and_forgotten_when_a_run_begins(shown: io.StringIO):
+    announce.forget_warnings()
+    for text in ("The Hub\nfailed.", "A log.", "The Hub\nfailed."):
+        announce.warn(text)
+    assert announce.warned() == ["The Hub failed. (2 times)", "A log."]
+    announce.forget_warnings()
+    assert announce.warned() == []
+
+
 def test_a_narrow_terminal_cuts_no_number_of_a_table(shown: io.StringIO):
     announce.table("rounds", "Rounds", ROUNDS)
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]

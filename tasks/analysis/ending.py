@@ -1,0 +1,241 @@
+"""Says how a run ended, and what to change first: the one place that words it for terminal, page, card and Prefect.
+
+In: a verdict, the gate's decision, the recipe as a run records it. Out: `Ending`. Every sentence is a reading of
+figures that the verdict and the decision hold; the held-out questions decide, the curves of the training only explain.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from apprentice.tasks.analysis.comparison import label
+from apprentice.tasks.analysis.difficulty import FORM
+from apprentice.tasks.analysis.judgements import rival_of
+from apprentice.tasks.reporting.markdown import code, points
+
+State = Literal["promoted", "not promoted", "stopped early"]
+TITLES = {"base": "the untrained student", "sft": "SFT", "grpo": "GRPO", "champion": "the champion"}
+FACTOR = 2
+"""By how much a number of steps, epochs or rows is raised at a time."""
+GENTLER = 3
+"""By how much a learning rate is divided at a time."""
+ENOUGH = 0.05
+"""The difference that an evaluation is expected to show, see `questions_for_5_points`."""
+
+
+class Change(NamedTuple):
+    """What to change first: one field of the recipe."""
+
+    field: str
+    value: str
+    """The value to try, with the present one; empty where only a person can choose it."""
+    why: str
+
+    def sentence(self) -> str:
+        return f"Change first: {code(self.field + (f': {self.value}' if self.value else ''))}. {self.why}"
+
+
+class Ending(NamedTuple):
+    """How a run ended, in sentences; those that do not apply are empty."""
+
+    state: State
+    reached: str
+    """What the last model does, its interval, and whether that is above the floor."""
+    better: str
+    """Whether it is better than its rival, by how much, and whether that is more than noise."""
+    paid: str
+    """Whether GRPO paid, over SFT at its best where that was measured."""
+    unmet: str
+    """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
+    change: Change | None
+
+    @property
+    def is_good(self) -> bool:
+        return self.state == "promoted"
+
+    @property
+    def headline(self) -> str:
+        return f"{self.state.capitalize()}: {self.reached}"
+
+    @property
+    def reasons(self) -> str:
+        return " ".join(filter(None, (self.better, self.paid, self.unmet)))
+
+    @property
+    def next(self) -> str:
+        return self.change.sentence() if self.change else "Nothing needs to be changed."
+
+    def sentence(self) -> str:
+        return " ".join(filter(None, (self.headline, self.reasons, self.next)))
+
+    def as_json(self) -> dict[str, Any]:
+        """What report.json keeps of it."""
+        words = {"headline": self.headline, "reasons": self.reasons, "next": self.next}
+        return {"state": self.state, **words, "change": self.change and self.change._asdict()}
+
+
+def ending(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[str, Any]) -> Ending:
+    """Read the figures of a run that is over.
+
+    Args:
+        verdict: As verdict.json has it.
+        decision: As decision.json has it.
+        recipe: As a run records it; {} where it is not known. Only the values to try are taken from it.
+    """
+    return Ending(
+        state_of(verdict, decision),
+        _reached(verdict, decision),
+        _better(decision),
+        verdict.get("stopped") or _paid(verdict),
+        _unmet(decision),
+        _change(verdict, decision, recipe),
+    )
+
+
+def state_of(verdict: dict[str, Any], decision: dict[str, Any]) -> State:
+    """How the run ended; a run that stopped early and was promoted all the same is called promoted."""
+    return "promoted" if decision["promoted"] else "stopped early" if verdict.get("stopped") else "not promoted"
+
+
+def is_below_the_floor(decision: dict[str, Any]) -> bool:
+    floor = decision.get("floor") or {}
+    return bool(floor) and not floor["holds"]
+
+
+def paid(comparisons: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The comparison that says whether GRPO paid: with SFT at its best, or with what it began from; None without."""
+    return next((each for each in comparisons if each["to"] == "grpo"), None)
+
+
+def _reached(verdict: dict[str, Any], decision: dict[str, Any]) -> str:
+    name, model = [*verdict["models"].items()][-1]
+    low, high = model["ci"]["accuracy"]
+    unseen = "unseen questions" if verdict["contamination"]["clean"] else "questions that training has partly seen"
+    who = TITLES.get(name, label(name))
+    said = f"{who} answers {model['accuracy']:.1%} of {model['n']:,} {unseen} ({low:.1%} to {high:.1%})"
+    floor = decision.get("floor") or {}
+    if not floor:
+        return f"{said}."
+    if not floor["at_least"]:
+        return f"{said}; no floor is set (gate.at_least)."
+    metric = "" if decision["metric"] == "accuracy" else f" {decision['metric'].replace('_', ' ')}"
+    where = "above" if floor["holds"] else "below"
+    return f"{said}, {where} the floor of {floor['at_least']:.1%}{metric} ({floor['why']})."
+
+
+def _better(decision: dict[str, Any]) -> str:
+    found, metric = decision["comparison"], decision["metric"].replace("_", " ")
+    rival = rival_of(decision).partition(";")[0]
+    if found is None:
+        return "It could not be compared: no question was new to both models."
+    low, high = found["ci"]
+    by = f"{points(found['delta'])} {metric} ({points(low)} to {points(high)})"
+    if low > 0:
+        return f"It is better than {rival}: {by}."
+    if high < 0:
+        return f"It is worse than {rival}: {by}."
+    return f"It is not shown to be better than {rival}: {by}."
+
+
+def _paid(verdict: dict[str, Any]) -> str:
+    found = paid(verdict["comparisons"])
+    if found is None:
+        return ""
+    low, high = found["ci"]
+    over = "the untrained student" if found["from"] == "base" else f"{TITLES.get(found['from'], label(found['from']))}"
+    by = f"{points(found['delta'])} over {over} ({points(low)} to {points(high)})"
+    return f"GRPO paid: {by}." if low > 0 else f"GRPO made it worse: {by}." if high < 0 else f"GRPO did not pay: {by}."
+
+
+def _unmet(decision: dict[str, Any]) -> str:
+    """The first rule that does not hold, where the other sentences do not say so."""
+    told = ("at least", " better", "interval above zero", "exact test")
+    unmet = [rule for rule in decision["rules"] if not rule["holds"]]
+    others = [rule for rule in unmet if not any(word in rule["rule"] for word in told)]
+    if not others:
+        margin = next((rule for rule in unmet if " better by" in rule["rule"]), None)
+        found = decision["comparison"]
+        short = margin is not None and found is not None and found["ci"][0] > 0
+        return f"The gate asks for {margin['rule'].partition(' better by ')[2]}." if short and margin else ""
+    return others[0]["found"]
+
+
+def _change(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
+    """The first thing to change, by what held the run back most: data, floor, guard rails, noise, GRPO."""
+    if not verdict["contamination"]["clean"]:
+        return Change("windows.evaluate.start", "", "The questions must be ones that training has not seen.")
+    unmet = {rule["rule"] for rule in decision["rules"] if not rule["holds"]}
+    if "enough questions that neither has seen" in unmet:
+        return Change("windows.evaluate.start", "", "The champion has been trained on most of these questions.")
+    if not decision["promoted"] and (formless := _formless(verdict, recipe)):
+        return formless
+    if is_below_the_floor(decision) or verdict.get("stopped"):
+        return _to_reach_the_floor(verdict, recipe)
+    if any(rule.startswith("guard rail") for rule in unmet):
+        return _guarded(verdict, recipe)
+    compared, grpo = decision["comparison"], paid(verdict["comparisons"])
+    needed = compared and compared.get("questions_for_5_points")
+    if not decision["promoted"] and compared and compared["ci"][0] <= 0 <= compared["ci"][1]:
+        if needed and needed > decision["unseen_by_both"] and 0 < compared["delta"] < ENOUGH:
+            return Change("evaluate.questions", f"{needed}", "So few questions cannot show so small a difference.")
+        return _of_grpo(verdict, recipe) or _more(recipe, "windows.collect.size", "SFT has too little to learn from.")
+    if grpo and grpo["ci"][0] <= 0:
+        return _of_grpo(verdict, recipe)
+    return None
+
+
+def _formless(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
+    """More of SFT, where its answers are seldom valid calls: nothing that comes after can mend that."""
+    sft, last = verdict["models"].get("sft"), [*verdict["models"].values()][-1]
+    if sft is None or max(sft["format_compliance"], last["format_compliance"]) >= FORM:
+        return None
+    why = f"Only {sft['format_compliance']:.0%} of SFT's answers are valid calls: it has not learned the form."
+    return _more(recipe, "sft.epochs", why)
+
+
+def _to_reach_the_floor(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
+    if "all right" in (verdict.get("stopped") or ""):
+        return Change("environment.settings", "", "A harder level leaves GRPO something to learn.")
+    if verdict.get("stopped"):
+        why = "Nearly no answer is right yet: an easier level, or more of the teacher's episodes, comes before GRPO."
+        return _more(recipe, "windows.collect.size", why)
+    found = paid(verdict["comparisons"])
+    if found and found["ci"][0] > 0:
+        return _more(recipe, "grpo.max_steps", "GRPO was still gaining.")
+    return _of_grpo(verdict, recipe) or _more(recipe, "windows.collect.size", "SFT has too little to learn from.")
+
+
+def _guarded(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
+    stage = "grpo" if verdict["grpo"] else "sft"
+    return _gentler(recipe, f"{stage}.learning_rate", "Another skill fell by more than it may.")
+
+
+def _of_grpo(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
+    """What the curves say of a GRPO that did not pay; None without GRPO."""
+    read = verdict["grpo"]
+    if not read:
+        return None
+    found = read["diagnosis"]
+    if found in ("no signal", "too easy", "saturated"):
+        if found != "no signal":
+            return Change("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
+        return _more(recipe, "grpo.num_generations", "In most groups no answer was right, so nothing told them apart.")
+    if found == "fell":
+        return _gentler(recipe, "grpo.learning_rate", "The reward fell while it trained.")
+    return _more(recipe, "grpo.max_steps", "Its reward moved no further than its noise.")
+
+
+def _more(recipe: Mapping[str, Any], field: str, why: str) -> Change:
+    now = _now(recipe, field)
+    return Change(field, f"{now * FACTOR:g} ({now:g} now)" if now else "twice as many", why)
+
+
+def _gentler(recipe: Mapping[str, Any], field: str, why: str) -> Change:
+    now = _now(recipe, field)
+    return Change(field, f"{now / GENTLER:.1e} ({now:.1e} now)" if now else "a third", why)
+
+
+def _now(recipe: Mapping[str, Any], field: str) -> float | None:
+    value: Any = recipe
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

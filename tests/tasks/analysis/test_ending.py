@@ -1,0 +1,227 @@
+"""How a run ended is said by one function of its figures, whatever combination of them there is."""
+
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.analysis.ending import ending
+
+RECIPE: dict[str, Any] = {
+    "sft": {"epochs": 8, "learning_rate": 3e-5},
+    "grpo": {"max_steps": 40, "num_generations": 8, "learning_rate": 3e-6},
+    "windows": {"collect": {"size": 192}},
+}
+
+
+def rates(accuracy: float, form: float = 1.0) -> dict[str, Any]:
+    around = (max(0.0, accuracy - 0.03), min(1.0, accuracy + 0.03))
+    return {"n": 1000, "accuracy": accuracy, "format_compliance": form, "ci": {"accuracy": around}}
+
+
+def gain(one: str, other: str, delta: float, half: float = 0.04) -> dict[str, Any]:
+    return {"from": one, "to": other, "delta": delta, "ci": (delta - half, delta + half)}
+
+
+def judged(
+    sft: float = 0.5,
+    grpo: float | None = 0.8,
+    form: float = 1.0,
+    over: float | None = None,
+    control: bool = False,
+    reading: str = "learning",
+    stopped: str = "",
+    clean: bool = True,
+) -> dict[str, Any]:
+    """A verdict; `over`: GRPO's gain, that of the rates by default."""
+    models = {"base": rates(0.0, 0.0), "sft": rates(sft, form)}
+    comparisons = [gain("base", "sft", sft)]
+    if grpo is not None:
+        models["grpo"] = rates(grpo, form)
+        comparisons.append(gain("control" if control else "sft", "grpo", grpo - sft if over is None else over))
+    read = {"diagnosis": reading} if grpo is not None else None
+    return {
+        "models": models,
+        "comparisons": comparisons if clean else [],
+        "contamination": {"clean": clean},
+        "grpo": read,
+        "stopped": stopped,
+    }
+
+
+def decided(
+    verdict: dict,
+    floor: float = 0.45,
+    delta: float | None = None,
+    needed: int = 800,
+    unmet: str = "",
+    champion: bool = False,
+) -> dict[str, Any]:
+    """The gate's decision on a verdict, by its own rules; `unmet`: a further rule that does not hold."""
+    reached = [*verdict["models"].values()][-1]["accuracy"]
+    found: dict[str, Any] = gain("", "", reached if delta is None else delta) | {"questions_for_5_points": needed}
+    holds: dict[str, bool] = {
+        f"at least {floor:.1%}": reached >= floor,
+        "accuracy better": found["delta"] > 0,
+        "interval above zero": found["ci"][0] > 0,
+        "no contamination": verdict["contamination"]["clean"],
+    } | ({unmet: False} if unmet else {})
+    return {
+        "promoted": all(holds.values()),
+        "rival": "champion" if champion else "base",
+        "metric": "accuracy",
+        "floor": {"at_least": floor, "why": "half of the teacher's 90.0%", "holds": reached >= floor},
+        "comparison": found if verdict["contamination"]["clean"] else None,
+        "unseen_by_both": 1000,
+        "rules": [{"rule": rule, "holds": each, "found": f"{rule}: so it is."} for rule, each in holds.items()],
+    }
+
+
+WRONG = "GRPO did not start: in none of 48 groups of 8 answers did the rewards differ (all wrong), so …"
+RIGHT = WRONG.replace("all wrong", "all right")
+COMBINATIONS = {
+    "good, better, and GRPO paid": (
+        judged(),
+        {},
+        "promoted",
+        ["above the floor of 45.0%", "GRPO paid: +30.0 pp over SFT"],
+        None,
+    ),
+    "over SFT at its best": (judged(control=True), {}, "promoted", ["GRPO paid: +30.0 pp over SFT to its best"], None),
+    "good, and GRPO within its noise": (
+        judged(0.79),
+        {},
+        "promoted",
+        ["GRPO did not pay: +1.0 pp"],
+        ("grpo.max_steps", "80 (40 now)"),
+    ),
+    "good, and GRPO made it worse": (
+        judged(0.9, reading="fell"),
+        {},
+        "promoted",
+        ["GRPO made it worse: -10.0 pp"],
+        ("grpo.learning_rate", "1.0e-06 (3.0e-06 now)"),
+    ),
+    "good, and most groups were right as a whole": (
+        judged(0.8, reading="saturated"),
+        {},
+        "promoted",
+        [],
+        ("environment.settings", ""),
+    ),
+    "no GRPO in the recipe": (judged(grpo=None), {}, "promoted", ["Sft answers 50.0%"], None),
+    "no floor": (judged(0.01, 0.08), {"floor": 0.0}, "promoted", ["no floor is set (gate.at_least)"], None),
+    "better than nothing, and below the floor": (
+        judged(0.01, 0.027),
+        {"floor": 0.45, "delta": 0.1},
+        "not promoted",
+        ["2.7%", "below the floor of 45.0%", "It is better than the untrained student"],
+        ("grpo.max_steps", "80 (40 now)"),
+    ),
+    "below the floor, GRPO still gaining": (
+        judged(0.1, 0.3),
+        {},
+        "not promoted",
+        ["GRPO paid"],
+        ("grpo.max_steps", "80 (40 now)"),
+    ),
+    "below the floor, no group with a right answer": (
+        judged(0.02, 0.02, reading="no signal"),
+        {},
+        "not promoted",
+        ["GRPO did not pay"],
+        ("grpo.num_generations", "16 (8 now)"),
+    ),
+    "below the floor, without GRPO": (
+        judged(0.3, None),
+        {},
+        "not promoted",
+        [],
+        ("windows.collect.size", "384 (192 now)"),
+    ),
+    "the form was not learned": (
+        judged(0.01, 0.01, form=0.2),
+        {},
+        "not promoted",
+        ["below the floor"],
+        ("sft.epochs", "16 (8 now)"),
+    ),
+    "stopped: nothing right": (
+        judged(0.0, None, stopped=WRONG),
+        {},
+        "stopped early",
+        ["GRPO did not start"],
+        ("windows.collect.size", "384 (192 now)"),
+    ),
+    "stopped: nothing right, for want of the form": (
+        judged(0.0, None, form=0.1, stopped=WRONG),
+        {},
+        "stopped early",
+        [],
+        ("sft.epochs", "16 (8 now)"),
+    ),
+    "stopped: all right already": (
+        judged(1.0, None, stopped=RIGHT),
+        {},
+        "promoted",
+        ["GRPO did not start"],
+        ("environment.settings", ""),
+    ),
+    "not better than the champion": (
+        judged(0.79),
+        {"delta": 0.0, "champion": True},
+        "not promoted",
+        ["It is not shown to be better than the champion"],
+        ("grpo.max_steps", "80 (40 now)"),
+    ),
+    "better by too little to be shown": (
+        judged(0.6),
+        {"delta": 0.03, "needed": 3000, "champion": True},
+        "not promoted",
+        ["It is not shown to be better"],
+        ("evaluate.questions", "3000"),
+    ),
+    "worse than the champion": (
+        judged(),
+        {"delta": -0.2, "champion": True},
+        "not promoted",
+        ["It is worse than the champion: -20.0 pp"],
+        None,
+    ),
+    "another skill was lost": (
+        judged(),
+        {"unmet": "guard rail sums"},
+        "not promoted",
+        ["guard rail sums: so it is."],
+        ("grpo.learning_rate", "1.0e-06 (3.0e-06 now)"),
+    ),
+    "better, and by less than the margin": (
+        judged(),
+        {"unmet": "accuracy better by +90.0 points"},
+        "not promoted",
+        ["The gate asks for +90.0 points."],
+        None,
+    ),
+    "contaminated": (
+        judged(clean=False),
+        {},
+        "not promoted",
+        ["questions that training has partly seen"],
+        ("windows.evaluate.start", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize(("verdict", "given", "state", "says", "change"), COMBINATIONS.values(), ids=COMBINATIONS)
+def test_every_combination_of_figures_has_one_ending(verdict: dict, given: dict, state: str, says: list, change: tuple):
+    found = ending(verdict, decided(verdict, **given), RECIPE)
+    assert found.state == state
+    assert found.headline.startswith(f"{state.capitalize()}: ")
+    for each in says:
+        assert each.lower() in found.sentence().lower()
+    assert (found.change and (found.change.field, found.change.value)) == change
+    assert ("Nothing needs to be changed." in found.next) is (change is None)
+
+
+def test_without_the_recipe_a_change_names_the_field_and_no_number():
+    verdict = judged(0.79)
+    assert "`grpo.max_steps: twice as many`" in ending(verdict, decided(verdict), {}).next
