@@ -16,6 +16,7 @@ from apprentice.flows.pages.rendering import as_html_page, data_uri
 from apprentice.flows.pages.report_page import MARKDOWN
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, label, table, with_intervals
+from apprentice.tasks.analysis.ending import compared
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -44,7 +45,7 @@ def compare_runs(runs: list[Side], to: Path) -> dict[str, Any]:
     episodes, broken = scored(episodes)
     comparisons = [{"from": one, "to": other} | compare(episodes[one], episodes[other]) for one, other in _pairs(named)]
     correct(comparisons)
-    found = {
+    found: dict[str, Any] = {
         "runs": {name: run.row for name, run in named.items()},
         "settings": _settings_that_differ(named),
         "models": {name: with_intervals(records) for name, records in episodes.items()},
@@ -52,6 +53,7 @@ def compare_runs(runs: list[Side], to: Path) -> dict[str, Any]:
         "comparisons": comparisons,
         "cost": {name: run.cost for name, run in named.items()},
     }
+    found["sentence"] = compared(found)
     folder = to / f"compared-{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder.mkdir(parents=True)
     logs = {name: {model: run.log(model) for model in SHOWN if model in run.evaluations} for name, run in named.items()}
@@ -74,6 +76,7 @@ def shown_in_terminal(found: dict[str, Any]) -> None:
     ):
         if shown:
             announce.table(key, title, shown)
+    announce.say(f"**{found['sentence']}**")
 
 
 def _pairs(named: dict[str, Side]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from apprentice.flows.examination import control
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.rescoring import made_or_rescored
+from apprentice.tasks.analysis.diagnose import learned_nothing
 from apprentice.tasks.artifacts.types import (
     Artifact,
     Checkpoint,
@@ -26,8 +27,10 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import EvaluateSpec, MixSpec, Seeds, Window
 from apprentice.tasks.sft import sft
+from apprentice.tasks.training.trainer import read_log
 
 
 class Taught(NamedTuple):
@@ -52,6 +55,8 @@ def teach(
     rollouts, kept = _lessons(run, recipe, questions, base, rescore)
     length_stats = lengths(run, recipe.lengths, kept, base)
     model = sft(run, recipe.sft, base, kept, length_stats, recipe.seed)
+    if idle := learned_nothing(read_log(run.store.fetch(model))):
+        announce.warn(idle)
     return Taught(rollouts, kept, length_stats, model, control(run, recipe, base, kept, length_stats))
 
 

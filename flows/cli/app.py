@@ -92,20 +92,25 @@ def rescore(
 
 
 def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose: bool, rescore: bool = False) -> None:
-    chosen = prepared(recipe, overrides, runs_flow=True)
-    from apprentice.flows.runtime.prefect_server import start_prefect_server
+    chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
     from apprentice.flows.runtime.run_folder import check_runs
 
     check_runs(runs)
     with no_collection():
-        from apprentice.flows.retrain import retrain
+        from apprentice.flows.retrain import nothing_to_do, retrain
         from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
+        from apprentice.tasks.reporting.shared_server import shared
 
     if verbose:
         be_verbose()
 
-    start_prefect_server()
-    folder = retrain(chosen, runs, rescore=rescore)
+    # a server that others look at is told of every run; a temporary one would only be started to be ended
+    done = None if rescore or shared() else nothing_to_do(chosen, runs)
+    if done is None:
+        begin_prefect_server()
+        start_prefect_server()
+    folder = done.folder if done else retrain(chosen, runs, rescore=rescore)
     from apprentice.flows.pages.report_page import BRIEF_ENDS
     from apprentice.flows.pages.view import closing_lines
 

@@ -18,6 +18,8 @@ FACTOR = 2
 """By how much a number of steps, epochs or rows is raised at a time."""
 GENTLER = 3
 """By how much a learning rate is divided at a time."""
+SHOWN = 4
+"""Settings that a comparison of runs names; its table has them all."""
 ENOUGH = 0.05
 """The difference that an evaluation is expected to show, see `questions_for_5_points`."""
 
@@ -104,6 +106,33 @@ def is_below_the_floor(decision: dict[str, Any]) -> bool:
 def paid(comparisons: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The comparison that says whether GRPO paid: with SFT at its best, or with what it began from; None without."""
     return next((each for each in comparisons if each["to"] == "grpo"), None)
+
+
+def compared(found: dict[str, Any]) -> str:
+    """Which of several runs ended better, by how much, whether that is more than noise, and what they differ in.
+
+    Args:
+        found: As compare.json has it: comparisons of the first run's models with the others', and differing settings.
+    """
+    last = {each["to"].partition(" ")[0]: each for each in found["comparisons"]}  # of each run what it ended with
+    said = [_better_of(each) for each in last.values()] or ["The runs ended with the same model."]
+    differ = [
+        f"{code(row['setting'])} ({', '.join(list(row.values())[1:])})"
+        for row in found["settings"]
+        if row["setting"] != "environment.code"
+    ]
+    more = f" and {len(differ) - SHOWN} more" if len(differ) > SHOWN else ""
+    what = f"Their recipes differ in {', '.join(differ[:SHOWN])}{more}." if differ else "Their recipes are the same."
+    return " ".join([*said, what])
+
+
+def _better_of(each: dict[str, Any]) -> str:
+    low, high = each["ci"]
+    by = f"{points(abs(each['delta']))} ({points(low)} to {points(high)} for {each['to']})"
+    if low <= 0 <= high:
+        return f"{each['from']} and {each['to']} cannot be told apart: {points(each['delta'])} is within the noise."
+    better, worse = (each["to"], each["from"]) if low > 0 else (each["from"], each["to"])
+    return f"{better} is better than {worse} by {by}, more than noise."
 
 
 def _reached(verdict: dict[str, Any], decision: dict[str, Any]) -> str:

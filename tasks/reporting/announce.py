@@ -113,6 +113,22 @@ def in_prefect() -> bool:
     return TaskRunContext.get() is not None or FlowRunContext.get() is not None
 
 
+@contextmanager
+def held() -> Iterator[Callable[[], None]]:
+    """Holds back what the block prints; yields a function that lets it through when the block ends."""
+    let_through = False
+
+    def say() -> None:
+        nonlocal let_through
+        let_through = True
+
+    with console.capture() as captured:
+        yield say
+    _cached.clear()
+    if let_through:
+        console.file.write(captured.get())
+
+
 def _log(line: str) -> None:
     if in_prefect():
         get_run_logger().info(line)

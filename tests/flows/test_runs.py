@@ -136,6 +136,17 @@ def test_runs_are_paired_question_by_question_and_corrected_together(runs: Runs)
     assert "<h2>Settings that differ</h2>" in page
 
 
+def test_a_comparison_ends_with_a_sentence_of_who_is_better_and_what_differs(runs: Runs):
+    runs.add("one", {"grpo": [1.0] * 20 + [0.0] * 20}, sft={"epochs": 2})
+    runs.add("two", {"grpo": [1.0] * 36 + [0.0] * 4}, sft={"epochs": 3})
+    runs.add("three", {"grpo": [1.0] * 21 + [0.0] * 19}, sft={"epochs": 2})
+    better = runs.compare("one", "two")["sentence"]
+    assert better.startswith("B grpo is better than A grpo by +40.0 pp (+")
+    assert better.endswith("more than noise. Their recipes differ in `sft.epochs` (2, 3).")
+    assert runs.compare("two", "one")["sentence"].startswith("A grpo is better than B grpo by +40.0 pp (-")
+    assert "A grpo and B grpo cannot be told apart: +2.5 pp" in runs.compare("one", "three")["sentence"]
+
+
 def test_runs_that_ended_with_different_models_are_compared_by_those(runs: Runs):
     runs.add("one", {"sft": [1.0, 0.0]})
     runs.add("two", {"sft": [1.0, 0.0], "grpo": [1.0, 1.0]})

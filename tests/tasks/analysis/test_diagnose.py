@@ -1,8 +1,10 @@
 """Law 9: curves are read for what they are."""
 
+from typing import Any
+
 import pytest
 
-from apprentice.tasks.analysis.diagnose import read_curves
+from apprentice.tasks.analysis.diagnose import learned_nothing, read_curves, settled
 from apprentice.tasks.analysis.question_kinds import ASKED, RATE
 
 
@@ -28,6 +30,33 @@ def ramp(first: float, last: float, n: int = 40) -> list[float]:
 )
 def test_each_course_has_its_name(entries: list[dict], diagnosis: str):
     assert read_curves(entries, beta=0.0).diagnosis == diagnosis
+
+
+@pytest.mark.parametrize(
+    ("losses", "idle"),
+    [
+        ([3.0] * 20, True),
+        ([3.0] * 10 + [2.8] * 10, True),
+        ([3.0] * 10 + [2.6] * 10, False),
+        ([3.0, 3.0], True),
+        ([3.0, 0.5], False),
+        ([3.0], False),
+        ([], False),
+    ],
+)
+def test_sft_whose_loss_hardly_fell_is_told_before_grpo(losses: list[float], idle: bool):
+    told = learned_nothing([{"step": n, "loss": loss} for n, loss in enumerate(losses)] + [{"train_loss": 9.0}])
+    assert ("next to nothing" in told) is idle
+
+
+@pytest.mark.parametrize(
+    ("gain", "diagnosis"),
+    [(None, "flat"), ((0.06, 0.15), "learning"), ((-0.02, 0.05), "flat"), ((-0.2, -0.1), "fell")],
+)
+def test_where_the_held_out_questions_say_otherwise_they_decide_the_course(gain: Any, diagnosis: str):
+    found = settled(read_curves(log([0.5, 0.6] * 20), beta=0.0), gain)
+    assert found.diagnosis == diagnosis
+    assert settled(read_curves(log(ramp(0.95, 0.97)), beta=0.0), gain).diagnosis == "too easy", "no course is judged"
 
 
 def test_where_a_curriculum_chose_the_questions_the_rewards_course_is_no_diagnosis():
