@@ -123,9 +123,10 @@ def build(
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
     with exit_with_message("Nothing else was written."):
         from apprentice.deployments import spaces
-        from apprentice.flows.cli.environments.choice import settings_class
+        from apprentice.flows.cli.environments.choice import name_of, settings_class
 
-        for name in names or []:
+        names = [name_of(each) for each in names or []]
+        for name in names:
             settings_class(name)  # raises Stop for an unknown name
         if (uv := spaces.find_uv()) is None:
             print("uv is not installed, so no uv.lock is written; `openenv validate` needs one: pip install uv")
@@ -143,8 +144,10 @@ def init(
         from apprentice.deployments.new_environment import init as write
 
         folder = write(name, out)
-        print(f"{folder}\nInstall it: pip install --editable {folder}\nRun it: apprentice run {folder}/recipe.yaml")
-        print(f"Deploy it: apprentice env build {name}")
+        here = folder if folder.is_absolute() else f"./{folder}"
+        print(f"{folder}\nCheck it: apprentice env check {here}\nPlay it: apprentice env play {here}")
+        print(f"Test it: python -m pytest {folder}/tests\nRun it: apprentice run {folder}/recipe.yaml")
+        print(f"As a Space: apprentice env build {here}. For other machines: pip install {here}")
 
 
 def main() -> None:

@@ -100,7 +100,7 @@ def game_of(folder: Path) -> Game:
 
 def requirements(name: str) -> list[str]:
     """Return the distributions that the server imports, with this project's version bounds."""
-    declared = [each.partition(";") for each in requires("apprentice") or []]
+    declared = [each.partition(";") for each in requires("openenv-apprentice") or []]
     bounds = {_canonical(stated): stated.strip() for stated, _, _ in declared}
     extra, brought = environment_class(name).extra
     of_extra = [stated for stated, _, marker in declared if re.search(rf"extra == .{extra}\W", marker)] if extra else []

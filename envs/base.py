@@ -52,7 +52,7 @@ class ToolEnvironment(ABC):
 
     Settings: ClassVar[type[BaseModel]]
     version: ClassVar[str]  # raise it when the same seed gives another question; 1 to 1.1 when only another reward
-    extra: ClassVar[tuple[str, str]] = ("", "")  # optional dependency of its server: apprentice[EXTRA], module it adds
+    extra: ClassVar[tuple[str, str]] = ("", "")  # optional dependency of its server: extra, module it adds
     discovered: ClassVar[tuple[str, ...]] = ()  # settings that only its server knows; they are read before a run begins
     label = ""
     phrases: ClassVar[tuple[str, ...]] = ()  # parts of its replies that become single tokens of a student built here

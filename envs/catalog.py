@@ -147,7 +147,7 @@ def check_extra(name: str) -> None:
     extra, module = environment_class(name).extra
     if extra and not _is_installed(module):
         raise ExtraMissing(
-            f"the server of {name} needs {module}, which is not installed: pip install 'apprentice[{extra}]'"
+            f"the server of {name} needs {module}, which is not installed: pip install 'openenv-apprentice[{extra}]'"
         )
 
 

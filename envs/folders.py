@@ -28,6 +28,11 @@ def add(folder: Path) -> None:
 def package_at(path: Path) -> Path:
     """Return the folder of the package at a path. Raises ValueError if there is none."""
     whole = path.expanduser().resolve()
+    if not whole.exists():
+        raise ValueError(
+            f"{path} is not on this machine; where a run is played on another one, install the environment there (pip "
+            "install FOLDER) and write environment.name in place of environment.path"
+        )
     for folder in (whole, whole / whole.name):
         if (folder / "env.py").is_file() and (folder / "__init__.py").is_file():
             if not folder.name.isidentifier():

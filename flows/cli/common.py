@@ -65,6 +65,10 @@ def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False)
         from apprentice.flows.recipe.loading import load_recipe
 
         chosen = load_recipe(recipe, overrides or [])
+    if chosen.environment.path is not None:
+        from apprentice.tasks.reporting.announce import say
+
+        say(f"This runs the Python code in `{chosen.environment.path}`, which the recipe names.")
     # Prefect's results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     refresh_global_settings_context()

@@ -13,7 +13,7 @@ from apprentice.flows.runtime.this_process import ready
 
 env_app = typer.Typer(no_args_is_help=True, help="List, serve, check and play the environments.")
 
-NAME = Annotated[str, typer.Argument(help="A name from `apprentice env list`.")]
+NAME = Annotated[str, typer.Argument(help="A name from `apprentice env list`, or the path of a folder: ./my_env.")]
 FROM_RECIPE = Annotated[Path | None, typer.Option("--recipe", help="Take settings and sizes from this recipe.")]
 SETTINGS = Annotated[
     list[str] | None,
@@ -48,7 +48,12 @@ def serve(
 
 @env_app.command()
 def check(
-    url: Annotated[str, typer.Argument(help="http://…, or https://OWNER-NAME.hf.space for a Space.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            help="http://…, or https://OWNER-NAME.hf.space for a Space; a name or a folder is served here meanwhile."
+        ),
+    ],
     environment: Annotated[
         str | None, typer.Option(help="The environment it should serve. Default: the server's own answer.")
     ] = None,
@@ -59,11 +64,12 @@ def check(
     """Check that a server works for an environment or a recipe: exit code 0, or 1 with the fixes."""
     with exit_with_message("Nothing was changed."):
         ready()
-        from apprentice.flows.cli.environments.choice import as_json, chosen_for, verdict
+        from apprentice.flows.cli.environments.choice import as_json, chosen_for, reachable, verdict
         from apprentice.flows.runtime.environment_check import check as look
 
-        server, spec, needs = chosen_for(url, environment, recipe, set_)
-        checked = look(server, spec, needs)
+        with reachable(url) as (served, name):
+            server, spec, needs = chosen_for(served, environment or name, recipe, set_)
+            checked = look(server, spec, needs)
         _table([{"": each.what, "is": each.verdict, "found": each.found, "do": each.fix} for each in checked.findings])
         print(verdict(server, spec, checked))
         if json_:

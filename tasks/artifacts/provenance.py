@@ -167,7 +167,7 @@ def code_version() -> str:
     """The commit of this code, "with changes" where files of it differ from that; its version where it is a package."""
     folder = Path(__file__).resolve().parents[2]
     try:
-        installed: Distribution | None = distribution("apprentice")
+        installed: Distribution | None = distribution("openenv-apprentice")
     except PackageNotFoundError:
         installed = None
     software = "apprentice" if installed is None else f"apprentice {installed.version}"

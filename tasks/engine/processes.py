@@ -108,7 +108,7 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
             ) from error
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     if kind == "DEEPSPEED" and not is_deepspeed_available():
-        raise Stop(f"{path} wants DeepSpeed, which is not installed.", "pip install 'apprentice[deepspeed]'")
+        raise Stop(f"{path} wants DeepSpeed, which is not installed.", "pip install 'openenv-apprentice[deepspeed]'")
     if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available() and not shards_on_cpu(config):
         raise Stop(
             f"{path} shards the model over GPUs ({kind}), and here is none.",

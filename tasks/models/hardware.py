@@ -49,7 +49,7 @@ def _needs(package: str, setting: str, extra: str) -> None:
     if find_spec(package) is None:
         raise Stop(
             f"{setting} needs {package.replace('_', '-')}, which is not installed.",
-            f"Install it (pip install 'apprentice[{extra}]'), or leave {setting} out.",
+            f"Install it (pip install 'openenv-apprentice[{extra}]'), or leave {setting} out.",
         )
 
 
@@ -67,5 +67,5 @@ def _check_liger(section: str) -> None:
     if not is_liger_kernel_available():
         raise Stop(
             f"TRL needs liger-kernel {LIGER_KERNEL_MIN_VERSION} or later, and an older one is installed.",
-            f"pip install --upgrade 'apprentice[liger]', or set {section}.liger: false.",
+            f"pip install --upgrade 'openenv-apprentice[liger]', or set {section}.liger: false.",
         )

@@ -213,5 +213,5 @@ def require_inspect() -> None:
             raise
         raise Stop(
             "This evaluation needs Inspect AI, which is not installed.",
-            "Install it: pip install 'apprentice[inspect]'",
+            "Install it: pip install 'openenv-apprentice[inspect]'",
         ) from None

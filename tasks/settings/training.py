@@ -65,7 +65,7 @@ class TrainerSpec(Spec):
     lora: LoraSpec | None = None
     """Train low-rank adapters; default: train all weights."""
     liger: bool = Field(default=False, json_schema_extra=OPERATIONAL)
-    """Use Liger's Triton kernels: less memory, faster steps; needs a GPU and `apprentice[liger]`."""
+    """Use Liger's Triton kernels: less memory, faster steps; needs a GPU and `openenv-apprentice[liger]`."""
     logging_steps: int = Field(default=1, ge=1)
     """Steps between two logs."""
     checkpoint_steps: int = Field(default=10, ge=1, json_schema_extra=OPERATIONAL)

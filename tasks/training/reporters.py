@@ -21,7 +21,7 @@ def check_reporters(names: Sequence[Reporter]) -> None:
         if find_spec(name) is None:
             raise Stop(
                 f"report_to names {name}, which is not installed.",
-                f"Install it (pip install 'apprentice[{name}]'), or remove it from report_to.",
+                f"Install it (pip install 'openenv-apprentice[{name}]'), or remove it from report_to.",
             )
     if "wandb" in names and not _wandb_has_a_key():
         raise Stop(

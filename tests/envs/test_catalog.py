@@ -16,7 +16,7 @@ def test_an_unknown_environment_is_refused_with_the_nearest_name():
 def test_without_its_package_an_environment_names_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch):
     cls = environment_class(name)
     monkeypatch.setattr(cls, "extra", (cls.extra[0], module))
-    with pytest.raises(ExtraMissing, match=rf"pip install 'apprentice\[{cls.extra[0]}\]'"):
+    with pytest.raises(ExtraMissing, match=rf"pip install 'openenv-apprentice\[{cls.extra[0]}\]'"):
         check_extra(name)
     with pytest.raises(ExtraMissing):
         catalog.server_app(name, 1)

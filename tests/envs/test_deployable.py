@@ -62,7 +62,7 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in spaces.served() i
 def name(request: pytest.FixtureRequest) -> str:
     extra, module = environment_class(request.param).extra
     if extra and importlib.util.find_spec(module) is None:
-        pytest.skip(f"needs apprentice[{extra}]")
+        pytest.skip(f"needs openenv-apprentice[{extra}]")
     return request.param
 
 
@@ -93,7 +93,7 @@ def folder(name: str, out: Path) -> Path:
 @pytest.fixture
 def locked(folder: Path) -> Path:
     if not (folder / "uv.lock").exists():
-        pytest.skip("needs uv (apprentice[dev]) and PyPI")
+        pytest.skip("needs uv (openenv-apprentice[dev]) and PyPI")
     return folder
 
 

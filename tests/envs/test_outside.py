@@ -39,11 +39,12 @@ def install(folder: Path, name: str, package: str) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that `env init` writes."""
+    monkeypatch.setenv(FOLDERS, "")
     done = CliRunner().invoke(app, ["env", "init", NAME, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert f"pip install --editable {tmp_path / NAME}" in done.output.replace("\n", " ")
+    assert f"apprentice env check {tmp_path / NAME}" in done.output.replace("\n", " ")
     install(tmp_path / NAME, NAME, NAME)
     return tmp_path / NAME
 
@@ -84,7 +85,7 @@ def by_path(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     monkeypatch.setenv(FOLDERS, "")
     catalog.known.cache_clear()
     recipe = yaml.safe_load((made / "recipe.yaml").read_text())
-    recipe["environment"] = {"path": f"./{NAME}", "settings": {"letters": 3}}
+    recipe["environment"]["path"] = f"./{NAME}"
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe))
     yield made
     catalog.known.cache_clear()
@@ -183,7 +184,7 @@ def test_openenv_validates_what_is_built_of_it(installed: Path, tmp_path: Path):
     uv = spaces.find_uv()
     folder = spaces.build(NAME, tmp_path / "spaces", uv)
     if not (folder / "uv.lock").exists():
-        pytest.skip("needs uv (apprentice[dev]) and PyPI")
+        pytest.skip("needs uv (openenv-apprentice[dev]) and PyPI")
     done = CliRunner().invoke(openenv, ["validate", str(folder), *(AT_REST if SUCCESSOR else [])])
     assert done.exit_code == 0, done.output
 
@@ -199,20 +200,40 @@ def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path, tm
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    assert "1 passed" in said(sys.executable, "-m", "pytest", "tests", path=package)
     as_installed = os.pathsep.join([str(made), package])
-    assert "1 passed" in said(sys.executable, "-m", "pytest", "tests", path=as_installed)
-    out = said(str(BIN / "apprentice"), "run", "recipe.yaml", path=as_installed)
+    named = yaml.safe_load((made / "recipe.yaml").read_text())
+    named["environment"] = {"name": NAME, "settings": named["environment"]["settings"]}
+    (made / "named.yaml").write_text(yaml.safe_dump(named))
+    out = said(str(BIN / "apprentice"), "run", "named.yaml", path=as_installed)
     report = json.loads((made / out.strip().splitlines()[-1] / "report.json").read_text())
     assert {stage["state"] for stage in report["stages"]} == {"ran"}
     assert 45 <= report["collect"]["kept"] < 60 == report["collect"]["episodes"]
 
-    recipe = yaml.safe_load((made / "recipe.yaml").read_text())
-    recipe["environment"] |= {"name": NAME, "path": "."}
-    (made / "mine.yaml").write_text(yaml.safe_dump(recipe))
-    again = said(str(BIN / "apprentice"), "run", "mine.yaml", path=package)
+    again = said(str(BIN / "apprentice"), "run", "recipe.yaml", path=package)
+    assert f"This runs the Python code in {made / NAME}" in again.replace("\n", " ")
     report = json.loads((made / again.strip().splitlines()[-1] / "report.json").read_text())
     assert {stage["state"] for stage in report["stages"]} == {"cached"}, "where it was found is no part of a key"
     (made / NAME / "policy.py").write_text((made / NAME / "policy.py").read_text() + "\n# another\n")
-    edited = said(str(BIN / "apprentice"), "run", "mine.yaml", path=package)
+    edited = said(str(BIN / "apprentice"), "run", "recipe.yaml", path=package)
     report = json.loads((made / edited.strip().splitlines()[-1] / "report.json").read_text())
     assert "ran" in {stage["state"] for stage in report["stages"] if stage["name"] == "collect"}
+
+
+@pytest.mark.parametrize("command", ["check", "play", "build"])
+def test_a_folder_is_an_environment_for_every_command(by_path: Path, command: str, tmp_path: Path):
+    given = ["env", command, str(by_path)]
+    if command == "play":
+        given += ["--seed", "3"]
+    if command == "build":
+        given += ["--out", str(tmp_path / "spaces")]
+    done = CliRunner().invoke(app, given, input="")
+    assert done.exit_code == 0, done.output
+    expected = {"check": f"works for {NAME}", "play": "The episode was abandoned.", "build": str(tmp_path / "spaces")}
+    assert expected[command] in done.output.replace("\n", " ")
+
+
+def test_a_folder_that_is_not_there_is_no_environment_and_the_remedy_is_for_another_machine(tmp_path: Path):
+    done = CliRunner().invoke(app, ["env", "play", str(tmp_path / "gone")])
+    assert done.exit_code == 1
+    assert "install the environment there" in done.output.replace("\n", " ")

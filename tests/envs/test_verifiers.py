@@ -20,7 +20,7 @@ from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from tests.envs.discovered import called, playing
 
-pytest.importorskip("verifiers", reason="needs apprentice[verifiers]: make test-verifiers")
+pytest.importorskip("verifiers", reason="needs openenv-apprentice[verifiers]: make test-verifiers")
 
 LETTERS = EnvironmentSpec(name="verifiers", settings={"package": "vf-letters"})
 

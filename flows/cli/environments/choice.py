@@ -3,13 +3,16 @@
 In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`; a check's result.
 """
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from apprentice.envs.catalog import EnvironmentSpec, environment_class
+from apprentice.envs.catalog import EnvironmentSpec, add_folder, environment_class, known
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
 from apprentice.flows.recipe.loading import explain, load_recipe, override_field, read_file
@@ -17,9 +20,27 @@ from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
+from apprentice.flows.runtime.servers import environment_server
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/?#]+)")
+
+
+def name_of(given: str) -> str:
+    """The name of an environment that is named, or whose folder is; the folder is made known. Raises Stop."""
+    if given in known() or not _is_folder(given):
+        return given
+    try:
+        name, folder = add_folder(Path(given))
+    except ValueError as wrong:
+        raise Stop(f"{given} cannot be used: {wrong}.", "Write a new one: apprentice env init NAME") from None
+    announce.say(f"This runs the Python code in `{folder}`.")
+    return name
+
+
+def _is_folder(given: str) -> bool:
+    return "://" not in given and (Path(given).is_dir() or given.startswith((".", "~")) or os.sep in given)
 
 
 def settings_class(name: str) -> type[BaseModel]:
@@ -94,6 +115,19 @@ def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentSer
             f"That is not the URL of a server: {explain(error, EnvironmentServer).strip()}.",
             "Use one that begins with http:// or https://.",
         ) from None
+
+
+@contextmanager
+def reachable(given: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the URL of a server, and the name of its environment where that was given in place of a URL, or its folder:
+    it is then served here while the block runs. Raises Stop."""
+    if given not in known() and not _is_folder(given):
+        yield given, None
+        return
+    name = name_of(given)
+    settings_class(name)
+    with environment_server(name, EnvironmentServer(), EnvironmentServer().sessions, announce.say) as url:
+        yield url, name
 
 
 def chosen_for(

@@ -19,7 +19,14 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import sessions_with
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.flows.cli.environments.choice import environment_of, in_recipe, recipe_at, server_at, settings_class
+from apprentice.flows.cli.environments.choice import (
+    environment_of,
+    in_recipe,
+    name_of,
+    recipe_at,
+    server_at,
+    settings_class,
+)
 from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.servers import environment_server
 from apprentice.tasks.episodes.episode import Episode
@@ -128,6 +135,7 @@ def open_environment(
     name: str, overrides: list[str] | None, url: str | None, recipe: Path | None
 ) -> Iterator[ToolEnvironment]:
     """Yield the environment with the given settings, a recipe's, or its defaults. Raises Stop."""
+    name = name_of(name)
     settings_class(name)
     settings, server = None, EnvironmentServer()
     if recipe is not None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.serving.process import server_settings
-from apprentice.flows.cli.environments.choice import settings_class
+from apprentice.flows.cli.environments.choice import name_of, settings_class
 from apprentice.tasks.reporting.errors import Stop
 
 
@@ -18,6 +18,7 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
     """Serve the environment until Ctrl-C. Raises Stop if it cannot be served here."""
     import uvicorn
 
+    name = name_of(name)
     settings_class(name)
     try:
         app = server_app(name, max_sessions)

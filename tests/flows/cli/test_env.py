@@ -134,7 +134,7 @@ def test_what_cannot_be_served_for_want_of_an_extra_names_it(monkeypatch: pytest
     for command in (["serve", "echo", "--port", "0"], ["play", "echo"]):
         said = env(*command)
         assert said.code == 1
-        assert "pip install 'apprentice[textarena]'" in said.text
+        assert "pip install 'openenv-apprentice[textarena]'" in said.text
 
 
 def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Path):

@@ -176,7 +176,7 @@ def test_an_environment_whose_extra_is_missing_stops_before_anything_is_collecte
     monkeypatch.setattr(Environment, "extra", ("textarena", "a_module_that_is_nowhere"))
     with (
         RunServers(recipe()) as servers,
-        pytest.raises(Stop, match=r"a_module_that_is_nowhere.*pip install 'apprentice\[textarena\]'"),
+        pytest.raises(Stop, match=r"a_module_that_is_nowhere.*pip install 'openenv-apprentice\[textarena\]'"),
     ):
         servers.environment("echo")
     with RunServers(recipe(url="http://127.0.0.1:9")) as servers:

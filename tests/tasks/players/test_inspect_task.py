@@ -416,5 +416,5 @@ def test_without_inspect_the_sentence_names_the_extra(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    with pytest.raises(Stop, match=r"pip install 'apprentice\[inspect\]'"):
+    with pytest.raises(Stop, match=r"pip install 'openenv-apprentice\[inspect\]'"):
         episodes_task(pool, chain_sum, GUESSES, 64, 0.0)

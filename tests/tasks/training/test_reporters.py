@@ -46,7 +46,7 @@ def test_a_package_that_is_not_installed_is_named_with_how_to_install_it(monkeyp
     monkeypatch.setattr(reporters, "find_spec", lambda name: None)
     with pytest.raises(Stop, match=r"mlflow, which is not installed") as stop:
         check_reporters(["mlflow"])
-    assert "pip install 'apprentice[mlflow]'" in str(stop.value)
+    assert "pip install 'openenv-apprentice[mlflow]'" in str(stop.value)
 
 
 @pytest.mark.usefixtures("wandb")
