@@ -8,10 +8,10 @@ and left out.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from apprentice.envs.base import ToolEnvironment, are_tools_of
 from apprentice.envs.catalog import EnvironmentSpec
@@ -27,6 +27,9 @@ from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.log import note
+
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R")
 
 MOST_LEFT_OUT = 0.5
 """Share of the episodes that may differ; above it more than the rewards has changed."""
@@ -47,7 +50,7 @@ def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentS
             announce.progress("episodes", rollouts.episodes) as advance,
             (context.out / "rollouts.jsonl").open("wb") as out,
         ):
-            for before, (after, differs) in _in_order(pool, context.fetch(rollouts) / "rollouts.jsonl", environment):
+            for before, (after, differs) in _replayed(pool, context.fetch(rollouts) / "rollouts.jsonl", environment):
                 advance(1)
                 count("episodes")
                 if differs:
@@ -71,17 +74,23 @@ def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentS
     return dict(totals) | {"left_out": len(left_out)}
 
 
-def _in_order(pool: EnvironmentPool, path: Path, environment: EnvironmentSpec) -> Iterator[tuple[Record, Replayed]]:
-    """Yields each record with its replay, in the file's order; keeps only those that overtook an earlier one."""
-    ahead: dict[int, tuple[Record, Replayed]] = {}
-    following = 0
+def _replayed(pool: EnvironmentPool, path: Path, environment: EnvironmentSpec) -> Iterator[tuple[Record, Replayed]]:
     with path.open("rb") as lines:
-        records = enumerate(map(Record.model_validate_json, lines))
-        for (number, record), played in pool.map(lambda each, item: replay(each, item[1], environment), records):
-            ahead[number] = record, played
-            while following in ahead:
-                yield ahead.pop(following)
-                following += 1
+        records = map(Record.model_validate_json, lines)
+        yield from in_order(pool, lambda instance, record: replay(instance, record, environment), records)
+
+
+def in_order(
+    pool: EnvironmentPool, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]
+) -> Iterator[tuple[I, R]]:
+    """Yield each item with its result, in the items' order; keeps only results that overtook an earlier one."""
+    ahead: dict[int, tuple[I, R]] = {}
+    following = 0
+    for (number, item), played in pool.map(lambda each, numbered: play(each, numbered[1]), enumerate(items)):
+        ahead[number] = item, played
+        while following in ahead:
+            yield ahead.pop(following)
+            following += 1
 
 
 def replay(instance: ToolEnvironment, record: Record, environment: EnvironmentSpec) -> Replayed:
@@ -93,23 +102,37 @@ def replay(instance: ToolEnvironment, record: Record, environment: EnvironmentSp
     if not are_tools_of(part, record.tools):
         return record, "the tools have another schema"
     episode = Episode(instance, record.seed)
-    while not episode.done and (action := _next_action(episode.messages, record.messages)):
-        episode.step(action)
-    differs = episode.broken or _difference(episode, record.messages)
+    act_again(episode, record.messages)
+    differs = episode.broken or difference(episode, record.messages)
     return record.model_copy(update=now | {"reward": episode.reward, "correct": part.correct or ""}), differs
+
+
+def act_again(episode: Episode, then: list[Message]) -> None:
+    """Play the recorded actions until the replay differs, or reaches the end. Raises SessionLost.
+
+    Args:
+        then: The recorded conversation. The content of a tool's reply is None where it was not recorded.
+    """
+    while not episode.done and (action := _next_action(episode.messages, then)):
+        episode.step(action)
 
 
 def _next_action(now: list[Message], then: list[Message]) -> Message | None:
     """The recorded message that follows; None once the replay differs, or has reached the record's end."""
-    follows = then[len(now)] if then[: len(now)] == now and len(then) > len(now) else None
+    follows = then[len(now)] if len(then) > len(now) and all(map(_agree, now, then)) else None
     return follows if follows and follows["role"] == "assistant" else None
 
 
-def _difference(episode: Episode, then: list[Message]) -> str:
+def _agree(now: Message, then: Message) -> bool:
+    return now == then or (then["role"] == "tool" and then["content"] is None and now | {"content": None} == then)
+
+
+def difference(episode: Episode, then: list[Message]) -> str:
+    """How the replay differs from the recorded conversation; empty if it does not."""
     now = episode.messages
-    if now == then:
+    at = next((at for at, pair in enumerate(zip(now, then, strict=False)) if not _agree(*pair)), len(now))
+    if at == len(now) == len(then):
         return "" if episode.done else "the episode goes on where it ended"
-    at = next((at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]), len(now))
     if at == len(now):
         return f"the episode ends after {episode.turns} turns"
     return ("another system prompt", "another question")[at] if at < 2 else f"another answer in turn {episode.turns}"
