@@ -95,7 +95,8 @@ def rollouts_of(
 ) -> Rollouts | None:
     """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask."""
     if recipe.collect.dataset is not None:
-        return made_or_rescored(run, take_rollouts, (recipe.collect.dataset, recipe.environment), rescore)
+        taken = recipe.collect.dataset, recipe.environment, questions, recipe.collect.unverified
+        return made_or_rescored(run, take_rollouts, taken, rescore)
     if recipe.teacher is None:
         return None
     window: Window | Seeds = recipe.seed_windows().collect

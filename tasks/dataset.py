@@ -1,52 +1,76 @@
-"""Takes rollouts that exist in place of a collection.
+"""Takes conversations that exist in place of a collection, once the environment has confirmed them.
 
-In: a folder or a dataset of the Hub with rows as `collect` writes them. Out: `Rollouts`: rollouts.jsonl.
-Why the check: a student must see the same prompt in training and in the environment, so a row of another environment,
-system prompt or tool schema would teach it another task.
+In: a file, a folder or a dataset of the Hub, the environment, its questions. Out: `Rollouts`: rollouts.jsonl,
+refused.jsonl (the place, field and cause of each row that is left out).
+Why: a row may be forged, or of another prompt. So only an assistant's turns are taken from it: the question's seed is
+found by the row's text, the calls are played again, and prompt, replies and reward are the environment's own.
 """
 
-import math
+from collections import Counter
 from typing import Any
 
-from pydantic import ValidationError
-
-from apprentice.envs.base import are_tools_of, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.artifacts.rows import rows_of
-from apprentice.tasks.artifacts.types import Rollouts
+from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
+from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.json_lines import as_line
+from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rescore import in_order
 from apprentice.tasks.settings.stages import DatasetSpec
+from apprentice.tasks.verify import Checked, Judge, Known
+
+VERIFIED = "verified by the environment"
+LONGEST = 160
+"""Characters of a cause in the table; refused.jsonl has all."""
 
 
-@stage(produces=Rollouts, version=1, title="Rollouts of {spec.path}")
-def take_rollouts(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec) -> dict[str, Any]:
-    """Publishes the rows. Raises Stop for the first one that this environment would not have rendered so."""
-    parts = {environment.played_by(part): part for part in environment.make()._parts()}
+@stage(produces=Rollouts, version=2, title="Rollouts of {spec.path}")
+def take_rollouts(
+    context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec, questions: Questions, unverified: str
+) -> dict[str, Any]:
+    """Publishes the rows that the environment confirms. Raises Stop when none is left, or the environment is lost.
+
+    Args:
+        unverified: "keep" to take rows at their word whose question no known seed asks; "drop" to leave them out.
+    """
+    known = _known(context, spec, environment, questions)
+    server = context.run.servers.environment(environment.name)
+    keeps = unverified == "keep"
     records: dict[bytes, Record] = {}
     twice: list[str] = []
-    for row in rows_of(spec):
-        record = None
-        try:
-            record = Record.model_validate(_with_text(row.data, parts))
-            wrong = _unlike(record, parts)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            wrong = f"its {'.'.join(map(str, first['loc'])) or 'row'}: {first['msg']}"
-        if wrong or record is None:
-            raise Stop(
-                f"{row.where} of {spec.path} is not an episode of {environment} as it is played here: {wrong}.",
-                "Take rollouts that were collected in this environment and version, or remove collect.dataset.",
-            )
-        if (line := record.line()) in records:
-            twice.append(row.where)
-        records[line] = record
+    report = RowReport(spec.path, keeps)
+    try:
+        with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
+            judge = Judge(environment, known, spec.columns)
+            checked = in_order(pool, lambda instance, row: judge(instance, row.data), rows_of(spec))
+            for number, (row, found) in enumerate(checked, 1):
+                count("episodes")
+                report.add(row.where, found)
+                record = found.record
+                if record is None or (found.cause and not keeps):
+                    continue
+                if found.cause:  # no seed of the environment
+                    record = record.model_copy(update={"seed": -number, "verified": "no"})
+                elif keeps:
+                    record = record.model_copy(update={"verified": "yes"})
+                if (line := record.line()) in records:
+                    twice.append(row.where)
+                records[line] = record
+    except SessionLost as gone:
+        raise Stop(f"The environment is out of reach: {gone}.", "Check that it runs, then run again.") from gone
+    (context.out / "refused.jsonl").write_bytes(b"".join(map(as_line, report.left_out)))
+    report.show()
     if not records:
-        raise Stop(f"{spec.path} holds no rollouts: its files have no row.", "Check collect.dataset.path.")
+        raise report.nothing()
     if twice:
         announce.warn(f"{len(twice)} rows stand in {spec.path} twice and count once, such as {twice[0]}.")
     (context.out / "rollouts.jsonl").write_bytes(b"".join(records))
@@ -54,25 +78,88 @@ def take_rollouts(context: StageContext, spec: DatasetSpec, environment: Environ
     return {"episodes": len(records), "failed": sum(bool(record.failed_at) for record in records.values()), **totals}
 
 
-def _with_text(row: Any, parts: dict[str, Any]) -> Any:
-    """The row with its tools as `collect` writes them, where they are the environment's as JSON or in other spacing."""
-    part = parts.get(str(row.get("environment"))) if isinstance(row, dict) else None
-    if part is None or not are_tools_of(part, row.get("tools")):
-        return row
-    return row | {"tools": tools_text(part)}
+def _known(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec, questions: Questions) -> Known:
+    """The questions of the recipe's windows and of the given seeds; the collect window's come first."""
+    folder = context.fetch(questions)
+    examined = {same_text(row["question"]) for row in read_questions(folder, "evaluate") if row["used"]}
+    seeds: dict[str, int] = {}
+    given = ask(context, environment, spec.seeds.seeds(), "collect.dataset.seeds") if spec.seeds else {}
+    for purpose in ("collect", "grpo"):
+        for row in read_questions(folder, purpose):
+            seeds.setdefault(same_text(row["question"]), row["seed"])
+    for seed, text in sorted(given.items()):
+        seeds.setdefault(same_text(text), seed)
+    return Known(seeds, examined)
 
 
-def _unlike(record: Record, parts: dict[str, Any]) -> str:
-    """What the environment would have rendered otherwise; empty if nothing."""
-    part = parts.get(record.environment)
-    if part is None:
-        return f"its environment is {record.environment!r}, not {' or '.join(map(repr, parts))}"
-    if record.tools != tools_text(part):
-        return "its tools have another schema"
-    low, high = part.reward_range
-    if record.reward is not None and not low <= record.reward <= high:
-        return f"its reward is {record.reward}, not from {low:g} to {high:g}"
-    if not 0.0 <= record.cost_usd < math.inf:
-        return f"its cost_usd is {record.cost_usd}"
-    question = str(record.messages[1].get("content")) if len(record.messages) > 1 else ""
-    return "" if record.messages[:2] == prompt(part, question) else "its prompt is another one"
+class RowReport:
+    """The rows of one dataset.
+
+    Args:
+        path: The dataset, as the recipe names it.
+        keeps: Whether rows that could not be verified are taken at their word.
+
+    Attributes:
+        left_out: Place, field and cause of each row that is not taken, in the rows' order.
+    """
+
+    def __init__(self, path: str, keeps: bool):
+        self.left_out: list[dict[str, str]] = []
+        self._path = path
+        self._keeps = keeps
+        self._rows = 0
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, where: str, found: Checked) -> None:
+        """Count a row."""
+        if found.record is None:
+            self._refused(where, found.field, found.cause)
+        elif found.cause:
+            self._unverified(where, found.field, found.cause)
+        elif found.record.failed_at:
+            self._add("failed when they were collected", where)
+        else:
+            self._verified(where, found.record.reward, found.notes)
+        self._rows += 1
+
+    def _verified(self, where: str, reward: float | None, notes: tuple[str, ...]) -> None:
+        self._add(VERIFIED, where)
+        self._add("of these with reward 1.0" if reward == 1.0 else "of these with a lower reward", where)
+        for note in notes:
+            self._add(f"of these: {note}", where)
+
+    def _unverified(self, where: str, field: str, cause: str) -> None:
+        self._add(f"not verified, {'kept' if self._keeps else 'dropped'}: {cause}", f"{where}: {field}")
+        if not self._keeps:
+            self.left_out.append({"where": where, "field": field, "cause": cause, "verified": "no"})
+
+    def _refused(self, where: str, field: str, cause: str) -> None:
+        kind, _, example = cause.partition(": ")
+        self._add(f"refused: {kind[:LONGEST]}", f"{where}: {field}" + (f", {example[:LONGEST]}" if example else ""))
+        self.left_out.append({"where": where, "field": field, "cause": cause, "verified": "no"})
+
+    def show(self) -> None:
+        """Show the table: one line a cause, with the first row that has it."""
+        rows = [
+            {"rows": what, "count": number, "such as": self._examples[what]} for what, number in self._counts.items()
+        ]
+        if rows:
+            announce.table("taken-rows", f"{self._rows} rows of {self._path}", rows)
+
+    def nothing(self) -> Stop:
+        """Return the error for a dataset of which no row is taken."""
+        if not self._rows:
+            return Stop(f"{self._path} holds no rollouts: its files have no row.", "Check collect.dataset.path.")
+        first = self.left_out[0]
+        causes = ", ".join(f"{number} × {what}" for what, number in self._counts.most_common(3))
+        return Stop(
+            f"None of the {self._rows} rows of {self._path} is taken ({causes}); {first['where']}, {first['field']}: "
+            f"{first['cause']}.",
+            "Take rows of this environment, give the seeds of their questions (collect.dataset.seeds), name their "
+            "columns (collect.dataset.columns), or set collect.unverified=keep to take them at their word.",
+        )
+
+    def _add(self, what: str, where: str) -> None:
+        self._counts[what] += 1
+        self._examples.setdefault(what, where)

@@ -24,11 +24,12 @@ Given = Result[Any] | Artifact | str | Path
 """An earlier call's result, its artifact, a key, or a folder."""
 
 
-def rollouts_given(run: RunContext, recipe: Recipe, given: Given) -> Rollouts | KeptRollouts:
-    """Return rollouts, or rows that were kept of some. Raises Stop."""
+def rollouts_given(run: RunContext, recipe: Recipe, given: Given, questions: Questions) -> Rollouts | KeptRollouts:
+    """Return rollouts, or rows that were kept of some; those of a folder are verified. Raises Stop."""
     found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts", "the result of `collect`")
     if isinstance(found, Path):
-        return take_rollouts(run, pinned_rows(DatasetSpec(path=str(found))), recipe.environment)
+        spec = pinned_rows(DatasetSpec(path=str(found)))
+        return take_rollouts(run, spec, recipe.environment, questions, recipe.collect.unverified)
     return found
 
 

@@ -72,7 +72,7 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
         assert chosen.sft is not None
         questions = asked(run, chosen)
         student = model_given(run, chosen, model, questions)
-        given = rollouts_given(run, chosen, rollouts)
+        given = rollouts_given(run, chosen, rollouts, questions)
         kept = given if isinstance(given, KeptRollouts) else filter_rollouts(run, given, questions)
         stats = lengths(run, chosen.lengths, kept, student)
         return Model(run.store, sft_stage(run, chosen.sft, student, kept, stats, chosen.seed))

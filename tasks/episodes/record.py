@@ -12,6 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+EXAMINED = "examined"
+"""The key of an evaluated episode in the store of an Inspect sample."""
+
 
 class Record(BaseModel):
     """One episode of the teacher."""
@@ -58,10 +61,13 @@ class Record(BaseModel):
     (`collect.raw`)."""
     player: str = ""
     """Who played it, where several did: the teacher, or a model of this project; empty where only the teacher did."""
+    verified: str = ""
+    """Of rows that were taken from elsewhere: "yes" where the environment gave the reward, "no" where the row is taken
+    at its word (`collect.unverified: keep`); empty where no row is unverified."""
 
     def line(self) -> bytes:
-        """The row; without `player` or `raw` where it is empty, since all rows of a file have the same columns."""
-        empty = {name for name in ("player", "raw") if not getattr(self, name)}
+        """The row; without `player`, `raw` or `verified` where it is empty: all rows of a file have equal columns."""
+        empty = {name for name in ("player", "raw", "verified") if not getattr(self, name)}
         return self.model_dump_json(exclude=empty or None).encode() + b"\n"
 
 

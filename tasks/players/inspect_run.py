@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.inspect_task import RATES, RECORD, require_inspect
+from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode
+from apprentice.tasks.players.inspect_task import RATES, require_inspect
 from apprentice.tasks.reporting.errors import Stop
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def records_of(log: Path) -> list[EvaluatedEpisode]:
 
     samples = read_eval_log(str(log)).samples or []
     return sorted(
-        (EvaluatedEpisode.model_validate(sample.store[RECORD]) for sample in samples), key=lambda each: each.place
+        (EvaluatedEpisode.model_validate(sample.store[EXAMINED]) for sample in samples), key=lambda each: each.place
     )
 
 

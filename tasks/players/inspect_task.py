@@ -18,7 +18,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.waiting import start
 from apprentice.tasks.episodes.episode import Message, prompt
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.environment_queue import EnvironmentQueue, EpisodeSlot
 from apprentice.tasks.players.play import Play, as_record
@@ -35,8 +35,6 @@ T = TypeVar("T")
 
 RATES = ("format_compliance", "accuracy", "mean_score")
 """The scores in the log, named as in `Evaluation`; each has the metrics mean and stderr."""
-RECORD = "examined"
-"""The key of the episode's record in a sample's store."""
 PATIENCE = 120
 """Seconds for which a failing request is retried; Inspect's default has no limit."""
 LONGEST_REQUEST = 60
@@ -128,7 +126,7 @@ def _solver(environments: EnvironmentQueue, tools: "list[ToolInfo]", samples: in
                     state.messages.extend(_as_inspects(episode.messages[known:]))
                 play = Play(asked["place"] * samples + sample, asked["seed"], asked["question"], sample)
                 record = await _there(slot.do(as_record, episode, play))
-                state.store.set(RECORD, record.model_dump(mode="json"))
+                state.store.set(EXAMINED, record.model_dump(mode="json"))
             finally:
                 # shielded: the slot is released even when Inspect cancels the episode
                 await asyncio.shield(asyncio.wrap_future(start(slot.leave())))
@@ -146,9 +144,9 @@ def _scorer() -> "Scorer":
     @scorer(name="episode", metrics={rate: [mean(), stderr()] for rate in RATES})
     def rates() -> "Scorer":
         async def score(state: TaskState, target: Target) -> Score:
-            if RECORD not in state.store:  # one of Inspect's limits ended it, such as --token-limit
+            if EXAMINED not in state.store:  # one of Inspect's limits ended it, such as --token-limit
                 raise RuntimeError("the episode did not finish, so it has no score")
-            record = EvaluatedEpisode.model_validate(state.store.get(RECORD))
+            record = EvaluatedEpisode.model_validate(state.store.get(EXAMINED))
             values = (float(record.valid), float(record.is_right), record.score)
             return Score(value=dict(zip(RATES, values, strict=True)), explanation="; ".join(record.causes) or None)
 

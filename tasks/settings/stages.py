@@ -15,12 +15,17 @@ from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.who_played import who_played
 
+Column = Literal["messages", "prompt", "completion", "tools", "reward", "seed"]
+"""What may be read from a column of another name."""
+
 
 class Window(Spec):
     """The seeds from start to start + size - 1, one question each."""
 
     start: int = Field(ge=0)
+    """The first seed."""
     size: int = Field(ge=1)
+    """Number of seeds."""
 
     def __str__(self) -> str:
         return f"{self.start} to {self.start + self.size - 1}"
@@ -317,11 +322,15 @@ class EndpointSpec(TeacherSpec):
 
 
 class DatasetSpec(Spec):
-    """Rollouts that exist: rows as this project writes them, as JSON lines or Parquet, in a folder or in a dataset of
-    the Hub."""
+    """Rollouts that exist: conversations as JSON lines, Parquet, JSON or logs of Inspect, in a file, in a folder or in
+    a dataset of the Hub. The environment plays their calls again and gives the reward."""
 
     path: str = Field(min_length=1)
-    """A folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
+    """A file, a folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
+    columns: dict[Column, str] = Field(default={}, json_schema_extra=WHEN_GIVEN)
+    """The rows' own names of columns, with dots for what is nested, such as {reward: info.score}."""
+    seeds: Window | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Seeds whose questions the rows may answer, besides the recipe's windows, such as {start: 0, size: 500}."""
     revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     """Commit of a dataset of the Hub; required for one."""
     content: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
@@ -329,7 +338,9 @@ class DatasetSpec(Spec):
 
     def in_key(self) -> dict[str, Any]:
         """Rows are named by their content, wherever they lie."""
-        return {"content": self.content} if self.content else super().in_key()
+        whole = super().in_key()
+        without = {"path", "revision"} if self.content else set()
+        return {name: value for name, value in whole.items() if name not in without}
 
 
 class CollectSpec(Spec):
@@ -348,8 +359,11 @@ class CollectSpec(Spec):
     shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
     dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
-    """Take rollouts that exist in place of a collection: a folder, or owner/name@COMMIT on the Hub. Rows of another
-    environment, prompt or tools are refused."""
+    """Take rollouts that exist in place of a collection: a file, a folder, or owner/name@COMMIT on the Hub. The
+    environment plays their calls again: its prompt, replies and reward count, not the rows'."""
+    unverified: Literal["drop", "keep"] = Field(default="drop", json_schema_extra=WHEN_GIVEN)
+    """What becomes of rows of `dataset` whose question is not found under any seed, so that no reward can be verified.
+    `keep` takes them at their word; rows without a reward then count as right."""
     students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
     """How often the student itself plays each question, sampled as in GRPO. Its right tries are kept beside the
     teacher's rollouts, or in place of a teacher; the teacher is not asked what every try got right."""
@@ -368,7 +382,8 @@ class CollectSpec(Spec):
 
     def by_teacher(self) -> "CollectSpec":
         """The settings that the teacher's rollouts depend on."""
-        return self.model_copy(update={"dataset": None, "students": 0, "keep": 1, "teacher_questions": None})
+        own = {"dataset": None, "unverified": "drop", "students": 0, "keep": 1, "teacher_questions": None}
+        return self.model_copy(update=own)
 
 
 class MixSpec(Spec):

@@ -79,7 +79,8 @@ def values_of(annotation: Any) -> Iterator[Any]:
     elif get_origin(annotation) is tuple:
         yield from ((1,), (2,))
     elif get_origin(annotation) is dict:
-        yield from ({}, {"x": (1, 2) if get_origin(get_args(annotation)[1]) is tuple else 1.0})
+        of = get_args(annotation)[1]
+        yield from ({}, {"x": (1, 2) if get_origin(of) is tuple else "x" if of is str else 1.0})
     else:
         for part in get_args(annotation):  # a union, or an annotated type
             if part in EXAMPLES or isinstance(part, type) or get_args(part):

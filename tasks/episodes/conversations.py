@@ -1,0 +1,242 @@
+"""Reads conversations that other tools wrote, as messages in OpenAI's format.
+
+In: one row as a dictionary, and which of its columns mean what. Out: a `Conversation`.
+Reads `messages` (TRL, OpenAI, ShareGPT), `prompt` with `completion` (TRL, verifiers), the records of `openenv
+collect`, samples of Inspect's logs and ATIF trajectories. Calls may be nested or flat, their arguments JSON or text, or
+written as <tool_call> into a text.
+"""
+
+import json
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode, Record
+from apprentice.tasks.settings.stages import Column
+
+WRITTEN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+"""A call in the text of a message, as Qwen's and Hermes' chat templates render it."""
+ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "developer": "system", "function": "tool"}
+"""Other names of the four roles."""
+GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Inspect's letters for correct, partly correct, incorrect and no answer."""
+EXACT = "openai_message"
+"""The key in `extra` of an ATIF step under which an export keeps a message that a step cannot hold exactly."""
+ROLLOUT = "rollout"
+"""The key in `extra` under which an export keeps the other fields of a rollout."""
+
+
+class NotAConversation(Exception):
+    """A row that is none, with the field that is wrong."""
+
+    def __init__(self, field: str, cause: str):
+        super().__init__(f"{field}: {cause}")
+        self.field = field
+        self.cause = cause
+
+
+class Call(BaseModel):
+    """One call of a tool."""
+
+    id: str | None = None
+    name: str
+    arguments: str
+    """JSON text."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_form(cls, given: Any) -> Any:
+        given = json.loads(given) if isinstance(given, str) else given
+        if not isinstance(given, dict):
+            return given
+        inner = given["function"] if isinstance(given.get("function"), dict) else given
+        names = (inner.get("name"), given.get("function_name"), given.get("function"))
+        arguments = inner.get("arguments", inner.get("args", {}))
+        return {
+            "id": given.get("id") or given.get("tool_call_id"),
+            "name": next((name for name in names if isinstance(name, str)), None),
+            "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+        }
+
+    def as_message(self) -> dict[str, Any]:
+        """The call as a message of OpenAI's format has it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return ({"id": self.id} if self.id else {}) | {"type": "function", "function": function}
+
+
+class Turn(BaseModel):
+    """One message. Reasoning beside it (`reasoning_content`) is not read: it is no part of what a student says."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[Call] = []
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_form(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        role, content = given.get("role", given.get("from")), given.get("content", given.get("value"))
+        calls = given.get("tool_calls") or []
+        if isinstance(content, list):
+            content = "".join(map(_text_of, content))
+        if role in ("assistant", "gpt") and not calls and isinstance(content, str) and WRITTEN.search(content):
+            calls, content = WRITTEN.findall(content), WRITTEN.sub("", content).strip()
+        called = {"tool_calls": calls, "tool_call_id": given.get("tool_call_id")}
+        return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content} | called
+
+    def as_message(self) -> dict[str, Any]:
+        """The turn as a message of an assistant in OpenAI's format."""
+        calls = [call.as_message() for call in self.tool_calls]
+        return {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {})
+
+
+class Result(BaseModel):
+    """What a call of an ATIF step got for an answer."""
+
+    source_call_id: str | None = None
+    content: Any = None
+
+
+class Observation(BaseModel):
+    """The answers to an ATIF step."""
+
+    results: list[Result] = []
+
+
+class Step(BaseModel):
+    """One step of an ATIF trajectory."""
+
+    source: Literal["system", "user", "agent"]
+    message: Any = ""
+    tool_calls: list[Call] = []
+    observation: Observation = Observation()
+    extra: dict[str, Any] = {}
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The step's message and the answers to its calls."""
+        role = "assistant" if self.source == "agent" else self.source
+        said = {"role": role, "content": self.message, "tool_calls": [call.as_message() for call in self.tool_calls]}
+        answers = [
+            {"role": "tool", "content": each.content, "tool_call_id": each.source_call_id}
+            for each in (self.observation.results if self.source == "agent" else [])
+        ]
+        exact = self.extra.get(EXACT)
+        return [exact if isinstance(exact, dict) else said, *answers]
+
+
+class Trajectory(BaseModel):
+    """An ATIF trajectory: its steps, and what else of it is read."""
+
+    schema_version: str = Field(pattern=r"^ATIF-v1\.")
+    steps: list[Step]
+    agent: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+
+
+class Conversation(BaseModel):
+    """A row that could be read. Nothing of it is checked against an environment."""
+
+    messages: list[Turn]
+    tools: Any = None
+    """The tools' schemas as JSON or its text; None where the row has none."""
+    reward: float | None = Field(default=None, allow_inf_nan=False)
+    seed: int | None = Field(default=None, ge=0)
+    environment: str = ""
+    """Name and version of the environment, where a rollout of this project names it."""
+    about: dict[str, Any] = {}
+    """The other fields of a rollout of this project."""
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _is_no_truth_value_or_letter(cls, given: Any) -> Any:
+        return GRADES.get(given, given) if isinstance(given, str) else given
+
+
+def conversation_of(row: Any, columns: dict[Column, str] | None = None) -> Conversation:
+    """The conversation of a row. Raises NotAConversation.
+
+    Args:
+        columns: The row's own names of columns, with dots for what is nested, such as {"reward": "info.score"}.
+    """
+    if not isinstance(row, dict):
+        raise NotAConversation("row", f"is {type(row).__name__}, not an object with columns")
+    named: dict[str, Any] = {name: _at(row, at) for name, at in (columns or {}).items()}
+    hidden = {"messages", "conversations"} if named.keys() & {"prompt", "completion"} else set()
+    try:
+        given = _given({name: value for name, value in row.items() if name not in hidden} | named)
+        return Conversation.model_validate(given | {name: named[name] for name in named.keys() & given.keys()})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        cause = first["msg"].removeprefix("Value error, ")
+        raise NotAConversation(".".join(map(str, first["loc"])) or "row", cause) from None
+
+
+def _given(row: dict[str, Any]) -> dict[str, Any]:
+    if "steps" in row and "schema_version" in row:
+        read = Trajectory.model_validate(row)
+        messages = [message for step in read.steps for message in step.messages()]
+        tools = read.agent.get("tool_definitions")
+        return {"messages": messages, "tools": tools, **_named(read.extra), **_rollout(read.extra)}
+    if "episode_id" in row and "tool_trace" in row:
+        task, extra = row.get("task"), row.get("extra") or {}
+        named = _named(task if isinstance(task, dict) else {"seed": task} if isinstance(task, int) else {})
+        return {"messages": row.get("messages"), "reward": row.get("reward"), **named, **_rollout(extra)}
+    if "scores" in row and "messages" in row:
+        return _of_inspect(row)
+    given = {name: row[name] for name in ("tools", "reward", "seed") if name in row} | _rollout(row)
+    return given | {"messages": _messages_of(row)}
+
+
+def _messages_of(row: dict[str, Any]) -> Any:
+    for name in ("messages", "conversations"):
+        if name in row:
+            return row[name]
+    if "prompt" in row and "completion" in row:
+        asked, said = row["prompt"], row["completion"]
+        asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        said = [{"role": "assistant", "content": said}] if isinstance(said, str) else said
+        return [*asked, *said] if isinstance(asked, list) and isinstance(said, list) else asked
+    raise NotAConversation("messages", f"no such column; the row has {', '.join(row) or 'none'}")
+
+
+def _named(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("seed", "reward") if name in given}
+
+
+def _rollout(given: dict[str, Any]) -> dict[str, Any]:
+    """What a rollout of this project holds beside its conversation; nothing for rows of others."""
+    own = given.get(ROLLOUT, given)
+    if not isinstance(own, dict) or not {"environment", "seed", "tools"} <= own.keys():
+        return {}
+    read = {"messages", "tools", "seed", "reward", "environment"}
+    about = {name: value for name, value in own.items() if name in Record.model_fields and name not in read}
+    return {name: own[name] for name in read - {"messages"} if name in own} | {"about": about}
+
+
+def _of_inspect(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample of Inspect's log: as this project recorded it, or its messages and its first score."""
+    if isinstance(stored := (sample.get("store") or {}).get(EXAMINED), dict):
+        own = EvaluatedEpisode.model_validate(stored)
+        return {"messages": own.messages, "reward": own.reward, "seed": own.seed}
+    scores = [each.get("value") for each in (sample.get("scores") or {}).values() if isinstance(each, dict)]
+    seed = (sample.get("metadata") or {}).get("seed")
+    return {"messages": sample["messages"], "reward": scores[0] if scores else None, "seed": seed}
+
+
+def _text_of(part: Any) -> str:
+    text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(f"a part is no text: {str(part)[:80]}")
+    return text
+
+
+def _at(row: dict[str, Any], path: str) -> Any:
+    found: Any = row
+    for name in [path] if path in row else path.split("."):
+        if not isinstance(found, dict) or name not in found:
+            raise NotAConversation(path, f"no such column; the row has {', '.join(row) or 'none'}")
+        found = found[name]
+    return found

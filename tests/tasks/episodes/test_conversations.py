@@ -1,0 +1,145 @@
+"""Rows of other tools are read as messages of OpenAI's format, or refused with the field that is wrong."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, conversation_of
+
+ASKED = {"role": "user", "content": "17 + 4 ="}
+CALL = {"id": "a", "type": "function", "function": {"name": "answer", "arguments": '{"answer": "21"}'}}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+REPLY = {"role": "tool", "tool_call_id": "a", "content": "OK."}
+BARE = {name: value for name, value in CALL.items() if name != "id"}
+STEP = {"tool_call_id": "a", "function_name": "answer", "arguments": {"answer": "21"}}
+EXAMINED = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
+EXAMINED |= {"causes": [], "correct": "21", "traits": "{}", "messages": [ASKED, CALLED]}
+
+
+def said(read: Conversation) -> list[dict[str, Any]]:
+    return [turn.as_message() for turn in read.messages if turn.role == "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("row", "call"),
+    [
+        ({"messages": [ASKED, CALLED, REPLY]}, CALL),
+        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [BARE]}]}, BARE),
+        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [json.dumps(CALL)]}]}, CALL),
+        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [{"id": "a", **BARE["function"]}]}]}, CALL),
+        (
+            {
+                "messages": [
+                    ASKED,
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "a", "function": "answer", "arguments": {"answer": "21"}}],
+                    },
+                ]
+            },
+            CALL,
+        ),
+        (
+            {
+                "messages": [
+                    ASKED,
+                    {
+                        "role": "assistant",
+                        "content": '<tool_call>\n{"name": "answer", "arguments": {"answer": "21"}}\n</tool_call>',
+                    },
+                ]
+            },
+            BARE,
+        ),
+        ({"prompt": [ASKED], "completion": [CALLED], "reward": 1.0, "answer": "21", "info": {}}, CALL),
+        ({"conversations": [{"from": "human", "value": "17 + 4 ="}, CALLED]}, CALL),
+        (
+            {
+                "schema_version": "ATIF-v1.6",
+                "steps": [
+                    {"step_id": 1, "source": "user", "message": [{"type": "text", "text": "17 + 4 ="}]},
+                    {
+                        "step_id": 2,
+                        "source": "agent",
+                        "message": "",
+                        "reasoning_content": "easy",
+                        "tool_calls": [STEP],
+                        "observation": {"results": [{"source_call_id": "a", "content": "OK."}]},
+                    },
+                ],
+            },
+            CALL,
+        ),
+        ({"episode_id": "ep-0", "tool_trace": [], "messages": [ASKED, CALLED], "reward": 1.0, "task": 9}, CALL),
+        ({"id": 9, "scores": {"accuracy": {"value": "C"}}, "messages": [ASKED, CALLED]}, CALL),
+        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, CALL),
+    ],
+)
+def test_the_forms_in_which_a_call_comes_are_the_same_call(row: dict[str, Any], call: dict[str, Any]):
+    read = conversation_of(row)
+    (turn,) = said(read)
+    assert turn["tool_calls"] == [call]
+    assert not turn["content"]
+    assert [each.content for each in read.messages if each.role == "user"] == ["17 + 4 ="]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "expected"),
+    [
+        ({"prompt": "17 + 4 =", "completion": "21"}, {}, (None, None)),
+        ({"question": "17 + 4 =", "solution": "21"}, {"prompt": "question", "completion": "solution"}, (None, None)),
+        (
+            {"question": "17 + 4 =", "messages": "?", "solution": "21"},
+            {"prompt": "question", "completion": "solution"},
+            (None, None),
+        ),
+        ({"messages": [ASKED, CALLED], "info": {"score": "0.5"}}, {"reward": "info.score"}, (0.5, None)),
+        ({"chat": [ASKED, CALLED], "nr": 7}, {"messages": "chat", "seed": "nr"}, (None, 7)),
+        ({"messages": [ASKED, CALLED], "info.score": 1}, {"reward": "info.score"}, (1.0, None)),
+        ({"episode_id": "e", "tool_trace": [], "messages": [ASKED, CALLED], "task": {"seed": 3}}, {}, (None, 3)),
+        ({"scores": {"rate": {"value": 0.25}}, "messages": [ASKED, CALLED], "metadata": {"seed": 4}}, {}, (0.25, 4)),
+        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, {}, (1.0, 9)),
+    ],
+)
+def test_reward_and_seed_are_those_of_the_named_columns(
+    row: dict[str, Any], columns: Any, expected: tuple[float | None, int | None]
+):
+    read = conversation_of(row, columns)
+    assert (read.reward, read.seed) == expected
+    assert read.messages[0].content == "17 + 4 ="
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "field", "cause"),
+    [
+        ([1], {}, "row", "is list, not an object"),
+        ({"text": "17 + 4"}, {}, "messages", "no such column; the row has text"),
+        ({"messages": [ASKED]}, {"reward": "info.score"}, "info.score", "no such column; the row has messages"),
+        ({"messages": "17 + 4"}, {}, "messages", "valid list"),
+        ({"messages": [{"role": "judge", "content": ""}]}, {}, "messages.0.role", "'system', 'user'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, {}, "messages.0", "a part is no text"),
+        (
+            {"messages": [ASKED, {"role": "assistant", "tool_calls": [{"id": "a"}]}]},
+            {},
+            "messages.1.tool_calls.0.name",
+            "valid string",
+        ),
+        (
+            {"messages": [ASKED, {"role": "assistant", "content": "<tool_call>{broken</tool_call>"}]},
+            {},
+            "messages.1.tool_calls.0",
+            "property name",
+        ),
+        ({"messages": [ASKED], "reward": "good"}, {}, "reward", "valid number"),
+        ({"messages": [ASKED], "reward": float("inf")}, {}, "reward", "finite"),
+        ({"messages": [ASKED], "seed": -1}, {}, "seed", "greater than or equal to 0"),
+        ({"schema_version": "2", "steps": []}, {}, "schema_version", "pattern"),
+        ({"schema_version": "ATIF-v1.4", "steps": [{"source": "tool"}]}, {}, "steps.0.source", "'system', 'user'"),
+    ],
+)
+def test_a_row_that_is_none_is_refused_with_its_field(row: Any, columns: Any, field: str, cause: str):
+    with pytest.raises(NotAConversation) as refused:
+        conversation_of(row, columns)
+    assert refused.value.field == field
+    assert cause in refused.value.cause
