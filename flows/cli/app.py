@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | rescore | improve | evaluate | dashboard | publish RECIPE`, `env`, `status` …"""
+"""The command line: `apprentice run | rescore | improve | evaluate | import | export | dashboard | publish`, `env` …"""
 
 import json
 import os
@@ -20,6 +20,7 @@ from apprentice.flows.cli.common import (
     exit_with_message,
     prepared,
 )
+from apprentice.flows.cli.data import export_rollouts, import_rows
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.evaluate import evaluate
 from apprentice.flows.cli.runs import compare, runs
@@ -164,6 +165,8 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
     print(f"Scheduled on {pool}: {started.name}\n{url_for(started) or started.id}")
 
 
+app.command(name="import")(import_rows)
+app.command(name="export")(export_rollouts)
 app.command()(evaluate)
 app.command()(runs)
 app.command()(compare)

@@ -1,0 +1,134 @@
+"""`apprentice import` and `apprentice export`: conversations of other tools as rollouts, and the other way round.
+
+In: a file, a folder or a dataset of the Hub, and a recipe; or the key of rollouts. Out: an artifact that the printed
+command trains on; or files that the other tools read. No teacher and no Prefect server is asked.
+"""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, prepared
+from apprentice.flows.runtime.this_process import quiet
+
+ROWS = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|FOLDER|REPO", help="JSON lines, Parquet, JSON or Inspect's logs; owner/name[@COMMIT]."
+    ),
+]
+FOR = Annotated[Path, typer.Option("--recipe", help="The recipe whose environment confirms the rows and that trains.")]
+COLUMN = "Column of the {}, if it has another name; with dots for what is nested."
+
+
+def import_rows(
+    rows: ROWS,
+    recipe: FOR,
+    messages: Annotated[str | None, typer.Option(help=COLUMN.format("conversation"))] = None,
+    prompt: Annotated[str | None, typer.Option(help=COLUMN.format("question, beside --completion"))] = None,
+    completion: Annotated[str | None, typer.Option(help=COLUMN.format("answer, beside --prompt"))] = None,
+    tools: Annotated[str | None, typer.Option(help=COLUMN.format("tools' schemas"))] = None,
+    reward: Annotated[str | None, typer.Option(help=COLUMN.format("reward"))] = None,
+    seed: Annotated[str | None, typer.Option(help=COLUMN.format("question's seed"))] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST-LAST", help="Seeds whose questions the rows answer, besides the recipe's windows."),
+    ] = None,
+    unverified: Annotated[
+        Literal["drop", "keep"] | None,
+        typer.Option(help="What becomes of rows whose question no known seed asks. Default: the recipe's, drop."),
+    ] = None,
+    set_: SET = None,
+) -> None:
+    """Make conversations the rollouts of a recipe: its environment plays each call again and gives the reward.
+
+    The last line is the command that trains on them; it asks no teacher.
+    """
+    with exit_with_message("Run the same command again."):
+        named = {"messages": messages, "prompt": prompt, "completion": completion, "tools": tools}
+        named |= {"reward": reward, "seed": seed}
+        columns = {name: column for name, column in named.items() if column is not None}
+        overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds)}"]
+        overrides += [f"collect.unverified={unverified}"] if unverified else []
+        chosen = prepared(recipe, overrides)
+        from apprentice.flows.beginning import asked
+        from apprentice.flows.library.work import at_work, pinned_recipe
+        from apprentice.flows.preflight import EvaluationPreflight
+        from apprentice.flows.teaching import rollouts_of
+
+        pinned = pinned_recipe(chosen)
+        with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as run:
+            made = rollouts_of(run, pinned, asked(run, pinned))
+            assert made is not None
+            refused = run.store.fetch(made) / "refused.jsonl"
+        if refused.exists() and refused.stat().st_size:
+            print(f"Every row that was left out, with its cause: {refused}")
+        print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
+        print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
+
+
+def _dataset(rows: str, columns: dict[str, str], seeds: str | None) -> str:
+    """The value of `collect.dataset`, on one line. Raises Stop."""
+    from apprentice.tasks.artifacts.rows import newest_commit
+    from apprentice.tasks.artifacts.trust import is_repository
+    from apprentice.tasks.reporting.errors import Stop
+
+    path, _, revision = (rows, "", "") if Path(rows).expanduser().exists() else rows.partition("@")
+    given: dict[str, Any] = {"path": path}
+    if revision:
+        given["revision"] = revision
+    elif not Path(rows).expanduser().exists() and is_repository(path) and path.count("/") == 1:
+        given["revision"] = newest_commit(path)
+    if columns:
+        given["columns"] = columns
+    if seeds is not None:
+        first, dash, last = seeds.partition("-")
+        if not (dash and first.isdigit() and last.isdigit() and int(first) <= int(last)):
+            raise Stop(f"--seeds {seeds} is not of the form FIRST-LAST.", "For example --seeds 0-999.")
+        given["seeds"] = {"start": int(first), "size": int(last) - int(first) + 1}
+    return json.dumps(given, ensure_ascii=False)
+
+
+def export_rollouts(
+    key: KEY,
+    form: Annotated[
+        Literal["trl", "atif", "openenv"],
+        typer.Option(
+            "--format",
+            help="trl: conversational rows. atif: a trajectory a file, as Harbor's agents write them. "
+            "openenv: as `openenv collect` writes them.",
+        ),
+    ],
+    to: Annotated[Path | None, typer.Option(help="A new folder. Default: KEY-FORMAT.")] = None,
+    store: STORE = Path("artifacts"),
+    hub: HUB = None,
+) -> None:
+    """Write rollouts so that other tools read them; `apprentice import` reads the same rollouts back."""
+    with exit_with_message("Remove the folder and run the command again."):
+        quiet()
+        from apprentice.tasks.artifacts.locate import locate
+        from apprentice.tasks.artifacts.node import node_of
+        from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
+        from apprentice.tasks.episodes.exports import export
+        from apprentice.tasks.episodes.record import Record
+        from apprentice.tasks.reporting.errors import Stop
+
+        found, named = locate(key, store, hub)
+        artifact = node_of(found, named, {}).artifact
+        if not isinstance(artifact, (Rollouts, KeptRollouts)):
+            raise Stop(
+                f"{key} is {type(artifact).__name__}, not rollouts.", "Take the key of collect or filter_rollouts."
+            )
+        folder = to or Path(f"{artifact.key}-{form}")
+        if folder.exists():
+            raise Stop(f"{folder} exists.", "Name a new folder with --to.")
+        rows = found.fetch(artifact) / ("kept.jsonl" if isinstance(artifact, KeptRollouts) else "rollouts.jsonl")
+        folder.mkdir(parents=True)
+        with rows.open("rb") as lines:
+            written, failed = export(map(Record.model_validate_json, lines), form, folder, found.project)
+        if failed:
+            print(f"{failed} episodes failed when they were collected, and are not exported.")
+        print(f"{written} episodes are in {folder}.")

@@ -1,0 +1,113 @@
+"""`apprentice import` and `export` as a user gives them: plain chat trains by the printed command, without teacher."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import HfApi
+
+from apprentice.envs.echo.server.text import text_of
+from apprentice.flows.cli.data import _dataset
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Rollouts
+from apprentice.tasks.reporting.errors import Stop
+from tests.flows.commands import BIN, run_command
+from tests.hub_server import LocalHub
+from tests.tasks.artifacts.test_hub import hub
+
+assert hub  # a fixture
+
+ROWS = 60
+RECIPE = {
+    "name": "imported",
+    "environment": {"name": "echo", "settings": {"words": 1}},
+    "teacher": {"base_url": "http://127.0.0.1:9/v1"},  # nobody answers there
+    "student": {"build": {"hidden_size": 32, "intermediate_size": 64, "layers": 1, "heads": 2, "max_positions": 256}},
+    "windows": {"collect": {"size": 100}, "grpo": {"size": 20}, "evaluate": {"size": 40}},
+    "sft": {"epochs": 1, "batch_size": 16, "gradient_accumulation": 1, "learning_rate": 3.0e-3},
+    "grpo": "off",
+    "evaluate": {"questions": 20, "max_new_tokens": 16, "batch_size": 20},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a recipe and plain chat: 54 right rows, six wrong ones that claim to be right."""
+    (tmp_path / "my recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    rows: list[dict[str, Any]] = []
+    for seed in range(ROWS):
+        said = text_of(seed, 1) if seed % 10 else "x"
+        turns = [{"role": "user", "content": text_of(seed, 1)}, {"role": "assistant", "content": said}]
+        rows.append({"chat": turns, "info": {"score": 1.0}})
+    rows.append({"chat": [{"role": "user", "content": text_of(200_000_000, 1)}, {"role": "assistant", "content": "x"}]})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row | {"info": {"score": 1.0}}) + "\n" for row in rows))
+    return tmp_path
+
+
+def command(home: Path, *parts: str) -> Any:
+    return run_command([str(BIN / "apprentice"), *parts], home)
+
+
+IMPORT = ("import", "rows.jsonl", "--recipe", "my recipe.yaml", "--messages", "chat", "--reward", "info.score")
+
+
+@pytest.mark.long
+def test_plain_chat_trains_by_the_printed_command_and_asks_no_teacher(home: Path):
+    told = command(home, *IMPORT)
+    assert told.returncode == 0, told.stdout + told.stderr
+    said = " ".join(told.stdout.split())
+    for line in (
+        "61 rows of rows.jsonl",
+        "verified by the environment 60 rows.jsonl, line 1",
+        "of these with reward 1.0 54 rows.jsonl, line 2",
+        "of these: the environment gives another reward 6 rows.jsonl, line 1",
+        "refused: its question stands in the evaluation set 1 rows.jsonl, line 61: messages",
+    ):
+        assert line in said
+    name, *parts = shlex.split(told.stdout.strip().splitlines()[-1])
+    assert (name, parts[0]) == ("apprentice", "run")
+    ran = command(home, *parts)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    report = json.loads((home / ran.stdout.strip().splitlines()[-1] / "report.json").read_text())
+    stages = {stage["name"]: stage["state"] for stage in report["stages"]}
+    assert (stages["take_rollouts"], stages["filter_rollouts"], stages["sft"]) == ("cached", "ran", "ran")
+    assert "collect" not in stages
+    assert (report["collect"]["episodes"], report["collect"]["kept"]) == (60, 54)
+    (key,) = [row["key"] for row in report["lineage"] if row["stage"] == "take_rollouts"]
+    out = command(home, "export", key, "--format", "atif", "--to", "as atif")
+    assert out.returncode == 0, out.stdout + out.stderr
+    again = command(home, "import", "as atif", "--recipe", "my recipe.yaml")
+    assert again.returncode == 0, again.stdout + again.stderr
+    store = LocalStore(home / "artifacts", "imported")
+    made = [store.at(Rollouts, revision) for revision in store.tags(Rollouts, "").values()]
+    texts = {(store.fetch(rollouts) / "rollouts.jsonl").read_bytes() for rollouts in made}
+    assert (len(made), len(texts)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "seeds", "expected"),
+    [
+        ({}, None, {}),
+        ({"reward": "info.score"}, "5-9", {"columns": {"reward": "info.score"}, "seeds": {"start": 5, "size": 5}}),
+    ],
+)
+def test_the_options_are_the_recipes_fields(home: Path, columns: dict[str, str], seeds: str | None, expected: Any):
+    path = str(home / "rows.jsonl")
+    assert json.loads(_dataset(path, columns, seeds)) == {"path": path} | expected
+
+
+def test_a_dataset_of_the_hub_is_named_with_its_commit(hub: LocalHub):
+    HfApi().create_repo("team/rows", repo_type="dataset")
+    commit = HfApi().dataset_info("team/rows").sha
+    assert json.loads(_dataset("team/rows", {}, None)) == {"path": "team/rows", "revision": commit}
+    assert json.loads(_dataset(f"team/rows@{'a' * 40}", {}, None))["revision"] == "a" * 40
+    assert json.loads(_dataset("nowhere", {}, None)) == {"path": "nowhere"}
+
+
+@pytest.mark.parametrize("seeds", ["9", "9-", "-9", "9-5", "a-b"])
+def test_seeds_of_another_form_are_told(home: Path, seeds: str):
+    with pytest.raises(Stop, match=f"--seeds {seeds} is not of the form FIRST-LAST"):
+        _dataset(str(home), {}, seeds)
