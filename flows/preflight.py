@@ -22,6 +22,7 @@ from apprentice.flows.rescoring import to_rescore
 from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
+from apprentice.tasks.engine.imports import import_before_threads
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.adapters import check_targets
 from apprentice.tasks.models.chat_template import check_prompt
@@ -87,6 +88,7 @@ class Preflight:
         known = found and student.find(run, recipe.student, recipe.environment, found, recipe.seed)
         new = begun is None and not known
         model = named_model(recipe.student) if new and recipe.student.build is None else None
+        import_before_threads()
         with ThreadPoolExecutor(1) as meanwhile:  # the environment's server starts in a process of its own
             if buys:
                 meanwhile.submit(run.servers.teacher)

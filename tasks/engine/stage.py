@@ -30,6 +30,7 @@ from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
 from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.engine.imports import import_before_threads
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
@@ -135,6 +136,7 @@ class Stage(Generic[P, A]):
         """
         if not announce.in_prefect():
             return [self._made(run, self.key(args, {}), (args, {})) for args in given]
+        import_before_threads()
         futures = []
         for args in given:
             key = self.key(args, {})
