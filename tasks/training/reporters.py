@@ -1,15 +1,23 @@
 """Experiment trackers that receive the training curves through transformers: Trackio, Weights & Biases, MLflow.
 
-In: the recipe's `report_to`. Out: TRL's argument of that name; Stop when a package or a key is missing.
+In: the recipe's `report_to`. Out: TRL's argument of that name, a Weights & Biases run for each training; Stop when a
+package or a key is missing.
 Trackio has its own recipe section, see trackio.py; the others are configured by their environment variables.
 """
 
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Reporter
+
+if TYPE_CHECKING:
+    from apprentice.tasks.engine.stage import StageContext
 
 PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
 """The environment variables from which transformers reads the project's name."""
@@ -44,3 +52,27 @@ def report_to(names: Sequence[Reporter], project: str) -> list[str]:
         if name in PROJECT:
             os.environ.setdefault(PROJECT[name], project)
     return list(names) or ["none"]
+
+
+@contextmanager
+def run_of_its_own(context: "StageContext", trainer: Any) -> Iterator[None]:
+    """Gives a training a Weights & Biases run of its own, in the group of its recipe; WANDB_RUN_GROUP names another.
+
+    Transformers logs to the run that is open. All trainings of a process would share the first one's, whose steps then
+    begin again with each training. A training that resumes continues its run.
+    """
+    if "wandb" not in trainer.args.report_to or not trainer.is_world_process_zero():
+        yield
+        return
+    import wandb  # type: ignore[import-not-found]
+
+    recipe = hashlib.sha256(json.dumps(context.run.recipe, sort_keys=True).encode()).hexdigest()
+    with wandb.init(
+        project=os.environ[PROJECT["wandb"]],
+        name=trainer.args.run_name,
+        group=os.environ.get("WANDB_RUN_GROUP") or f"{context.run.store.project} {recipe[:8]}",
+        id=context.scratch.name,
+        resume="allow",
+        reinit="finish_previous",
+    ):
+        yield

@@ -27,7 +27,7 @@ from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.reporters import report_to
+from apprentice.tasks.training.reporters import report_to, run_of_its_own
 from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
 from apprentice.tasks.training.whole_checkpoints import STATE, seal, seal_when_saved, step_of, whole_checkpoints
 
@@ -105,7 +105,7 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
         trl_internals.load_weights(trainer, begun)
         trainer.state = trainer.state.load_from_json(str(begun / STATE))
         return
-    with _bar(title, trainer, steps, done):
+    with run_of_its_own(context, trainer), _bar(title, trainer, steps, done):
         try:
             trainer.train(resume_from_checkpoint=str(begun) if begun else None)
         except SessionLost:

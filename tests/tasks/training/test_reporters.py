@@ -1,7 +1,10 @@
 """Curves go to whom the recipe names; what that lacks is said before anything is bought."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,23 +16,75 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.training import reporters
 from apprentice.tasks.training.reporters import check_reporters, report_to
-from apprentice.tasks.training.trainer import arguments
+from apprentice.tasks.training.trainer import arguments, train
 
 TOY = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
 
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_RUN_GROUP", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.setenv(name, "x")  # so that what is set here is taken back
         monkeypatch.delenv(name)
 
 
+WANDB = """
+class api:
+    api_key = None
+
+run, begun = None, []
+
+def init(**given):
+    global run
+    assert run is None, "one run was still open"
+    run = Run(given)
+    begun.append(run)
+    return run
+
+class Run:
+    def __init__(self, given):
+        self.given, self.steps = given, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        global run
+        run = None
+"""
+
+
 @pytest.fixture
-def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package of that name, to which nobody has logged in."""
-    (tmp_path / "wandb.py").write_text("class api:\n    api_key = None\n")
+    (tmp_path / "wandb.py").write_text(WANDB)
     monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("wandb", None)
+
+
+class ToyTrainer:
+    """A trainer that logs two steps to the run that is open, as transformers does, and to one of its own without."""
+
+    def __init__(self, told: dict[str, Any]):
+        import torch
+
+        self.args = SimpleNamespace(**told)
+        self.model = torch.nn.Linear(1, 1)
+
+    def is_world_process_zero(self) -> bool:
+        return True
+
+    def add_callback(self, callback: Any) -> None:
+        """Nothing calls it here."""
+
+    pop_callback = remove_callback = add_callback
+
+    def train(self, resume_from_checkpoint: str | None) -> None:
+        import wandb  # type: ignore[import-not-found]
+
+        run = wandb.run or wandb.init(name=self.args.run_name)
+        run.steps += [1, 2]
 
 
 def test_trackio_is_the_default_and_who_is_told_changes_nothing_of_what_is_made():
@@ -65,3 +120,22 @@ def test_the_trainer_is_told_who_and_every_project_bears_the_recipe_s_name(work:
     assert told["run_name"] == "sft toy seed 3 01234567"
     assert (os.environ["WANDB_PROJECT"], os.environ["MLFLOW_EXPERIMENT_NAME"]) == ("toy", "toy")
     assert report_to([], "toy") == ["none"]
+
+
+@pytest.mark.usefixtures("wandb")
+def test_every_training_of_a_process_has_a_run_of_its_own_in_the_group_of_its_recipe(
+    work: RunContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def trained(recipe: str, key: str) -> Any:
+        run = RunContext(work.store, work.servers, report_to=["wandb"], recipe={"name": recipe})
+        context = StageContext(run, key * 20, tmp_path / "out", tmp_path / f"sft-{key}")
+        train(context, "SFT steps", ToyTrainer(arguments(context, SftSpec(warmup_steps=0), 3, "sft")), 2)
+        return sys.modules["wandb"].begun[-1]
+
+    first, second, other = trained("a", "0"), trained("a", "1"), trained("b", "2")
+    assert (first.steps, second.steps) == ([1, 2], [1, 2])
+    assert (first.given["name"], first.given["id"]) == ("sft toy seed 3 00000000", "sft-0")
+    assert first.given["group"] == second.given["group"] != other.given["group"]
+    assert sys.modules["wandb"].run is None
+    monkeypatch.setenv("WANDB_RUN_GROUP", "ours")
+    assert trained("a", "3").given["group"] == "ours"
