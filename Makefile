@@ -39,7 +39,7 @@ test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifier
 test-docker: .venv/dev  ## every image, built from HEAD and used; skipped where no Docker daemon runs and none can be started
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -rs tests/docker
 
-mutants: .venv/dev  ## breaks the product in small ways, one at a time; the tests must notice 95%. MUTANTS="gate law" runs some
+mutants: .venv/dev  ## breaks the product in small ways that a seed draws, one at a time: the tests must notice 90%. MUTANTS="--help" says what can be set
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
 
 lint: .venv/dev build/types/apprentice

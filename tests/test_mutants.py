@@ -1,33 +1,81 @@
-"""Every mutant of `make mutants` still fits the product: a patch that applies once, and tests that exist."""
+"""The sampler of `make mutants`: which faults its operators find, which tests it takes, what it counts."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.table import ROOT, read_mutants
+from tests.mutants.operators import mutants_of
+from tests.mutants.reach import Lines
+from tests.mutants.run import ROOT, equivalents, report, sample
 
-MUTANTS = read_mutants()
+FAULTS = {
+    "if a > 1:\n    f()": {"if (not a > 1):", "if (a >= 1):", "if a > 2:", "pass"},
+    "if not a:\n    b.c = d": {"if (a):", "pass"},
+    "def f():\n    return a and b": {"return None", "return (a or b)"},
+    "f(a, b=c, help=d)": {"pass", "f(a, help=d)"},
+    "x = [y for y in z if y is None]": {"x = [y for y in z if (not y is None)]"},
+    "x = y is None": {"x = (y is not None)"},
+    "x = a if b else True": {"x = a if (not b) else True", "x = a if b else False"},
+    "while True:\n    break": {"while False:", "pass"},
+    "def f(a: Literal[1] = 0.5) -> b[2]:\n    a += c\n    for x in a:\n        x()": {
+        "def f(a: Literal[1] = 1.0) -> b[2]:",
+        "pass",
+        "return None",
+    },
+    "raise ValueError(f(a, b=1)) from c": {"pass"},
+}
+"""Code, and the lines that its mutants have instead of one of its own."""
+NONE = [
+    "assert a is None",
+    "print_ = zip(a, b, strict=True)",
+    '"""A text."""',
+    "log.info('%d', a > 1)",
+    "x: Literal[1]",
+    "print_ = f'{a + 1}'",
+    "if TYPE_CHECKING:\n    f()",
+]
 
 
-@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS}))
-def test_every_patch_applies_exactly_once_and_is_python(file: str):
-    text = (ROOT / file).read_text()
-    for mutant in MUTANTS:
-        if mutant.file == file:
-            broken = mutant.broken(text)
-            assert broken != text
-            assert not file.endswith(".py") or ast.parse(broken)
+@pytest.mark.parametrize("code", FAULTS)
+def test_the_operators_find_these_faults(code: str):
+    assert FAULTS[code] - {mutant.new for mutant in mutants_of("a.py", code)} == set()
 
 
-def test_every_mutant_says_what_it_breaks_and_names_tests_that_exist():
-    for mutant in MUTANTS:
-        assert mutant.breaks
-        assert mutant.tests
-        for test in mutant.tests:
-            file, _, name = test.partition("::")
-            assert f"def {name}" in Path(ROOT / file).read_text(), test
+@pytest.mark.parametrize("code", NONE)
+def test_texts_annotations_and_log_lines_stay_as_they_are(code: str):
+    assert not [mutant for mutant in mutants_of("a.py", code) if "print" not in mutant.new]
 
 
-def test_no_mutant_is_there_twice():
-    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+def test_every_mutant_of_the_product_is_python_and_differs():
+    drawn = sample(seed=3, number=100, rooms=["tasks", "flows", "envs", "deployments"])
+    for mutant in drawn:
+        text = (ROOT / mutant.file).read_text()
+        assert ast.dump(ast.parse(mutant.broken(text))) != ast.dump(ast.parse(text)), mutant
+
+
+def test_a_seed_names_a_sample():
+    assert sample(7, 5, ["tasks"]) == sample(7, 9, ["tasks"])[:5] != sample(8, 5, ["tasks"])
+
+
+def test_a_line_keeps_its_name_when_lines_before_it_change():
+    code = "class A:\n    def b(self):\n        return 1\n"
+    before, after = Lines(code), Lines("import c\n\n\n" + code)
+    assert before.name(3) == after.name(6) == "A.b|return 1"
+    assert before.imported[2]
+    assert not before.imported[3]
+
+
+def test_an_equivalent_does_not_count_and_a_test_that_hangs_kills(capsys: pytest.CaptureFixture[str]):
+    drawn = sample(1, 4, ["tasks"])
+    outcomes = ("killed", "hung", "SURVIVED", "equivalent")
+    code = report([(mutant, {"outcome": each}) for mutant, each in zip(drawn, outcomes, strict=True)], "seed 1")
+    assert "| tasks | 3 | 2 | 66.7% | 20.8% to 93.9% | 1 |" in capsys.readouterr().out
+    assert code == 1
+
+
+def test_every_equivalent_is_still_a_mutant_and_has_a_reason():
+    for (file, function, old, new), reason in equivalents().items():
+        names = {(each.function, each.old, each.new) for each in mutants_of(file, (ROOT / Path(file)).read_text())}
+        assert (function, old, new) in names
+        assert reason

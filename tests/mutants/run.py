@@ -1,149 +1,271 @@
-"""Mutation tests: breaks the product in small ways, one at a time, and runs the tests that must notice.
+"""Mutation tests: breaks the product in small ways that nobody chose, one at a time, and runs the tests that reach it.
 
-Run: `make mutants`, or `python -m tests.mutants.run [WORD …]` for the mutants whose file or description holds a word.
-In: the tables tests/mutants/*.yaml. Out: a table of what was noticed, the score; exit code 0 from 95% on.
-
-Each mutant is patched into a copy of the tree. The process imports torch, trl and the like once; the tests of every
-mutant run in a fork of it.
+Run: `make mutants`, or `python -m tests.mutants.run --seed 7 --number 60 --room tasks`. Draws mutants by seed from all
+that operators.py finds, and runs for each the quick tests that reach its statement, the fastest first, until one fails.
+A statement that no quick test reaches has a mutant that survives. Out: every survivor, and the rate per room with its
+interval; exit code 0 from 90% on. What equivalents.yaml names does not count. Results are kept in build/mutants, so
+that an interrupted run goes on, and are used while the file, its tests and what they reach stay as they are.
 """
 
+import argparse
+import json
 import os
-import shutil
-import signal
+import random
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import NamedTuple
+from typing import Any
 
-from tests.mutants.table import ROOT, Mutant, read_mutants
+import pytest
+import yaml
 
-ROOMS = ("envs", "tasks", "flows", "deployments")
-COPIED = ("__init__.py", *ROOMS, "tests", "docs", "README.md", "Makefile", "pyproject.toml")
-HEAVY = ("torch", "trl", "trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "datasets", "transformers", "prefect")
-HEAVY += ("openenv.core.env_server.http_server", "reasoning_gym", "scipy.stats", "statsmodels.api", "openai", "pytest")
-"""What takes seconds to import, and nothing of ours."""
-LONGEST = 300.0
-"""Seconds of one mutant's tests; one that takes longer is not noticed: it may be the machine that is slow."""
-POLL = 0.02
-ENOUGH = 0.95
-JOBS = 2
-"""Processes with a copy of the tree each."""
+from apprentice.tasks.analysis.statistics import wilson
+from tests.mutants.forked import ROOMS, ROOT, Ended, copy_of_the_tree, import_heavy, run_pytest
+from tests.mutants.operators import Mutant, mutants_of
+from tests.mutants.reach import Lines, Reach, Test, digests_of_tests, measure, seconds_until
+from tests.test_rooms import FILES, imports_of
+
+RESULTS = ROOT / "build" / "mutants" / "results"
+GOAL = 0.9
+FIRST = 10
+"""Tests that run before the others, whose files then need not be imported."""
+GRACE, SLOWER = 60.0, 5.0
+"""A mutant hangs once its tests take so many seconds, and so many times longer than before."""
+SERVER = "fixture server@tests"
 _tree = Path()
 """The copy of this process."""
+_passed: dict[frozenset[str], bool] = {}
+"""Per tests, whether they pass there without a mutant."""
 
 
-class Result(NamedTuple):
-    outcome: str
-    """noticed, SURVIVED, TOO LONG, or ERROR: then the tests did not run."""
-    seconds: float
-    log: str
+def sample(seed: int, number: int, rooms: list[str]) -> list[Mutant]:
+    """So many mutants of all that the rooms have, each as likely as any other."""
+    found: list[Mutant] = []
+    for room in rooms:
+        for file in sorted((ROOT / room).rglob("*.py")):
+            found += mutants_of(file.relative_to(ROOT).as_posix(), file.read_text())
+    random.Random(seed).shuffle(found)  # so that a larger sample begins with a smaller one
+    return found[:number]
 
 
-def copy_of_the_tree(folder: Path) -> Path:
-    """Fills a folder with what the tests need; `packages` makes its rooms importable as apprentice.<room>."""
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(ROOT / name, folder / name)
-    packages = folder / "packages" / "apprentice"
-    packages.mkdir(parents=True)
-    for each in ("__init__.py", *ROOMS):
-        (packages / each).symlink_to(folder / each)
-    return folder
+class Tests:
+    """Which tests a mutant gets."""
+
+    def __init__(self, reach: Reach, seconds: float):
+        """`seconds`: what a mutant's tests may take, as they took when they were measured."""
+        self.reach = reach
+        self.seconds = seconds
+        self.lines: dict[str, Lines] = {}
+        self.importers: defaultdict[str, list[str]] = defaultdict(list)
+        for file in FILES.values():
+            for module in imports_of(file):
+                self.importers[FILES[module].relative_to(ROOT).as_posix()].append(file.relative_to(ROOT).as_posix())
+
+    def of(self, mutant: Mutant) -> list[Test]:
+        """The tests that reach the statement, the fastest first; where it runs on import, those of its file
+        first, and then those of all that import it."""
+        if mutant.file not in self.lines:
+            self.lines[mutant.file] = Lines((ROOT / mutant.file).read_text())
+        named = self.lines[mutant.file]
+        first, last = mutant.statement
+        if not named.imported[first]:
+            lines = range(first, last + 1)
+            return self._within(self.reach.of(mutant.file, lines, named) or self._of_new(mutant, lines, named))
+        found = dict.fromkeys(self.reach.of_function(mutant.file, mutant.function))
+        found |= dict.fromkeys(self.reach.of_file(mutant.file))
+        seen, level = {mutant.file}, [mutant.file]
+        while level:
+            level = sorted({each for file in level for each in self.importers[file]} - seen)
+            seen |= set(level)
+        further = {test for file in seen for test in self.reach.of_file(file)}
+        found |= dict.fromkeys(sorted(further, key=lambda test: (test.alone, test.id)))
+        return self._within(list(found))
+
+    def _of_new(self, mutant: Mutant, lines: range, named: Lines) -> list[Test]:
+        """Where the record has no such line: the tests of its function. A line that nothing reached has none."""
+        known = self.reach.known.get(mutant.file, set())
+        if any(named.name(line) in known for line in lines):
+            return []
+        return self.reach.of_function(mutant.file, mutant.function)
+
+    def _within(self, tests: list[Test]) -> list[Test]:
+        """The first of them that together take no longer than they may."""
+        return [test for test, seconds in zip(tests, seconds_until(tests), strict=True) if seconds <= self.seconds]
 
 
-def run_tests(tree: Path, tests: list[str], longest: float, own_server: bool = False) -> Result:
-    """Runs the tests in a fork, with the packages of `tree`, for at most so many seconds."""
-    began, log, status = time.monotonic(), tree / "log.txt", None
-    child = os.fork()
-    if child == 0:
-        code = 3
-        try:
-            os.setsid()
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            if own_server:
-                del os.environ["STANDING_SERVER"]
-            code = _test(tree, tests)
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    for _ in range(int(longest / POLL)):  # counts, because a machine that sleeps makes nothing hang
-        ended, found = os.waitpid(child, os.WNOHANG)
-        if ended:
-            status = found
-            break
-        time.sleep(POLL)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what its tests left
-    if status is None:
-        os.waitpid(child, 0)
-        return Result("TOO LONG", time.monotonic() - began, log.read_text())
-    outcome = {0: "SURVIVED", 1: "noticed"}.get(os.waitstatus_to_exitcode(status), "ERROR")
-    return Result(outcome, time.monotonic() - began, log.read_text())
+class _Chosen:
+    """The pytest plugin that keeps the chosen tests, in their order, and says which one failed."""
+
+    def __init__(self, tests: list[str], failed: Path):
+        self.order = {test: place for place, test in enumerate(tests)}
+        self.failed = failed
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [each for each in items if each.nodeid in self.order]
+        items[:] = sorted(chosen, key=lambda item: self.order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.write_text(report.nodeid)
 
 
-def _test(tree: Path, tests: list[str]) -> int:
-    import pytest
-
-    packages = str(tree / "packages")
-    os.chdir(tree)
-    os.environ["PYTHONPATH"] = f"{packages}{os.pathsep}{tree}"  # for the servers that tests start
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have the size and the second of another
-    sys.dont_write_bytecode = True
-    sys.path[:] = [packages, str(tree), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("apprentice", "tests")]:
-        del sys.modules[name]
-    return int(pytest.main(["-x", "-q", "-m", "", "--tb=native", *tests]))
+def run_tests(tree: Path, tests: list[Test], own_server: bool) -> tuple[Ended, str]:
+    """How the tests ended, and the one that failed, if one did."""
+    failed = tree / "failed.txt"
+    failed.unlink(missing_ok=True)
+    names = [test.id for test in tests]
+    files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+    variables = {"STANDING_SERVER": "" if own_server else os.environ.get("STANDING_SERVER", "")}
+    longest = GRACE + SLOWER * max(seconds_until(tests), default=0.0)
+    ended = run_pytest(tree, ["-x", *files], lambda: _Chosen(names, failed), longest, variables)
+    return ended, failed.read_text() if failed.exists() else ""
 
 
-def main(words: list[str]) -> int:
-    """Returns the exit code."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    mutants = [each for each in read_mutants() if not words or any(w in each.file + each.breaks for w in words)]
-    for name in HEAVY:
-        import_module(name)
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
+def judge(tree: Path, mutant: Mutant, tests: list[Test], own_server: bool) -> dict[str, Any]:
+    """Runs the tests on the broken copy. A test that fails on the whole copy, too, is no witness."""
     began = time.monotonic()
-    results: list[Result] = []
-    with (
-        TemporaryDirectory(prefix="mutants-") as copies,
-        _standing_server(),
-        ProcessPoolExecutor(JOBS, get_context("fork"), _begin, (Path(copies),)) as workers,
-    ):
-        for whole in workers.map(_whole, [tests[place::JOBS] for place in range(JOBS)]):
-            if whole.outcome != "SURVIVED":
-                print(f"Without a mutant the tests fail:\n{whole.log}")
-                return 1
-        print(f"Without a mutant the tests pass, in {time.monotonic() - began:.0f} s.", flush=True)
-        for mutant, result in zip(mutants, workers.map(_mutated, mutants), strict=True):
-            known = f" (known: {mutant.survives})" if mutant.survives else ""
-            print(f"{result.outcome:>9} {result.seconds:5.1f} s  {mutant.file}: {mutant.breaks}{known}", flush=True)
-            if result.outcome == "ERROR":
-                print(result.log[-2000:])
-            results.append(result)
-    counted = [result.outcome for mutant, result in zip(mutants, results, strict=True) if not mutant.survives]
-    noticed = counted.count("noticed")
-    minutes = (time.monotonic() - began) / 60
-    print(f"{noticed} of {len(counted)} mutants were noticed ({noticed / len(counted):.1%}), in {minutes:.0f} min.")
-    return int(noticed < ENOUGH * len(counted) or "ERROR" in counted)
+    file = tree / mutant.file
+    text = file.read_text()
+    left, ran = list(tests), 0
+    while left:
+        part = left[:FIRST] if ran == 0 else left
+        file.write_text(mutant.broken(text))
+        try:
+            ended, failed = run_tests(tree, part, own_server)
+        finally:
+            file.write_text(text)
+        if ended.code == 0:
+            left, ran = left[len(part) :], ran + len(part)
+            continue
+        suspects = [test for test in part if test.id == failed] or part
+        if _passes_whole(tree, suspects, own_server):
+            outcome = "hung" if ended.code is None else "killed"
+            return {"outcome": outcome, "by": failed, "seconds": time.monotonic() - began, "ran": ran + len(part)}
+        if not failed:
+            return {"outcome": "ERROR", "by": ended.log[-3000:], "seconds": time.monotonic() - began, "ran": ran}
+        left.remove(suspects[0])
+    return {"outcome": "SURVIVED", "by": "", "seconds": time.monotonic() - began, "ran": ran}
+
+
+def _passes_whole(tree: Path, tests: list[Test], own_server: bool) -> bool:
+    """Whether the tests pass on the copy as it is; asked once."""
+    names = frozenset(test.id for test in tests)
+    if names not in _passed:
+        ended, _ = run_tests(tree, tests, own_server)
+        _passed[names] = ended.code == 0
+    return _passed[names]
+
+
+def key_of(mutant: Mutant, tests: list[Test], digests: dict[str, str]) -> str:
+    """Names a result: the same for the same file, fault and tests."""
+    files = sorted({test.id.partition("::")[0] for test in tests})
+    text = (ROOT / mutant.file).read_text()
+    parts = [text, *map(str, mutant), *sorted(test.id for test in tests), *(digests[file] for file in files)]
+    return sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Reasons by file, function, old and new line."""
+    read = yaml.safe_load((Path(__file__).parent / "equivalents.yaml").read_text())
+    return {(each["file"], each["function"], each["old"], each["new"]): each["because"] for each in read}
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="make mutants", description='Options go into MUTANTS="…".')
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--number", type=int, default=200)
+    parser.add_argument("--room", action="append", choices=ROOMS, help="one of them; can be given several times")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of a mutant's tests; of more, the fastest run")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so many")
+    parser.add_argument("--jobs", type=int, default=2, help="processes with a copy of the tree each")
+    options = parser.parse_args(arguments)
+    import_heavy()
+    drawn = sample(options.seed, options.number, options.room or list(ROOMS))
+    with TemporaryDirectory(prefix="mutants-") as copies:
+        measure(copy_of_the_tree(Path(mkdtemp(dir=copies))))
+        tests = Tests(Reach(), options.seconds)
+        with (
+            _standing_server(),
+            ProcessPoolExecutor(options.jobs, get_context("fork"), _begin, (Path(copies),)) as workers,
+        ):
+            ends = time.monotonic() + 60 * options.minutes
+            results = list(_judged(drawn, tests, workers, options.jobs, ends))
+    return report(results, f"seed {options.seed}")
+
+
+def _judged(
+    drawn: list[Mutant], tests: Tests, workers: ProcessPoolExecutor, jobs: int, ends: float
+) -> Iterator[tuple[Mutant, dict[str, Any]]]:
+    """The mutants in their order with their results, each printed and kept when it is known; none is begun once the
+    time has ended."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    digests, known = digests_of_tests(), equivalents()
+    waiting: deque[tuple[Mutant, Path, Future[dict[str, Any]] | None]] = deque()
+    for mutant in drawn:
+        if time.monotonic() > ends:
+            break
+        chosen = tests.of(mutant)
+        kept = RESULTS / f"{key_of(mutant, chosen, digests)}.json"
+        own = SERVER in tests.reach.contexts[mutant.file]
+        waiting.append((mutant, kept, None if kept.exists() else workers.submit(_judge, mutant, chosen, own)))
+        if len(waiting) > jobs:
+            yield _result(*waiting.popleft(), known)
+    while waiting:
+        yield _result(*waiting.popleft(), known)
+
+
+def _result(
+    mutant: Mutant, kept: Path, future: Future[dict[str, Any]] | None, known: Collection[tuple[str, str, str, str]]
+) -> tuple[Mutant, dict[str, Any]]:
+    if future is not None:
+        kept.write_text(json.dumps({"mutant": mutant._asdict()} | future.result(), indent=2))
+    result = json.loads(kept.read_text())
+    if result["outcome"] == "SURVIVED" and _name(mutant) in known:
+        result["outcome"] = "equivalent"
+    where = f"{mutant.file}:{mutant.statement[0]} {mutant.function}"
+    print(f"{result['outcome']:>10} {result['seconds']:5.1f} s {result['ran']:4} tests  {where}: {mutant.operator}")
+    if result["outcome"] not in ("killed", "hung"):
+        print(f"             - {mutant.old}\n             + {mutant.new}")
+    sys.stdout.flush()
+    if result["outcome"] == "ERROR":
+        print(result["by"])
+        kept.unlink()
+    return mutant, result
+
+
+def report(results: list[tuple[Mutant, dict[str, Any]]], title: str) -> int:
+    """Prints the table of the rooms; returns the exit code."""
+    print(f"\n| room ({title}) | mutants | killed | rate | 95% interval | equivalent |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    rate = 0.0
+    for room in (*ROOMS, "all"):
+        own = [result["outcome"] for mutant, result in results if room in ("all", mutant.file.partition("/")[0])]
+        counted = [outcome for outcome in own if outcome != "equivalent"]
+        if counted:
+            killed = sum(outcome in ("killed", "hung") for outcome in counted)
+            low, high = wilson(killed, len(counted))
+            rate = killed / len(counted)
+            row = [room, len(counted), killed, f"{rate:.1%}", f"{low:.1%} to {high:.1%}", len(own) - len(counted)]
+            print(f"| {' | '.join(map(str, row))} |")
+    return int(rate < GOAL or any(result["outcome"] == "ERROR" for _, result in results))
 
 
 @contextmanager
 def _standing_server() -> Iterator[None]:
-    """The tests' environment server, unbroken, for all mutants but those of `envs`; see tests/conftest.py."""
+    """The tests' environment server, unbroken, for mutants of files that no server executes; see tests/conftest.py."""
     from apprentice.envs.serving.process import local_server
-    from tests.conftest import SERVER
+    from tests.conftest import SERVER as COMMAND
 
-    with local_server(*SERVER) as url:
+    with local_server(*COMMAND) as url:
         os.environ["STANDING_SERVER"] = url
         yield
 
@@ -153,18 +275,12 @@ def _begin(copies: Path) -> None:
     _tree = copy_of_the_tree(Path(mkdtemp(dir=copies)))
 
 
-def _whole(tests: list[str]) -> Result:
-    return run_tests(_tree, tests, 10 * LONGEST) if tests else Result("SURVIVED", 0.0, "")
+def _judge(mutant: Mutant, tests: list[Test], own_server: bool) -> dict[str, Any]:
+    return judge(_tree, mutant, tests, own_server)
 
 
-def _mutated(mutant: Mutant) -> Result:
-    file = _tree / mutant.file
-    text = file.read_text()
-    file.write_text(mutant.broken(text))
-    try:
-        return run_tests(_tree, mutant.tests, LONGEST, own_server=mutant.file.startswith("envs/"))
-    finally:
-        file.write_text(text)
+def _name(mutant: Mutant) -> tuple[str, str, str, str]:
+    return mutant.file, mutant.function, mutant.old, mutant.new
 
 
 if __name__ == "__main__":
