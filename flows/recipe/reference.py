@@ -4,9 +4,10 @@ In: the `Recipe` model. Out: Markdown with one table per section. `make docs` wr
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -19,11 +20,16 @@ After this page you can write a recipe: one YAML file that describes one whole r
 field.
 
 Fields marked *operational* set speed, timeouts and prices; changing them does not invalidate the cache. Every other
-field is part of the key of the stages that read it. An unknown field is an error that names the nearest known one.
+field is part of the key of the stages that read it. A number outside of its range is an error. An unknown field is an
+error that names the nearest known one.
 Start from one of the package's recipes: `apprentice init --recipe NAME` writes a copy.
 
 This page is generated from the settings' docstrings: `make docs`.
 """
+
+
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+"""How the bounds of a number are written."""
 
 
 def reference() -> str:
@@ -34,9 +40,9 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
     sections = [(name, found) for name, field in model.model_fields.items() if (found := model_of(field.annotation))]
     yield f"## {f'`{path}`' if path else 'A recipe'}\n"
     yield f"{(model.__doc__ or '').strip()}\n"
-    yield "| field | default | meaning |\n| --- | --- | --- |"
+    yield "| field | default | range | meaning |\n| --- | --- | --- | --- |"
     for name, field in model.model_fields.items():
-        yield f"| `{name}` | {_default(field)} | {_meaning(field)} |"
+        yield f"| `{name}` | {_default(field)} | {_range(field)} | {_meaning(field)} |"
     yield ""
     for name, section in sections:
         if section is not model:
@@ -57,6 +63,26 @@ def _default(field: FieldInfo) -> str:
         return "see below"
     value = field.get_default(call_default_factory=True)
     return "–" if value is None else f"`{value}`"
+
+
+def _range(field: FieldInfo) -> str:
+    """Return the bounds of the field's numbers, such as "> 0, ≤ 1"; empty if it has none."""
+    return "; ".join(dict.fromkeys(_bounds(field.annotation, field.metadata)))
+
+
+def _bounds(annotation: Any, given: Sequence[Any]) -> Iterator[str]:
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        yield from _bounds(inner, [*given, *(part for each in more for part in getattr(each, "metadata", [each]))])
+    elif annotation in (int, float):
+        found = [(sign, getattr(each, name, None)) for name, sign in SIGNS.items() for each in given]
+        bounds = [f"{sign} {bound}" for sign, bound in found if bound is not None]
+        if bounds:
+            yield ", ".join(bounds)
+    elif get_origin(annotation) is not Literal:
+        union = get_origin(annotation) in (Union, UnionType)
+        for part in get_args(annotation):
+            yield from _bounds(part, given if union else [])
 
 
 def _meaning(field: FieldInfo) -> str:
