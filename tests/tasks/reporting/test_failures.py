@@ -33,6 +33,7 @@ class OutOfMemoryError(RuntimeError):
         (TeacherFailed("no valid call"), "teacher", "person"),
         (BudgetReached(), "teacher", "person"),
         (hub(503), "hub", "wait"),
+        (hub(500), "hub", "wait"),
         (httpx.ConnectError("refused"), "Prefect's server", "wait"),
         (hub(429), "hub", "wait"),
         (httpx2.ConnectError("refused"), "hub", "wait"),
