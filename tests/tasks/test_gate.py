@@ -9,7 +9,7 @@ from apprentice.tasks.analysis.judgements import as_markdown, read_decision
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.gate import gate
+from apprentice.tasks.gate import _better, gate
 from apprentice.tasks.settings.stages import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
@@ -236,3 +236,33 @@ def test_a_gate_of_many_rounds_is_stricter_than_a_single_one(case: Case):
     assert case.decide(episodes(better), episodes(WORSE))["promoted"]
     decision = case.decide(episodes(better), episodes(WORSE), spec=GateSpec(level=0.0024))
     assert refused(decision) == ["exact test agrees (p below 0.0024)"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "low", "p_value", "held"),
+    [
+        (0.03, 0.01, 0.04, [True, True, True]),
+        (0.02, 0.001, 0.049, [True, True, True]),
+        (0.019, 0.001, 0.049, [False, True, True]),
+        (0.03, 0.0, 0.04, [True, False, True]),
+        (0.03, 0.01, 0.05, [True, True, False]),
+        (-0.03, -0.04, 0.04, [False, False, False]),
+    ],
+)
+def test_a_margin_may_be_met_exactly_and_chance_must_be_beaten(
+    delta: float, low: float, p_value: float, held: list[bool]
+):
+    compared = {"delta": delta, "ci": (low, 2 * delta), "p_value": p_value}
+    assert [rule["holds"] for rule in _better(GateSpec(margin=0.02, level=0.05), compared)] == held
+
+
+def test_equal_models_are_not_better_without_a_margin_either():
+    rules = _better(GateSpec(margin=0.0), {"delta": 0.0, "ci": (0.0, 0.0), "p_value": 0.0})
+    assert not any(rule["holds"] for rule in rules)
+
+
+def test_a_guard_rail_may_fall_by_its_allowance_exactly(case: Case):
+    before, after = episodes([1.0] * 75 + [0.0] * 25), episodes([1.0] * 50 + [0.0] * 50)
+    for allowed, holds in ((0.25, True), (0.24, False)):
+        decided = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (before, after)}, allowed=allowed)
+        assert {rule["rule"]: rule["holds"] for rule in decided["rules"]}["guard rail sums"] is holds
