@@ -28,6 +28,8 @@ LONGEST = 3600.0
 CONTEXT = "MUTANTS_CONTEXT"
 """The variable that tells a process which test started it."""
 IMPORT = "import"
+BESIDE, WHOLE_RUN = "fixture toy_home@tests/flows", 60.0
+"""The fixture whose process starts before the first test (tests/flows/conftest.py), and the seconds that it takes."""
 
 
 class Lines:
@@ -184,6 +186,7 @@ def _lines(tree: Path, raw: Path) -> dict[str, dict[str, list[str]]]:
         except coverage.CoverageException as error:  # of a process that was killed while it wrote
             print(f"{part.name}: {error}", flush=True)
             continue
+        beside = all("|" not in context for context in data.measured_contexts())
         for measured in data.measured_files():
             file = Path(measured).relative_to(tree).as_posix()
             if not file.endswith(".py"):  # a template, which jinja compiles under its own name
@@ -191,7 +194,8 @@ def _lines(tree: Path, raw: Path) -> dict[str, dict[str, list[str]]]:
             named = Lines((tree / file).read_text())
             for line, contexts in data.contexts_by_lineno(measured).items():
                 if 0 < line < len(named.imported) and not named.imported[line]:  # code of a test may have its name
-                    found[file][named.name(line)] |= {each.removeprefix(f"{IMPORT}|") for each in contexts}
+                    names = {each.removeprefix(f"{IMPORT}|") for each in contexts}
+                    found[file][named.name(line)] |= {BESIDE if beside and each == IMPORT else each for each in names}
     return {file: {name: sorted(each) for name, each in lines.items()} for file, lines in found.items()}
 
 
@@ -259,6 +263,8 @@ class _Measuring:
         self.coverage.stop()
         self.coverage.save()
         passed = {test for test, outcomes in self.outcomes.items() if outcomes == {"passed"}}
+        if BESIDE in self.costs:
+            self.costs[BESIDE] = max(self.costs[BESIDE], WHOLE_RUN)
         tests = {test: [round(self.seconds[test], 3), self.fixtures[test]] for test in sorted(passed)}
         failed = sorted(test for test, outcomes in self.outcomes.items() if "failed" in outcomes)
         (self.raw / "tests.json").write_text(json.dumps({"tests": tests, "fixtures": self.costs, "failed": failed}))
