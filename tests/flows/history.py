@@ -43,7 +43,8 @@ class History:
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
         asked = self.make(Questions, f"questions-{name}", counts, {})
         counts = {"episodes": 1, "kept": 1, "dropped": {}}
-        kept = self.make(KeptRollouts, f"kept-{name}", counts, {}, files={"kept.jsonl": f'{{"seed": {name}}}\n'})
+        row = json.dumps({"seed": int(name), "messages": [{}, {"content": "a question"}]})
+        kept = self.make(KeptRollouts, f"kept-{name}", counts, {}, files={"kept.jsonl": f"{row}\n"})
         sft = self.make(SftCheckpoint, f"sft-{name}", {"parameters": 1, "stage": "sft"}, {"kept": kept})
         counts = {"parameters": 1, "stage": "grpo"}
         trained = self.make(GrpoCheckpoint, f"grpo-{name}", counts, {"checkpoint": sft})
