@@ -93,13 +93,13 @@ def collect_shard(
 def _check_address(path: Path, teacher: TeacherSpec) -> None:
     """Raises Stop if the window was begun at another endpoint: under one name it may serve another model."""
     now = teacher.base_url or ""
-    if not path.exists() or teacher.provider or (path.parent / "moved").exists():
+    if not path.exists() or teacher.provider or teacher.moved:
         path.write_text(now)
     elif (begun := path.read_text()) != now:
         raise Stop(
             f"These episodes were begun at {begun or 'OpenAI'}, and {teacher.model} is at {now or 'OpenAI'} now.",
-            f"If it is the same model, create the file {path.parent / 'moved'} and run again; if not, set "
-            "teacher.provider to a name for the new one, which then plays every episode.",
+            "If it is the same model, run again with --set teacher.moved=true; if not, set teacher.provider to a name "
+            "for the new one, which then plays every episode.",
         )
 
 
@@ -130,13 +130,15 @@ class Collector:
         budget = Budget(self.teacher.prices, cap and cap * share, self.context.scratch / "spent_usd")
         url = self.context.run.servers.teacher()
         teacher = Teacher(self.teacher, url, self.spec.asks, budget, 1.0 if shared() else share)
+        if known := self._refused.answered_before():
+            teacher.recall(*known)
         seeds = (seed for seed in window.seeds() if seed not in done)
         try:
             with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:
                 for _ in range(PASSES):
                     lost = self._pass(pool, teacher, seeds, window.size, advance, broken)
                     seeds = iter([record.seed for record in lost])
-            self._check_unanswered(lost)
+            lost = self._check_unanswered(lost, window.size)
             self._refused.settle(teacher)
         except EndpointStop as stop:
             if self._too_many_failed:  # episodes that were under way have ended with the pool
@@ -181,14 +183,24 @@ class Collector:
             f"({total.reasoning_tokens:,} reasoning)."
         )
 
-    def _check_unanswered(self, lost: list[Record]) -> None:
-        """Raises Stop for episodes that the endpoint did not answer: they are asked again, and never kept as lost."""
-        missing = [record for record in lost if record.failed_at == "teacher's endpoint"]
-        if missing:
+    def _check_unanswered(self, lost: list[Record], of: int) -> list[Record]:
+        """Returns the other lost episodes. Raises Stop for those that the endpoint did not answer: the next run asks
+        them again. Those that it did not answer in two runs, while it answered the others, are refused questions."""
+        missing = {record.seed: record for record in lost if record.failed_at == "teacher's endpoint"}
+        file = self.context.scratch / "unanswered.json"
+        before = set(json.loads(file.read_text())) if file.exists() else set()
+        file.write_text(json.dumps(sorted(missing)))
+        refused = missing.keys() & before
+        if missing.keys() - before or len(refused) > max(self.spec.max_refused * of, 1):
             raise EndpointStop(
-                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: {missing[-1].cause}.",
-                "Run again: only these are asked.",
+                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: "
+                f"{[*missing.values()][-1].cause}.",
+                "Run again: only these are asked. A question that is not answered then either is left out, as one that "
+                "the endpoint refuses (at most collect.max_refused of them).",
             )
+        for place, record in enumerate(missing.values(), 1):
+            self._refused.hold(-place, record, is_understood=False)
+        return [record for record in lost if record.seed not in missing]
 
     def _pool(self) -> EnvironmentPool:
         server = self.context.run.servers.environment(self.environment.name)

@@ -243,13 +243,16 @@ def _of_grpo(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | Non
     read = verdict["grpo"]
     if not read:
         return None
-    found = read["diagnosis"]
-    if found in ("no signal", "too easy", "saturated"):
-        if found != "no signal":
-            return Change("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
-        return _more(recipe, "grpo.num_generations", "In most groups no answer was right, so nothing told them apart.")
-    if found == "fell":
-        return _gentler(recipe, "grpo.learning_rate", "The reward fell while it trained.")
+    found, gain = read["diagnosis"], paid(verdict["comparisons"])
+    if found == "fell" or (gain and gain["ci"][1] < 0):
+        return _gentler(recipe, "grpo.learning_rate", "GRPO went too far: the model was better before.")
+    right = [*verdict["models"].values()][-1]["accuracy"] >= 0.5
+    if found in ("too easy", "saturated") and right:
+        return Change("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
+    if found in ("no signal", "saturated"):
+        return _more(
+            recipe, "grpo.num_generations", "In most groups all answers were wrong, so nothing told them apart."
+        )
     return _more(recipe, "grpo.max_steps", "Its reward moved no further than its noise.")
 
 

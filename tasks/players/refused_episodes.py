@@ -5,9 +5,10 @@ account without credit every question is refused; a refusal is a question's own 
 """
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from apprentice.envs.base import without_return
+from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.journal import Journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.teacher import Spent, Teacher
@@ -36,6 +37,12 @@ class RefusedEpisodes:
             if each < number and (held := self._held.pop(each, None)):
                 self._journal.append(held.record)
 
+    def answered_before(self) -> tuple[list[Message], list[dict[str, Any]], int] | None:
+        """Prompt, tools and seed of an episode that the teacher has played; None without one."""
+        lines = map(json.loads, self._journal.in_order())
+        known = next((line for line in lines if not line["failed_at"]), None)
+        return known and (known["messages"][:2], without_return(json.loads(known["tools"])), known["seed"])
+
     def settle(self, teacher: Teacher) -> None:
         """Journals the others at the end of a window. Raises EndpointStop, and keeps none, if one was not understood
         and the endpoint now refuses a question that it has answered."""
@@ -50,13 +57,10 @@ class RefusedEpisodes:
 
     def _refuses(self, teacher: Teacher) -> str:
         """Why the endpoint does not answer a question that it has answered before; empty if it does."""
-        lines = map(json.loads, self._journal.in_order())
-        known = next((line for line in lines if not line["failed_at"]), None)
-        if known is None:
+        if (known := self.answered_before()) is None:
             return "none was answered"
         try:
-            tools = without_return(json.loads(known["tools"]))
-            teacher.say(known["messages"][:2], tools, Spent(), "required", known["seed"])
+            teacher.say(*known[:2], Spent(), "required", known[2])
         except (TeacherFailed, TeacherUnavailable) as error:
             return str(error)
         return ""

@@ -6,6 +6,7 @@ The API key comes from an environment variable or a Prefect Secret block and is 
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NoReturn
@@ -76,6 +77,7 @@ class Teacher:
         self._budget = budget
         self._answered = monotonic()
         self._answered_once = False
+        self._known: dict[str, Any] | None = None
         self._settings: dict[str, Any] = {"model": spec.model or "script", "max_tokens": spec.max_tokens}
         if spec.temperature is not None:
             self._settings["temperature"] = spec.temperature
@@ -173,7 +175,10 @@ class Teacher:
             except (Refused, Unanswered) as error:
                 failed = error  # explained below, outside of its context: it may quote the key
             else:
+                self._known = body
                 return answer
+            if isinstance(failed, Unanswered) or failed.kind == "moment":
+                await self._look_again(body, spent)
             if isinstance(failed, Unanswered):
                 self._unanswered(failed)
             learned = failed.kind == "request" and (
@@ -185,6 +190,17 @@ class Teacher:
                 await asyncio.sleep(PAUSE * attempts)
             elif not learned:
                 self._explain(failed, number, question)
+
+    def recall(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> None:
+        """Takes over what was answered in an earlier run, to ask it where nothing is answered now."""
+        self._known = self._body(messages, tools, Spent(), "required", {"seed": seed, "ask": 0})
+
+    async def _look_again(self, body: dict[str, Any], spent: Spent) -> None:
+        """Asks once more what was answered before, where nothing has been answered for the patience: it tells an
+        endpoint that is away from a question that it never answers."""
+        if self._known not in (None, body) and monotonic() - self._answered >= self._spec.patience:
+            with suppress(Refused, Unanswered, Redirected):
+                await self._send(self._known, spent)  # type: ignore[arg-type]
 
     def _body(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]

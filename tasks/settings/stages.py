@@ -214,6 +214,8 @@ class TeacherSpec(Spec):
     """Tells two endpoints apart that serve different models under one name; any name."""
     model: str = ""
     """The model's name at the endpoint; default: gpt-5-mini. Cannot be combined with `scripted_error_rate`."""
+    moved: bool = Field(default=False, json_schema_extra=OPERATIONAL)
+    """The same model is at another address now: a collection that was begun at the old one goes on."""
     max_tokens: int = Field(default=1024, ge=1)
     """Maximum tokens of an answer, reasoning included."""
     temperature: float | None = Field(default=1.0, ge=0.0, le=2.0)

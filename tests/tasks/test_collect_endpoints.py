@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import tenacity
@@ -39,6 +40,7 @@ from tests.tasks.endpoint_answers import (
     error,
     good,
     needs_back,
+    question,
     refuses,
     refuses_both,
     right,
@@ -430,26 +432,37 @@ def servers() -> Iterator[dict[str, EnvironmentServer]]:
         yield {name: EnvironmentServer(url=url, sessions=3) for name, url in (("echo", echo), ("wordle", wordle))}
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_an_endpoint_that_answers_right_loses_no_row_and_no_cent(
-    row: Row, servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a twentieth of a second, and nothing that is known of another test's endpoint."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(refusals, "_backoff", tenacity.wait_random_exponential(multiplier=0.05, max=1.0))
     monkeypatch.setattr(teacher_client, "PAUSE", 0.05)
     dialect_of.cache_clear()
-    endpoint = Endpoint(row.said)
+
+
+def collected_from(
+    endpoint: Endpoint, servers: dict[str, EnvironmentServer], folder: Path, environment: EnvironmentSpec, **given: Any
+) -> list[Json]:
+    """The episodes of a collection in a folder, where an earlier one may have stopped."""
     settings = {"model": "m", "timeout": 5, "patience": 2, "max_tokens": 64, "prices": PRICES, "budget_usd": 1.0}
-    teacher = TeacherSpec.model_validate(settings | {"base_url": endpoint.url} | row.teacher)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "scratch").mkdir()
-    run = RunContext(LocalStore(tmp_path / "store", project="toy"), StandingServers(servers, endpoint.url))
-    context = StageContext(run, "0" * 20, tmp_path / "out", tmp_path / "scratch")
+    teacher = TeacherSpec.model_validate(settings | {"base_url": endpoint.url} | given)
+    for name in ("out", "scratch"):
+        (folder / name).mkdir(exist_ok=True)
+    run = RunContext(LocalStore(folder / "store", project="toy"), StandingServers(servers, endpoint.url))
+    context = StageContext(run, "0" * 20, folder / "out", folder / "scratch")
+    collect_shard.body(context, CollectSpec(), teacher, environment, Window(start=0, size=SIZE))
+    return [json.loads(line) for line in (folder / "out/rollouts.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_an_endpoint_that_answers_right_loses_no_row_and_no_cent(
+    row: Row, servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    quick(monkeypatch)
+    endpoint = Endpoint(row.said)
 
     def collected() -> list[Json]:
-        window = Window(start=0, size=SIZE)
-        collect_shard.body(context, CollectSpec(), teacher, row.environment, window)
-        return [json.loads(line) for line in (tmp_path / "out/rollouts.jsonl").read_text().splitlines()]
+        return collected_from(endpoint, servers, tmp_path, row.environment, **row.teacher)
 
     if row.stop:
         with pytest.raises(Stop, match=row.stop) as stopped:
@@ -472,3 +485,48 @@ def test_an_endpoint_that_answers_right_loses_no_row_and_no_cent(
     if row.usd is not None:
         assert sum(each["cost_usd"] for each in rows) == pytest.approx(row.usd)
     assert row.noted in rows[-1]["noted"]
+
+
+def test_a_question_that_is_never_answered_is_asked_in_two_runs_and_then_left_out(
+    servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    quick(monkeypatch)
+    endpoint = Endpoint(OneQuestion(error(503, "try later"), 3))
+
+    def collected() -> list[Json]:
+        return collected_from(endpoint, servers, tmp_path, ECHO, patience=0.3)
+
+    with pytest.raises(Stop, match=r"(?s)gave no answer in 1 episodes.*not answered then either is left"):
+        collected()
+    rows = collected()
+    assert Counter(row["failed_at"] for row in rows) == {"": SIZE - 1, "teacher's endpoint": 1}
+    assert len({question(asked) for asked in endpoint.requests}) == SIZE, "no other question is asked a second time"
+
+
+def test_questions_that_are_never_answered_are_no_questions_if_they_are_many(
+    servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    quick(monkeypatch)
+
+    def half(body: Json) -> Said:
+        return error(503, "try later") if crc32(question(body).encode()) % 2 else good(body)
+
+    endpoint = Endpoint(half)
+    for _ in range(3):
+        with pytest.raises(Stop):
+            collected_from(endpoint, servers, tmp_path, ECHO, patience=0.3)
+
+
+def test_a_window_that_was_begun_at_another_address_goes_on_only_if_it_is_said_to_be_the_same_model(
+    servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    quick(monkeypatch)
+    one, other = Endpoint(OneQuestion(error(402, "no credit"), 6)), Endpoint(good)
+    with pytest.raises(Stop, match="no credit"):
+        collected_from(one, servers, tmp_path, ECHO)
+    with pytest.raises(Stop, match=r"(?s)begun at .*teacher\.moved=true; if not, set teacher\.provider"):
+        collected_from(other, servers, tmp_path, ECHO)
+    assert not other.requests
+    rows = collected_from(other, servers, tmp_path, ECHO, moved=True)
+    assert len(rows) == SIZE
+    assert len(other.requests) < SIZE, "what was bought is kept"

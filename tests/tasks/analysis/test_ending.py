@@ -108,6 +108,20 @@ COMBINATIONS = {
         [],
         ("environment.settings", ""),
     ),
+    "most groups were the same, and wrong": (
+        judged(0.2, 0.2, reading="saturated"),
+        {},
+        "not promoted",
+        ["GRPO did not pay"],
+        ("grpo.num_generations", "16 (8 now)"),
+    ),
+    "below the floor, and GRPO made it worse": (
+        judged(0.2, 0.07, reading="saturated"),
+        {},
+        "not promoted",
+        ["GRPO made it worse: -13.0 pp"],
+        ("grpo.learning_rate", "1.0e-06 (3.0e-06 now)"),
+    ),
     "no GRPO in the recipe": (judged(grpo=None), {}, "promoted", ["Sft answers 50.0%"], None),
     "no floor": (judged(0.01, 0.08), {"floor": 0.0}, "promoted", ["no floor is set (gate.at_least)"], None),
     "better than nothing, and below the floor": (
