@@ -32,7 +32,8 @@ from apprentice.tasks.players.protocols import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import EndpointSpec, EvaluateSpec, StudentSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import EvaluateSpec, StudentSpec, Window
+from apprentice.tasks.settings.teacher import EndpointSpec, TeacherSpec
 from apprentice.tasks.student import student
 
 

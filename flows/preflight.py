@@ -33,7 +33,8 @@ from apprentice.tasks.players.key import read_key
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import TeacherSpec, Window
+from apprentice.tasks.settings.stages import Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
 from apprentice.tasks.training.template_check import check_template

@@ -21,7 +21,7 @@ from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.visible import one_line
-from apprentice.tasks.settings.stages import TeacherSpec
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 
 def check_teacher(

@@ -21,7 +21,8 @@ from apprentice.tasks.engine.replay import arguments_of, at_present, differences
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.models.student_source import pinned
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import StudentSpec, TeacherSpec
+from apprentice.tasks.settings.stages import StudentSpec
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 
 class Replay(NamedTuple):

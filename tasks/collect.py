@@ -39,7 +39,8 @@ from apprentice.tasks.reporting.errors import (
     TeacherUnavailable,
 )
 from apprentice.tasks.reporting.log import note
-from apprentice.tasks.settings.stages import CollectSpec, Seeds, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Seeds, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
 PASSES = 2

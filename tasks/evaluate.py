@@ -32,7 +32,8 @@ from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.log import note
-from apprentice.tasks.settings.stages import EndpointSpec, EvaluateSpec
+from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.teacher import EndpointSpec
 
 
 @stage(produces=Evaluation, version=5, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)

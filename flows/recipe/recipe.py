@@ -24,10 +24,10 @@ from apprentice.tasks.settings.stages import (
     Reporter,
     SeedWindows,
     StudentSpec,
-    TeacherSpec,
     TrackioSpec,
     Window,
 )
+from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.training.rewards import streams_of
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from apprentice.tasks.reporting.errors import BudgetReached
-from apprentice.tasks.settings.stages import Prices
+from apprentice.tasks.settings.teacher import Prices
 
 MILLION = 1_000_000
 

@@ -7,7 +7,7 @@ import os
 
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import TeacherSpec
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 
 def read_key(spec: TeacherSpec) -> str:

@@ -25,7 +25,7 @@ from apprentice.tasks.players.usage import usage_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.visible import one_line
-from apprentice.tasks.settings.stages import TeacherSpec
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 SAME_REFUSALS = 10
 """Different questions in a row, as they were asked, after which the same refusal is no property of a question."""

@@ -49,7 +49,8 @@ def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = Fa
     from apprentice.tasks.collect import collect_shard
     from apprentice.tasks.engine.run import RunContext, StandingServers
     from apprentice.tasks.engine.stage import StageContext
-    from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+    from apprentice.tasks.settings.stages import CollectSpec, Window
+    from apprentice.tasks.settings.teacher import TeacherSpec
 
     if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
         ours(server, teacher, SESSIONS, folder / "warm", warm=True)

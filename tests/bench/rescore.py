@@ -19,7 +19,8 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.bench.collect import SESSIONS, TASK, endpoint
 
 

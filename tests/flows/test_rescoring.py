@@ -18,7 +18,8 @@ from apprentice.tasks.collect import COUNTED, collect
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.odd_server import odd_server
 from tests.tasks.test_rescore import bought
 

@@ -25,7 +25,8 @@ from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import CollectSpec, EvaluateSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, EvaluateSpec, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear

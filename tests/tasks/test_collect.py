@@ -24,7 +24,8 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.key import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
-from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.endpoint import KEY, Endpoint, call
 from tests.tasks.examined import published
 from tests.tasks.players.test_play import Leaving

@@ -29,7 +29,8 @@ from apprentice.tasks.players import refusals
 from apprentice.tasks.players import teacher as teacher_client
 from apprentice.tasks.players.dialect import dialect_of
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.endpoint import KEY, Endpoint
 from tests.tasks.endpoint_answers import (
     First,

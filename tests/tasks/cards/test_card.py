@@ -19,7 +19,8 @@ from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollo
 from apprentice.tasks.cards.card import TEMPLATES
 from apprentice.tasks.cards.dataset import DatasetFacts
 from apprentice.tasks.cards.model import ModelFacts
-from apprentice.tasks.settings.stages import CollectSpec, Seeds, StudentSpec, TeacherSpec
+from apprentice.tasks.settings.stages import CollectSpec, Seeds, StudentSpec
+from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.tasks.family import CLEAN, Family, card
 
 QWEN = StudentSpec(model="Qwen/Qwen3-1.7B", revision="c0ffee")

@@ -6,7 +6,8 @@ import pytest
 
 from apprentice.tasks.artifacts.types import Questions, make_key
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.settings.stages import CollectSpec, TeacherSpec, Window
+from apprentice.tasks.settings.stages import CollectSpec, Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 
 @pytest.mark.parametrize(

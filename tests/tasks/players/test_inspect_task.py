@@ -33,7 +33,7 @@ from apprentice.tasks.players.play import play_alone, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import TeacherSpec
+from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.endpoint import KEY, Endpoint
 from tests.tasks.episodes.test_episode import Guess
 

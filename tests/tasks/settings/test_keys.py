@@ -21,7 +21,8 @@ from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.settings.spec import Spec
-from apprentice.tasks.settings.stages import TeacherSpec, Window
+from apprentice.tasks.settings.stages import Window
+from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.settings.training import GenerationSpec, GrpoSpec
 
 OF_AN_ENDPOINT = {

@@ -1,0 +1,153 @@
+"""The settings of the teacher: a model behind an endpoint, or the environment's script.
+
+In: a recipe's section `teacher`. Out: validated settings; docs/recipes.md shows each field's docstring.
+"""
+
+import os
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from apprentice.envs.source import digest_of_script
+from apprentice.envs.wire.server import without_secrets
+from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
+from apprentice.tasks.settings.who_played import who_played
+
+
+class Prices(Spec):
+    """The teacher's prices in USD per million tokens."""
+
+    prompt: float = Field(ge=0.0)
+    """Price of prompt tokens."""
+    cached: float | None = Field(default=None, ge=0.0)
+    """Price of cached prompt tokens; that of other prompt tokens by default."""
+    cache_write: float | None = Field(default=None, ge=0.0)
+    """Price of prompt tokens that are written into a cache; that of other prompt tokens by default."""
+    completion: float = Field(ge=0.0)
+    """Price of completion tokens, reasoning included."""
+
+
+DEFAULT_TEACHER = "gpt-5-mini"
+
+
+class TeacherSpec(Spec):
+    """The teacher: a model behind an OpenAI-compatible endpoint, or the environment's scripted policy."""
+
+    scripted_error_rate: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Use the scripted policy instead of a model; it errs on this share of the questions. Costs nothing."""
+    script: str = Field(default="", json_schema_extra=WHEN_GIVEN)
+    """Digest of the code by which scripts err. Always filled in, and empty for a model."""
+    base_url: str | None = None
+    """The endpoint; default: OPENAI_BASE_URL, or OpenAI. Not part of the key: a server may come back elsewhere. It may
+    have the query api-version, as Azure's. Cannot be combined with `scripted_error_rate`."""
+    provider: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
+    """Tells two endpoints apart that serve different models under one name; any name."""
+    model: str = ""
+    """The model's name at the endpoint; default: gpt-5-mini. Cannot be combined with `scripted_error_rate`."""
+    moved: bool = Field(default=False, json_schema_extra=OPERATIONAL)
+    """The same model is at another address now: a collection that was begun at the old one goes on."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Maximum tokens of an answer, reasoning included."""
+    temperature: float | None = Field(default=1.0, ge=0.0, le=2.0)
+    """Sampling temperature; null sends none. It is left out, with a warning, where the endpoint refuses it."""
+    request: dict[str, Any] = Field(default={}, json_schema_extra=WHEN_GIVEN)
+    """Further fields of each request, such as {reasoning_effort: low}; null removes a field that is sent otherwise."""
+    keep_text: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Keep the text beside a call: SFT then learns it, too. The filter drops texts that look like reasoning."""
+    stream: bool = Field(default=False, json_schema_extra=OPERATIONAL)
+    """Ask for streamed answers. An endpoint that only streams is noticed without it."""
+    headers: dict[str, str] = Field(default={}, json_schema_extra=OPERATIONAL)
+    """Further headers of each request, none of them a secret."""
+    key_header: str = Field(default="", pattern=r"^[A-Za-z-]*$", json_schema_extra=OPERATIONAL)
+    """A header that carries the key besides Authorization, such as api-key at Azure."""
+    serves_student: bool = False
+    """The endpoint serves a student trained here, for example with vLLM: send the tools and template arguments of its
+    training."""
+    key_block: str | None = Field(default=None, json_schema_extra=OPERATIONAL)
+    """Name of the Prefect Secret block with the API key; default: the environment variable `key_variable`."""
+    key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=OPERATIONAL)
+    """The environment variable with the API key; the key itself never appears in a recipe."""
+    timeout: float = Field(default=60.0, gt=0, json_schema_extra=OPERATIONAL)
+    """Timeout of one request, in seconds."""
+    patience: float = Field(default=120.0, gt=0, json_schema_extra=OPERATIONAL)
+    """Seconds for which a failing request is retried; then collection stops and can be resumed."""
+    prices: Prices | None = Field(default=None, json_schema_extra=OPERATIONAL)
+    """Without prices, costs are not counted."""
+    budget_usd: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
+    """Hard cap on the cost of one collection, including resumed runs; needs `prices`."""
+    requests_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
+    """The endpoint's rate limit; with a Prefect server, concurrent runs share it."""
+    tokens_per_minute: float | None = Field(default=None, gt=0, json_schema_extra=OPERATIONAL)
+    """The endpoint's token limit: prompt plus `max_tokens` per request, as endpoints count when they admit it."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _holds_no_secret(cls, url: str | None) -> str | None:
+        bare, _, query = (url or "").partition("?")
+        version = query.startswith("api-version=") and "&" not in query
+        without_secrets(
+            bare if version else url or "", "name the environment variable of its key: teacher.key_variable"
+        )
+        return url
+
+    @field_validator("request")
+    @classmethod
+    def _leaves_the_conversation(cls, request: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(request.keys() & {"messages", "model", "tools", "stream", "n", "max_tokens"}):
+            raise ValueError(
+                f"{', '.join(taken)} cannot be set here; model, stream and max_tokens are fields of teacher"
+            )
+        return request
+
+    @field_validator("headers")
+    @classmethod
+    def _hold_no_key(cls, headers: dict[str, str]) -> dict[str, str]:
+        if secret := [name for name in headers if name.lower() in ("authorization", "api-key", "x-api-key")]:
+            raise ValueError(f"{secret[0]} would put a key into the recipe; set teacher.key_header to that name")
+        return headers
+
+    def in_key(self) -> dict[str, Any]:
+        """The address is no part of what a model says."""
+        return super().in_key() | {"base_url": None}
+
+    def in_made_by(self) -> dict[str, Any]:
+        return self.in_key() | {"base_url": self.base_url}
+
+    def located(self) -> "TeacherSpec":
+        """The spec with the address that the environment variable OPENAI_BASE_URL decides, where it is left out."""
+        inherited = os.environ.get("OPENAI_BASE_URL", "").strip()
+        if self.scripted_error_rate is not None or self.base_url or not inherited:
+            return self
+        return type(self).model_validate(self.model_dump() | {"base_url": inherited})
+
+    @property
+    def called(self) -> str:
+        """The display name."""
+        return who_played(self.model_dump())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_one_of_two(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if given.get("scripted_error_rate") is None:
+            return given | {"model": given.get("model") or DEFAULT_TEACHER, "script": ""}
+        if named := [name for name in ("model", "base_url") if given.get(name)]:
+            raise ValueError(
+                f"scripted_error_rate selects a script and {' and '.join(named)} a model, and only one of them can "
+                f"play; remove scripted_error_rate for the model, or {' and '.join(named)} for the script"
+            )
+        return given | {"script": digest_of_script()}
+
+    @model_validator(mode="after")
+    def _can_count(self) -> "TeacherSpec":
+        if self.budget_usd is not None and self.prices is None:
+            raise ValueError("budget_usd needs prices (teacher.prices: {prompt: …, cached: …, completion: …})")
+        return self
+
+
+class EndpointSpec(TeacherSpec):
+    """A model behind an endpoint that is evaluated: at another address it may be another one."""
+
+    def in_key(self) -> dict[str, Any]:
+        return super().in_key() | {"base_url": self.base_url}
