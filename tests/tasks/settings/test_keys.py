@@ -26,7 +26,18 @@ from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.settings.training import GenerationSpec, GrpoSpec
 
 OF_AN_ENDPOINT = {
-    *("key_block", "key_variable", "key_header", "headers", "stream", "timeout", "patience", "prices", "budget_usd"),
+    *(
+        "key_block",
+        "key_variable",
+        "key_header",
+        "headers",
+        "stream",
+        "moved",
+        "timeout",
+        "patience",
+        "prices",
+        "budget_usd",
+    ),
     *("requests_per_minute", "tokens_per_minute"),
 }
 OUT_OF_THE_KEY = {
