@@ -65,6 +65,7 @@ def verdict(
         "contamination": shared,
         "grpo": reading,
         "stopped": stopped,
+        "token_accuracy": _token_accuracy(context, trained),
         "slices": slices(episodes),
         "failures": [record.model_dump() for record in worst(episodes)],
         "side_by_side": side_by_side(episodes),
@@ -79,3 +80,13 @@ def verdict(
     if not shared["clean"]:
         announce.warn(unclean(shared))
     return {"diagnosis": reading["diagnosis"] if reading else "", "contaminated": not shared["clean"]}
+
+
+def _token_accuracy(context: StageContext, trained: Checkpoint) -> float | None:
+    """The share of its rows' tokens that the SFT model predicted in the end; None where GRPO trained it after that."""
+    if trained.stage != "sft":
+        return None
+    logged = [
+        entry["mean_token_accuracy"] for entry in read_log(context.fetch(trained)) if "mean_token_accuracy" in entry
+    ]
+    return logged[-1] if logged else None

@@ -16,6 +16,10 @@ State = Literal["promoted", "not promoted", "stopped early"]
 TITLES = {"base": "the untrained student", "sft": "SFT", "grpo": "GRPO", "champion": "the champion"}
 FACTOR = 2
 """By how much a number of steps, epochs or rows is raised at a time."""
+MUCH = 4
+"""By how much, where nothing at all was learned."""
+LEARNED = 0.97
+"""The share of its rows' tokens that a model predicts that has learned them."""
 GENTLER = 3
 """By how much a learning rate is divided at a time."""
 SHOWN = 4
@@ -206,7 +210,7 @@ def _change(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[s
     if not decision["promoted"] and compared and compared["ci"][0] <= 0 <= compared["ci"][1]:
         if needed and needed > decision["unseen_by_both"] and 0 < compared["delta"] < ENOUGH:
             return Change("evaluate.questions", f"{needed}", "So few questions cannot show so small a difference.")
-        return _of_grpo(verdict, recipe) or _more(recipe, "windows.collect.size", "SFT has too little to learn from.")
+        return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
     if grpo and grpo["ci"][0] <= 0:
         return _of_grpo(verdict, recipe)
     return None
@@ -218,19 +222,28 @@ def _formless(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | No
     if sft is None or max(sft["format_compliance"], last["format_compliance"]) >= FORM:
         return None
     why = f"Only {sft['format_compliance']:.0%} of SFT's answers are valid calls: it has not learned the form."
-    return _more(recipe, "sft.epochs", why)
+    return _more(recipe, "sft.epochs", why, MUCH)
 
 
 def _to_reach_the_floor(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
     if "all right" in (verdict.get("stopped") or ""):
         return Change("environment.settings", "", "A harder level leaves GRPO something to learn.")
     if verdict.get("stopped"):
-        why = "Nearly no answer is right yet: an easier level, or more of the teacher's episodes, comes before GRPO."
-        return _more(recipe, "windows.collect.size", why)
+        return _more_sft(verdict, recipe)
     found = paid(verdict["comparisons"])
     if found and found["ci"][0] > 0:
         return _more(recipe, "grpo.max_steps", "GRPO was still gaining.")
-    return _of_grpo(verdict, recipe) or _more(recipe, "windows.collect.size", "SFT has too little to learn from.")
+    return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
+
+
+def _more_sft(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
+    """More passes over the rows while they are not yet learned, more rows once they are."""
+    learned = verdict.get("token_accuracy")
+    if learned is not None and learned < LEARNED:
+        return _more(
+            recipe, "sft.epochs", f"SFT predicts {learned:.0%} of its own rows' tokens: it has not learned them."
+        )
+    return _more(recipe, "windows.collect.size", "SFT has learned its rows, and they are too few for more.")
 
 
 def _guarded(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
@@ -256,9 +269,9 @@ def _of_grpo(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | Non
     return _more(recipe, "grpo.max_steps", "Its reward moved no further than its noise.")
 
 
-def _more(recipe: Mapping[str, Any], field: str, why: str) -> Change:
+def _more(recipe: Mapping[str, Any], field: str, why: str, factor: int = FACTOR) -> Change:
     now = _now(recipe, field)
-    return Change(field, f"{now * FACTOR:g} ({now:g} now)" if now else "twice as many", why)
+    return Change(field, f"{now * factor:g} ({now:g} now)" if now else f"{factor} times as many", why)
 
 
 def _gentler(recipe: Mapping[str, Any], field: str, why: str) -> Change:

@@ -21,7 +21,8 @@ def wilson(successes: int, n: int) -> Interval:
     """Wilson's score interval for a rate (E. B. Wilson, 1927), which stays accurate near 0 and 1."""
     z = NormalDist().inv_cdf(1.0 - LEVEL / 2)  # in three lines: scipy's takes a second to import, statsmodels' three
     center, half = successes + z**2 / 2, z * math.sqrt(successes * (n - successes) / n + z**2 / 4)
-    return max(0.0, (center - half) / (n + z**2)), min(1.0, (center + half) / (n + z**2))
+    low, high = (center - half) / (n + z**2), (center + half) / (n + z**2)
+    return (low if successes else 0.0), (high if successes < n else 1.0)  # without the last bit's rounding
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

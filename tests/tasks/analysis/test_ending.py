@@ -157,7 +157,7 @@ COMBINATIONS = {
         {},
         "not promoted",
         ["below the floor"],
-        ("sft.epochs", "16 (8 now)"),
+        ("sft.epochs", "32 (8 now)"),
     ),
     "stopped: nothing right": (
         judged(0.0, None, stopped=WRONG),
@@ -171,7 +171,21 @@ COMBINATIONS = {
         {},
         "stopped early",
         [],
+        ("sft.epochs", "32 (8 now)"),
+    ),
+    "stopped: nothing right, and its rows not learned either": (
+        judged(0.0, None, stopped=WRONG) | {"token_accuracy": 0.8},
+        {},
+        "stopped early",
+        [],
         ("sft.epochs", "16 (8 now)"),
+    ),
+    "stopped: nothing right, its rows learned": (
+        judged(0.0, None, stopped=WRONG) | {"token_accuracy": 0.99},
+        {},
+        "stopped early",
+        [],
+        ("windows.collect.size", "384 (192 now)"),
     ),
     "stopped: all right already": (
         judged(1.0, None, stopped=RIGHT),
@@ -238,4 +252,4 @@ def test_every_combination_of_figures_has_one_ending(verdict: dict, given: dict,
 
 def test_without_the_recipe_a_change_names_the_field_and_no_number():
     verdict = judged(0.79)
-    assert "`grpo.max_steps: twice as many`" in ending(verdict, decided(verdict), {}).next
+    assert "`grpo.max_steps: 2 times as many`" in ending(verdict, decided(verdict), {}).next
