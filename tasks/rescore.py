@@ -94,10 +94,11 @@ def in_order(
 
 
 def replay(instance: ToolEnvironment, record: Record, environment: EnvironmentSpec) -> Replayed:
-    """Plays the recorded actions; an episode that failed has no reward, and stays as it is. Raises SessionLost."""
+    """Plays the recorded actions; what failed or was not verified has no reward to change, and stays as it is. Raises
+    SessionLost."""
     part = instance._part(record.seed)
     now = {"environment": environment.played_by(part)}
-    if record.failed_at:
+    if record.failed_at or record.verified == "no":
         return record.model_copy(update=now), ""
     if not are_tools_of(part, record.tools):
         return record, "the tools have another schema"

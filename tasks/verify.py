@@ -35,8 +35,18 @@ class Known(NamedTuple):
         """The seed of the question that a text is, or of the longest one that stands in it."""
         if text in self.seeds:
             return self.seeds[text]
-        within = [each for each in self.seeds if f" {each} " in f" {text} "]
+        within = [each for each in self.seeds if stands_in(each, text)]
         return self.seeds[max(within, key=len)] if within else None
+
+
+def stands_in(question: str, text: str) -> bool:
+    """Whether a text, such as a prompt of somebody else's, holds the question as whole words; both normalized."""
+    at = text.find(question)
+    while at >= 0:
+        if not (text[:at][-1:].isalnum() or text[at + len(question) :][:1].isalnum()):
+            return True
+        at = text.find(question, at + 1)
+    return False
 
 
 class Checked(NamedTuple):
@@ -91,7 +101,7 @@ class Judge:
             except Refused:  # a seed that this environment does not have
                 continue
             question = same_text(episode.question)
-            if f" {question} " not in f" {text} ":
+            if not stands_in(question, text):
                 continue
             if question in self._known.examined:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
@@ -111,8 +121,8 @@ class Judge:
 
     def _unverified(self, claim: Conversation, asked: str, turns: list[Message]) -> Checked:
         """The row as it claims to be, with the environment's prompt. Raises NotAConversation."""
-        text = f" {same_text(asked)} "
-        if any(f" {question} " in text for question in self._known.examined):
+        text = same_text(asked)
+        if any(stands_in(question, text) for question in self._known.examined):
             raise NotAConversation("messages", "its question stands in the evaluation set")
         part = next(
             (part for part in self._parts if _name(self._environment.played_by(part)) == _name(claim.environment)),

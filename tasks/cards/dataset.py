@@ -74,4 +74,6 @@ def _columns(made: Node) -> dict[str, str]:
     descriptions = {name: field.description for name, field in row.model_fields.items()} if row else {}
     if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
         descriptions.pop("player", None)
+    if not made.record or made.record.provenance.recipe.get("collect", {}).get("unverified") != "keep":
+        descriptions.pop("verified", None)
     return {name: " ".join((text or QUESTION_COLUMNS.get(name, "")).split()) for name, text in descriptions.items()}

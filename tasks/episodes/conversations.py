@@ -2,8 +2,8 @@
 
 In: one row as a dictionary, and which of its columns mean what. Out: a `Conversation`.
 Reads `messages` (TRL, OpenAI, ShareGPT), `prompt` with `completion` (TRL, verifiers), the records of `openenv
-collect`, samples of Inspect's logs and ATIF trajectories. Calls may be nested or flat, their arguments JSON or text, or
-written as <tool_call> into a text.
+collect`, traces of verifiers, samples of Inspect's logs and ATIF trajectories. Calls may be nested or flat, their
+arguments JSON or text, or written as <tool_call> into a text.
 """
 
 import json
@@ -136,6 +136,36 @@ class Trajectory(BaseModel):
     extra: dict[str, Any] = {}
 
 
+class Node(BaseModel):
+    """One message of a trace of verifiers, and the place of the one before it."""
+
+    message: Any
+    parent: int | None = None
+
+
+class Score(BaseModel):
+    """One reward of a trace of verifiers."""
+
+    score: float
+    weight: float = 1.0
+
+
+class Trace(BaseModel):
+    """What one agent did in an episode of verifiers (traces.jsonl of 0.4)."""
+
+    nodes: list[Node]
+    rewards: dict[str, Score | None] = {}
+    tools: Any = None
+
+    def conversation(self) -> dict[str, Any]:
+        """The messages of a trace without branches, and its weighted rewards. Raises NotAConversation."""
+        if any(node.parent != (at - 1 if at else None) for at, node in enumerate(self.nodes)):
+            raise NotAConversation("traces.0.nodes", "the trace has branches")
+        scores = [each.score * each.weight for each in self.rewards.values() if each is not None]
+        messages = [node.message for node in self.nodes]
+        return {"messages": messages, "tools": self.tools, "reward": sum(scores) if scores else None}
+
+
 class Conversation(BaseModel):
     """A row that could be read. Nothing of it is checked against an environment."""
 
@@ -148,6 +178,11 @@ class Conversation(BaseModel):
     """Name and version of the environment, where a rollout of this project names it."""
     about: dict[str, Any] = {}
     """The other fields of a rollout of this project."""
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _may_be_text(cls, given: Any) -> Any:
+        return json.loads(given) if isinstance(given, str) and given.startswith("[") else given
 
     @field_validator("reward", mode="before")
     @classmethod
@@ -184,6 +219,10 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
         task, extra = row.get("task"), row.get("extra") or {}
         named = _named(task if isinstance(task, dict) else {"seed": task} if isinstance(task, int) else {})
         return {"messages": row.get("messages"), "reward": row.get("reward"), **named, **_rollout(extra)}
+    if isinstance(traces := row.get("traces"), list) and "env" in row:
+        if len(traces) != 1:
+            raise NotAConversation("traces", f"{len(traces)} agents play, and an episode here has one player")
+        return Trace.model_validate(traces[0]).conversation()
     if "scores" in row and "messages" in row:
         return _of_inspect(row)
     given = {name: row[name] for name in ("tools", "reward", "seed") if name in row} | _rollout(row)

@@ -12,7 +12,9 @@ import pytest
 from datasets import Dataset
 from huggingface_hub import HfApi
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.server.text import text_of
+from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.rows import newest_commit, pinned_rows
@@ -129,6 +131,8 @@ def test_a_forged_reward_is_replaced_by_the_environments(bench: Bench, tmp_path:
         (chat(1, tools=[{"type": "function", "function": {"name": "echo"}}]), "the tools' schemas are replaced"),
         ({"prompt": text_of(1, 3), "completion": text_of(1, 3)}, "an answer in words is taken as the call"),
         ({"prompt": f"Say this:\n{text_of(1, 3)}", "completion": text_of(1, 3)}, ""),
+        ({"prompt": json.dumps({"text": text_of(1, 3)}), "completion": text_of(1, 3)}, ""),
+        (chat(1) | {"messages": json.dumps(chat(1)["messages"])}, ""),
         (row(1) | {"messages": [*row(1)["messages"][:3], row(1)["messages"][3] | {"content": "score=1.0"}]}, ""),
     ],
 )
@@ -414,3 +418,23 @@ def test_a_dataset_may_be_named_in_one_text():
     on_hub = CollectSpec.model_validate({"dataset": f"owner/rows@{'a' * 40}"}).dataset
     assert on_hub == DatasetSpec(path="owner/rows", revision="a" * 40)
     assert CollectSpec.model_validate({"dataset": "some/folder"}).dataset == DatasetSpec(path="some/folder")
+
+
+def test_in_a_mixture_the_seed_says_which_environment_answers(tmp_path: Path):
+    parts = {"one": {"name": "echo", "settings": {"words": 1}}, "two": {"name": "echo", "settings": {"words": 2}}}
+    mixture = EnvironmentSpec(name="multi", settings={"parts": parts})
+    shown = mixture.make()
+    seeds = {part.label: next(seed for seed in range(50) if shown._part(seed) is part) for part in shown._parts()}
+    texts = {label: text_of(seed, parts[label]["settings"]["words"]) for label, seed in seeds.items()}
+    known = Known({texts[label]: seed for label, seed in seeds.items()}, set())
+    with odd_server("sound") as url:
+        one = EnvironmentServer(url=url, sessions=1, patience=0.5)
+        with EnvironmentPool(mixture, one.model_copy(update={"parts": {"echo": one}}), size=1) as pool:
+            rows = [{"prompt": text, "completion": text} for text in (*texts.values(), "else")]
+            found = [each for _, each in pool.map(Judge(mixture, known, {}), rows)]
+    assert [each.record and (each.record.environment, each.record.reward) for each in found] == [
+        ("one: echo 1", 1.0),
+        ("two: echo 1", 1.0),
+        None,
+    ]
+    assert found[2].field == "environment"

@@ -177,6 +177,11 @@ def test_an_episode_that_failed_is_not_played(chain_sum: EnvironmentSpec):
     assert replay(Patient(wrong="Else."), failed, ECHO) == (failed.model_copy(update={"environment": "echo 1"}), "")
 
 
+def test_what_was_taken_at_its_word_has_no_seed_to_be_played_under():
+    word = guessed(1).model_copy(update={"seed": -3, "verified": "no", "environment": "echo 0"})
+    assert replay(Patient(), word, ECHO) == (word.model_copy(update={"environment": "echo 1"}), "")
+
+
 @pytest.mark.parametrize(
     ("earlier", "rewards_only"),
     [

@@ -16,6 +16,8 @@ STEP = {"tool_call_id": "a", "function_name": "answer", "arguments": {"answer": 
 EXAMINED = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
 EXAMINED |= {"causes": [], "correct": "21", "traits": "{}", "messages": [ASKED, CALLED]}
 
+REWARDS = {"right": {"score": 1.0, "weight": 0.5}, "short": {"score": 0.25}, "judge": None}
+
 
 def said(read: Conversation) -> list[dict[str, Any]]:
     return [turn.as_message() for turn in read.messages if turn.role == "assistant"]
@@ -72,6 +74,8 @@ def said(read: Conversation) -> list[dict[str, Any]]:
             CALL,
         ),
         ({"episode_id": "ep-0", "tool_trace": [], "messages": [ASKED, CALLED], "reward": 1.0, "task": 9}, CALL),
+        ({"env": {"id": "sum"}, "traces": [{"nodes": [{"message": ASKED}, {"parent": 0, "message": CALLED}]}]}, CALL),
+        ({"messages": json.dumps([ASKED, CALLED])}, CALL),
         ({"id": 9, "scores": {"accuracy": {"value": "C"}}, "messages": [ASKED, CALLED]}, CALL),
         ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, CALL),
     ],
@@ -98,6 +102,7 @@ def test_the_forms_in_which_a_call_comes_are_the_same_call(row: dict[str, Any], 
         ({"chat": [ASKED, CALLED], "nr": 7}, {"messages": "chat", "seed": "nr"}, (None, 7)),
         ({"messages": [ASKED, CALLED], "info.score": 1}, {"reward": "info.score"}, (1.0, None)),
         ({"episode_id": "e", "tool_trace": [], "messages": [ASKED, CALLED], "task": {"seed": 3}}, {}, (None, 3)),
+        ({"env": {}, "traces": [{"nodes": [{"message": ASKED}], "rewards": REWARDS}]}, {}, (0.75, None)),
         ({"scores": {"rate": {"value": 0.25}}, "messages": [ASKED, CALLED], "metadata": {"seed": 4}}, {}, (0.25, 4)),
         ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, {}, (1.0, 9)),
     ],
@@ -131,6 +136,9 @@ def test_reward_and_seed_are_those_of_the_named_columns(
             "messages.1.tool_calls.0",
             "property name",
         ),
+        ({"messages": "[broken"}, {}, "messages", "Expecting value"),
+        ({"env": {}, "traces": []}, {}, "traces", "0 agents play"),
+        ({"env": {}, "traces": [{"nodes": [{"parent": 1, "message": 1}]}]}, {}, "traces.0.nodes", "has branches"),
         ({"messages": [ASKED], "reward": "good"}, {}, "reward", "valid number"),
         ({"messages": [ASKED], "reward": float("inf")}, {}, "reward", "finite"),
         ({"messages": [ASKED], "seed": -1}, {}, "seed", "greater than or equal to 0"),
