@@ -1,12 +1,14 @@
 """Takes conversations that exist in place of a collection, once the environment has confirmed them.
 
-In: a file, a folder or a dataset of the Hub, the environment, its questions. Out: `Rollouts`: rollouts.jsonl,
-refused.jsonl (the place, field and cause of each row that is left out).
+In: a file, a folder or a dataset of the Hub, the environment, its questions. Out: `Rollouts`: rollouts.jsonl, and
+verification.json (counts by cause; the place, field and cause of each row that is left out).
 Why: a row may be forged, or of another prompt. So only an assistant's turns are taken from it: the question's seed is
 found by the row's text, the calls are played again, and prompt, replies and reward are the environment's own.
 """
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -18,7 +20,6 @@ from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.json_lines import as_line
 from apprentice.tasks.episodes.questions import read_questions, same_text
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.questions import ask
@@ -26,11 +27,12 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import in_order
 from apprentice.tasks.settings.stages import DatasetSpec
-from apprentice.tasks.verify import Checked, Judge, Known
+from apprentice.tasks.verify import Checked, Known, Verifier
 
 VERIFIED = "verified by the environment"
+REPORT = "verification.json"
 LONGEST = 160
-"""Characters of a cause in the table; refused.jsonl has all."""
+"""Characters of a cause in the table; verification.json has all."""
 
 
 @stage(produces=Rollouts, version=2, title="Rollouts of {spec.path}")
@@ -50,8 +52,8 @@ def take_rollouts(
     report = RowReport(spec.path, keeps)
     try:
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-            judge = Judge(environment, known, spec.columns)
-            checked = in_order(pool, lambda instance, row: judge(instance, row.data), rows_of(spec))
+            verify = Verifier(environment, known, spec.columns)
+            checked = in_order(pool, lambda instance, row: verify(instance, row.data), rows_of(spec))
             for number, (row, found) in enumerate(checked, 1):
                 count("episodes")
                 report.add(row.where, found)
@@ -67,8 +69,8 @@ def take_rollouts(
                 records[line] = record
     except SessionLost as gone:
         raise Stop(f"The environment is out of reach: {gone}.", "Check that it runs, then run again.") from gone
-    (context.out / "refused.jsonl").write_bytes(b"".join(map(as_line, report.left_out)))
-    report.show()
+    report.write(context.out)
+    show_report(context.out)
     if not records:
         raise report.nothing()
     if twice:
@@ -90,6 +92,16 @@ def _known(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpe
     for seed, text in sorted(given.items()):
         seeds.setdefault(same_text(text), seed)
     return Known(seeds, examined)
+
+
+def show_report(folder: Path) -> list[dict[str, str]]:
+    """Show the table of the rollouts in a folder; return the rows that were left out, none for rollouts of others."""
+    if not (folder / REPORT).exists():
+        return []
+    report = json.loads((folder / REPORT).read_text())
+    if report["counts"]:
+        announce.table("taken-rows", report["title"], report["counts"])
+    return report["left_out"]
 
 
 class RowReport:
@@ -139,13 +151,13 @@ class RowReport:
         self._add(f"refused: {kind[:LONGEST]}", f"{where}: {field}" + (f", {example[:LONGEST]}" if example else ""))
         self.left_out.append({"where": where, "field": field, "cause": cause, "verified": "no"})
 
-    def show(self) -> None:
-        """Show the table: one line a cause, with the first row that has it."""
+    def write(self, out: Path) -> None:
+        """Write verification.json: the title, one line a cause with the first row that has it, what is left out."""
         rows = [
             {"rows": what, "count": number, "such as": self._examples[what]} for what, number in self._counts.items()
         ]
-        if rows:
-            announce.table("taken-rows", f"{self._rows} rows of {self._path}", rows)
+        report = {"title": f"{self._rows} rows of {self._path}", "counts": rows, "left_out": self.left_out}
+        (out / REPORT).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
     def nothing(self) -> Stop:
         """Return the error for a dataset of which no row is taken."""

@@ -60,7 +60,7 @@ class Checked(NamedTuple):
     """What was replaced by the environment's own, and where its reward is another one."""
 
 
-class Judge:
+class Verifier:
     """Has the environment confirm one row. Called in several threads at once."""
 
     def __init__(self, environment: EnvironmentSpec, known: Known, columns: dict[Column, str]):

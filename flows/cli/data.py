@@ -58,14 +58,17 @@ def import_rows(
         from apprentice.flows.library.work import at_work, pinned_recipe
         from apprentice.flows.preflight import EvaluationPreflight
         from apprentice.flows.teaching import rollouts_of
+        from apprentice.tasks.dataset import REPORT, show_report
 
         pinned = pinned_recipe(chosen)
         with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as run:
             made = rollouts_of(run, pinned, asked(run, pinned))
             assert made is not None
-            refused = run.store.fetch(made) / "refused.jsonl"
-        if refused.exists() and refused.stat().st_size:
-            print(f"Every row that was left out, with its cause: {refused}")
+            folder = run.store.fetch(made)
+        if run.log[-1].state == "cached":
+            show_report(folder)
+        if (folder / REPORT).exists():
+            print(f"The counts, and every row that is left out: {folder / REPORT}")
         print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
         print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
 

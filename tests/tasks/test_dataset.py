@@ -19,7 +19,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.rows import newest_commit, pinned_rows
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.dataset import take_rollouts
+from apprentice.tasks.dataset import show_report, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
@@ -27,7 +27,7 @@ from apprentice.tasks.episodes.json_lines import as_line, read_rows
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import CollectSpec, DatasetSpec
-from apprentice.tasks.verify import Judge, Known
+from apprentice.tasks.verify import Known, Verifier
 from tests.hub_server import LocalHub
 from tests.odd_server import odd_server
 from tests.tasks.artifacts.test_hub import hub
@@ -80,7 +80,7 @@ class Bench:
 
     @property
     def refused(self) -> list[dict[str, str]]:
-        return read_rows(self.out / "refused.jsonl")
+        return json.loads((self.out / "verification.json").read_text())["left_out"]
 
 
 @pytest.fixture
@@ -187,6 +187,18 @@ def test_a_row_that_does_not_fit_is_left_out_with_its_place_field_and_cause(
     assert cause in left["cause"]
 
 
+def test_what_was_taken_is_taken_again_and_its_report_can_be_shown_again(bench: Bench, tmp_path: Path, capfd):
+    bench(folder_of(tmp_path, chat(1), chat(1, said="x"), {"text": ""}))
+    bench.out.rename(tmp_path / "taken")
+    capfd.readouterr()
+    assert [left["field"] for left in show_report(tmp_path / "taken")] == ["messages"]
+    assert "3 rows of" in capfd.readouterr().out
+    bench.out.mkdir()
+    bench(DatasetSpec(path=str(tmp_path / "taken")))
+    assert (bench.out / "rollouts.jsonl").read_bytes() == (tmp_path / "taken/rollouts.jsonl").read_bytes()
+    assert bench.refused == show_report(tmp_path / "rows") == []
+
+
 def test_where_no_row_is_taken_the_first_cause_is_told(bench: Bench, tmp_path: Path):
     with pytest.raises(Stop, match=r"None of the 2 rows .* kept.jsonl, line 1, environment: it is 'wordle 1'"):
         bench(folder_of(tmp_path, row(1, environment="wordle 1"), {"text": ""}))
@@ -253,7 +265,7 @@ def turn(*numbers: int) -> Message:
     ],
 )
 def test_an_episode_of_several_turns_or_calls_is_played_call_by_call(given: dict[str, Any], seed: int, cause: str):
-    found = Judge(ECHO, Known({"which number?": seed}, set()), {})(Patient(), given)
+    found = Verifier(ECHO, Known({"which number?": seed}, set()), {})(Patient(), given)
     assert found.cause.startswith(cause)
     assert bool(found.cause) == bool(cause)
     if found.record:
@@ -431,7 +443,7 @@ def test_in_a_mixture_the_seed_says_which_environment_answers(tmp_path: Path):
         one = EnvironmentServer(url=url, sessions=1, patience=0.5)
         with EnvironmentPool(mixture, one.model_copy(update={"parts": {"echo": one}}), size=1) as pool:
             rows = [{"prompt": text, "completion": text} for text in (*texts.values(), "else")]
-            found = [each for _, each in pool.map(Judge(mixture, known, {}), rows)]
+            found = [each for _, each in pool.map(Verifier(mixture, known, {}), rows)]
     assert [each.record and (each.record.environment, each.record.reward) for each in found] == [
         ("one: echo 1", 1.0),
         ("two: echo 1", 1.0),

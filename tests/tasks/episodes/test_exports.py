@@ -11,7 +11,7 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.exports import Format, export
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.settings.stages import DatasetSpec
-from apprentice.tasks.verify import Judge, Known
+from apprentice.tasks.verify import Known, Verifier
 from tests.odd_server import odd_server
 from tests.tasks.episodes.test_episode import call
 from tests.tasks.test_dataset import Bench
@@ -79,7 +79,7 @@ RIGHT = guess('{"number": 2}')
 def test_turns_calls_ids_texts_and_mistakes_are_as_they_were(tmp_path: Path, form: Format, turns: tuple[Message, ...]):
     before = played(*turns)
     ((_, row),) = rows_of(exported([before], form, tmp_path / form))
-    after = Judge(ECHO, Known({}, set()), {})(Patient(), row)
+    after = Verifier(ECHO, Known({}, set()), {})(Patient(), row)
     assert after.record == before, after.cause
 
 
