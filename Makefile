@@ -10,7 +10,7 @@ COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-counterparts test-vllm test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-rounds e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-counterparts test-vllm test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-weeks e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -101,8 +101,8 @@ faults-flywheel: .venv/dev  ## kill -9 in every stage of the second round of `ap
 e2e: .venv/dev  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
 	$(BIN)/python -m tests.e2e.whole
 
-e2e-rounds: .venv/dev  ## the same, and two rounds of `apprentice improve` by schedule on the pools
-	$(BIN)/python -m tests.e2e.whole --rounds
+e2e-weeks: .venv/dev  ## four rounds by schedule on the pools, a fault in each week, and what they cost. WEEKS="--seed 7" draws them; as root the disk becomes full, too
+	$(BIN)/python -m tests.e2e.weeks $(WEEKS)
 
 e2e-faults: .venv/dev  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
 	$(BIN)/python -m tests.e2e.faults $(FAULTS)

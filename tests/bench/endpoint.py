@@ -1,8 +1,8 @@
 """A teacher's endpoint for benches: as fast as asyncio allows, as slow as it is told to be.
 
 Run: `python -m tests.bench.endpoint --latency-ms 200 [--close]` (prints its URL; ends with its standard input).
-In: OpenAI chat completions about chain_sum. Out: one right tool call each. `--close` ends the connection after each
-answer. A web framework would take longer for a request than the client under test.
+In: OpenAI chat completions about one dataset of Reasoning Gym. Out: one right tool call each. `--close` ends the
+connection after each answer. A web framework would take longer for a request than the client under test.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from apprentice.envs.reasoning_gym import policy
 
 
 class Endpoint(asyncio.Protocol):
-    def __init__(self, latency: float, close: bool):
+    def __init__(self, latency: float, close: bool, dataset: str = "chain_sum"):
+        self._settings = {"dataset": dataset}
         self._latency = latency
         self._close = close
         self._heard = b""
@@ -37,7 +38,7 @@ class Endpoint(asyncio.Protocol):
 
     def _answer(self, body: bytes) -> None:
         asked = json.loads(body)
-        tool, arguments = policy.call({"dataset": "chain_sum"}, asked["messages"], 0.0)
+        tool, arguments = policy.call(self._settings, asked["messages"], 0.0)
         function = {"name": tool, "arguments": json.dumps(arguments)}
         message = {"role": "assistant", "tool_calls": [{"id": "call", "type": "function", "function": function}]}
         answer = {

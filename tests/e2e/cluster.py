@@ -50,6 +50,7 @@ class Cluster:
     Attributes:
         env: The environment of whoever talks to the server.
         store: The one folder that all workers share.
+        worker_env: What workers that start from now on have in their environment besides.
     """
 
     def __init__(self, folder: Path):
@@ -61,6 +62,7 @@ class Cluster:
         self._started = ExitStack()
         self.server: subprocess.Popen[bytes] | None = None
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.worker_env: dict[str, str] = {}
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")},
             "PREFECT_HOME": str(folder / "home"),
@@ -123,8 +125,23 @@ class Cluster:
         self.workers[name] = self._start(
             name,
             ["prefect", "worker", "start", "--pool", pool, "--name", name],
-            {"PREFECT_HOME": str(self.folder / name / "home"), "PREFECT_WORKER_QUERY_SECONDS": "2"},
+            {"PREFECT_HOME": str(self.folder / name / "home"), "PREFECT_WORKER_QUERY_SECONDS": "2"} | self.worker_env,
         )
+
+    def database_bytes(self) -> int:
+        """How large the server's database is."""
+        import asyncio
+
+        import asyncpg
+
+        async def ask() -> int:
+            connection = await asyncpg.connect(f"postgresql://apprentice@127.0.0.1:{self._database}/postgres")
+            try:
+                return await connection.fetchval("SELECT pg_database_size('postgres')")
+            finally:
+                await connection.close()
+
+        return asyncio.run(ask())
 
     def _start(self, name: str, command: list[str], env: dict[str, str]) -> "subprocess.Popen[bytes]":
         folder = self.folder / name

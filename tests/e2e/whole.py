@@ -5,26 +5,14 @@ In: nothing. Out: one line of JSON: every stage with the pool and the worker on 
 
 import json
 import os
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.client.schemas.actions import BlockDocumentCreate
-from prefect.states import Scheduled
-
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.artifacts.local import LocalStore
 from tests.e2e.cluster import ROOT, Cluster, free_port, until
-from tests.restartable import RestartableServer
+from tests.webhook import receiver, save_block
 
 
 def main() -> None:
@@ -33,7 +21,7 @@ def main() -> None:
         receiver() as (address, told),
         Cluster(Path(folder)) as cluster,
     ):
-        until("the server knows its blocks", lambda: save_block(cluster, address))
+        until("the server knows its blocks", lambda: save_block(client_of(cluster), address))
         ready(cluster, "--notify", "custom-webhook/team", "--outage-minutes", "0.2")
         run = start(cluster, "retrain/toy")
         first = ended(cluster, run)
@@ -57,8 +45,6 @@ def main() -> None:
         check_people_are_told(cluster, told)
         check_nothing_is_pickled(Path(folder))
         check_schedules(cluster)
-        if "--rounds" in sys.argv:
-            check_rounds(cluster)
         print(json.dumps({"stages": stages}))
 
 
@@ -74,42 +60,6 @@ def ready(cluster: Cluster, *told: str) -> None:
     cluster.run("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
     cluster.start_worker("cpu", "cpu-worker")
     cluster.start_worker("a100", "a100-worker")
-
-
-@contextmanager
-def receiver() -> Iterator[tuple[str, list[str]]]:
-    """A team's chat, as far as a webhook sees one: its address, and what it was told."""
-    told: list[str] = []
-
-    class Chat(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(self.rfile.read(int(self.headers["content-length"])).decode())
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", told
-    finally:
-        server.shutdown()
-
-
-def save_block(cluster: Cluster, address: str) -> bool:
-    """A notification block as a person makes one in the interface."""
-    client = client_of(cluster)
-    kind = client.read_block_type_by_slug("custom-webhook")
-    schema = client.get_most_recent_block_schema_for_block_type(kind.id)
-    if schema is None:
-        return False
-    data = {"name": "team", "url": address, "json_data": {"text": "{{subject}}: {{body}}"}}
-    client.create_block_document(
-        BlockDocumentCreate(name="team", data=data, block_type_id=kind.id, block_schema_id=schema.id)
-    )
-    return True
 
 
 def check_people_are_told(cluster: Cluster, told: list[str]) -> None:
@@ -160,55 +110,6 @@ def check_schedules(cluster: Cluster) -> None:
     )
     (run,) = until("a new revision started a run", lambda: scheduled(cluster, laptop.id))
     assert run.parameters["environment_revision"] == "owner/words@abc", run.parameters
-
-
-def check_rounds(cluster: Cluster) -> None:
-    """Two rounds by schedule on the two pools, the environment away for a minute in the middle of the second one: its
-    champion descends from the first."""
-    client = client_of(cluster)
-    begun = client.read_deployment_by_name("retrain/laptop").id  # by the revision; it would take minutes first
-    for run in client.read_flow_runs():
-        if run.deployment_id == begun:
-            client.delete_flow_run(run.id)
-    cluster.run("prefect", "work-pool", "resume", "cpu")
-    toy = ROOT / "deployments" / "recipes" / "toy.yaml"
-    learns = ["sft.learning_rate=1.0e-2", "sft.epochs=30", "gate.metric=mean_score", "improve.adapt=false"]
-    with standing_server() as environment:
-        standing = [f"server.url={environment.url}", "guards=[]", "grpo.max_steps=12", "grpo.checkpoint_steps=2"]
-        recipe = load_recipe(toy, ["name=rounds", *learns, *standing, f"store.path={cluster.store}"])
-        given = {"recipe": recipe.as_parameters(), "runs": str(cluster.store / "runs"), "gpu": "a100"}
-        for number in range(2):
-            found = client.read_deployment_by_name("improve/toy")
-            soon = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(seconds=5))
-            run = client.create_flow_run_from_deployment(found.id, parameters=given, state=soon).id
-            if number:
-                goes_away_in_grpo(cluster, environment)
-            assert ended(cluster, run, 900)["state"] == "Completed"
-    first, second = past_rounds(LocalStore(cluster.store, "rounds"))
-    assert (first.number, second.number) == (0, 1)
-    ancestors = {node.named.revision for node in second.node.ancestors()}
-    assert not first.release.promoted or first.release.revision in ancestors, "it did not begin from the champion"
-    print("two rounds:", first.row(), second.row(), sep="\n  ", flush=True)
-
-
-def goes_away_in_grpo(cluster: Cluster, environment: RestartableServer) -> None:
-    """The next GRPO loses its environment for a minute, after a checkpoint."""
-    scratch, middle = cluster.store / ".scratch", "grpo-*/checkpoint-4/trainer_state.json"
-    before = set(scratch.glob(middle))
-    until(f"a new {middle}", lambda: set(scratch.glob(middle)) - before, 600, every=0.005)
-    environment.kill()
-    time.sleep(60)
-    environment.start()
-
-
-@contextmanager
-def standing_server() -> Iterator[RestartableServer]:
-    """The environment, on a server that no run starts."""
-    server = RestartableServer()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 def client_of(cluster: Cluster) -> Any:

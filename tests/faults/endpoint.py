@@ -1,8 +1,9 @@
 """A teacher's endpoint that fails as it is told to, and notes what it was asked.
 
 Run: `python -m tests.faults.endpoint FOLDER --latency-ms 100` (prints its URL; ends with its standard input).
-In: FOLDER/mode, one word: ok, 429, told (429 with Retry-After), 500, inside (an error in a 200), 402, 401,
-budget (400), hang or cut. Out: FOLDER/asked.jsonl, a line a request: the question, and whether it was answered.
+In: FOLDER/mode: ok, 429, told (429 with Retry-After), 500, inside (an error in a 200), 402, 401, budget (400), hang,
+cut, or `credit N`: N answers from then on, and 402 after them. Out: FOLDER/asked.jsonl, a line a request: the
+question, and whether it was answered.
 """
 
 import argparse
@@ -28,13 +29,16 @@ ERRORS = {
 
 
 class Failing(Endpoint):
-    def __init__(self, latency: float, folder: Path):
-        super().__init__(latency, close=False)
+    credit = ("", 0)
+    """What was last said of the account's credit, and how many answers are left of it."""
+
+    def __init__(self, latency: float, folder: Path, dataset: str):
+        super().__init__(latency, close=False, dataset=dataset)
         self._mode = folder / "mode"
         self._asked = folder / "asked.jsonl"
 
     def _answer(self, body: bytes) -> None:
-        mode = self._mode.read_text().strip() or "ok"  # empty for a moment while it is written
+        mode = self._charged(self._mode.read_text().strip() or "ok")  # empty for a moment while it is written
         self._note(json.loads(body)["messages"][1]["content"], mode == "ok")
         if mode == "ok":
             super()._answer(body)
@@ -47,6 +51,14 @@ class Failing(Endpoint):
             head = b"HTTP/1.1 " + status + b"\r\n" + more + b"content-length: %d\r\n\r\n" % len(text)
             self._transport.write(head + text)
 
+    @classmethod
+    def _charged(cls, mode: str) -> str:
+        said, left = cls.credit
+        if said != mode:
+            left = int(mode.removeprefix("credit ")) if mode.startswith("credit ") else 0
+        cls.credit = (mode, left - 1)
+        return mode if not mode.startswith("credit ") else "ok" if left > 0 else "402"
+
     def _note(self, question: str, answered: bool) -> None:
         with self._asked.open("a") as file:
             file.write(json.dumps({"question": question, "answered": answered}) + "\n")
@@ -56,11 +68,12 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--dataset", default="chain_sum")
     given = parser.parse_args()
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 
     def protocol() -> Any:
-        return Failing(given.latency_ms / 1000, given.folder)
+        return Failing(given.latency_ms / 1000, given.folder, given.dataset)
 
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=1024)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
