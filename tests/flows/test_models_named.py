@@ -1,0 +1,100 @@
+"""Whom `apprentice evaluate --model` means, whose key an endpoint is sent, and whose code may run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows.compare_models import _endpoint, check_addresses, compared, model_named, trusted_with
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import TeacherSpec
+from tests.flows.commands import TOY
+from tests.tasks.examined import episodes
+
+COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
+
+
+def recipe_with(**teacher: Any) -> Recipe:
+    return load_recipe(TOY, []).model_copy(update={"teacher": TeacherSpec(**teacher) if teacher else None})
+
+
+OWN = {"model": "big", "base_url": "https://models.example/v1", "key_variable": "OUR_KEY", "max_tokens": 77}
+
+
+@pytest.mark.parametrize(
+    ("teacher", "url", "key"),
+    [
+        (OWN, "https://models.example/v1", "OUR_KEY"),
+        (OWN, "https://MODELS.example/v2", "OUR_KEY"),
+        (OWN, "https://other.example/v1", "ENDPOINT_API_KEY"),
+        (OWN, "https://models.example.evil.example/v1", "ENDPOINT_API_KEY"),
+        (OWN, "https://evil.example/models.example/v1", "ENDPOINT_API_KEY"),
+        ({"model": "gpt", "key_variable": "OUR_KEY"}, "https://api.openai.com/v1", "OUR_KEY"),
+        ({"model": "gpt", "key_variable": "OUR_KEY"}, "https://models.example/v1", "ENDPOINT_API_KEY"),
+        ({"scripted_error_rate": 0.1}, "https://api.openai.com/v1", "ENDPOINT_API_KEY"),
+        ({}, "https://models.example/v1", "ENDPOINT_API_KEY"),
+    ],
+)
+def test_an_endpoint_is_sent_the_teacher_s_key_on_the_teacher_s_host_alone(teacher: dict, url: str, key: str):
+    found = _endpoint(recipe_with(**teacher), f"{url}#small", serves_student=True)
+    assert found is not None
+    assert (found.base_url, found.model, found.key_variable, found.serves_student) == (url, "small", key, True)
+    assert found.max_tokens == teacher.get("max_tokens", TeacherSpec().max_tokens)
+
+
+def test_the_teacher_is_an_endpoint_by_its_name():
+    found = _endpoint(recipe_with(**OWN), "teacher", serves_student=False)
+    assert found is not None
+    assert (found.base_url, found.model, found.key_variable) == (OWN["base_url"], "big", "OUR_KEY")
+    with pytest.raises(Stop, match="toy has no teacher"):
+        _endpoint(recipe_with(), "teacher", serves_student=False)
+
+
+def test_an_endpoint_names_its_model_and_what_has_no_address_is_none():
+    for url in ("https://models.example/v1", "http://127.0.0.1:8000/v1#"):
+        with pytest.raises(Stop, match="does not name a model of the endpoint"):
+            _endpoint(recipe_with(**OWN), url, serves_student=False)
+    for name in ("champion", "sft", "owner/name@main", "ftp://models.example#small"):
+        assert _endpoint(recipe_with(**OWN), name, serves_student=False) is None
+
+
+@pytest.mark.parametrize("url", ["https://me:secret@host/v1", "https://me@host/v1", "https://host/v1?key=secret"])
+def test_an_address_that_holds_a_secret_is_refused_in_each_place_and_spelling(url: str):
+    with pytest.raises(Stop, match=r"A model's URL cannot be used") as refused:
+        check_addresses(["champion", f"{url}#small"])
+    assert "secret" not in str(refused.value).split("→")[0].replace("no secret", "")
+    check_addresses(["champion", "owner/name@main", "https://host/v1#small?key"])
+
+
+def test_a_model_is_a_folder_or_a_revision_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine@1").mkdir()
+    found = [model_named(name, trust_remote_code=True) for name in ("mine", "mine@1", f"Qwen/Qwen3-0.6B@{COMMIT}")]
+    assert [(each.model, each.revision, each.trust_remote_code) for each in found if each] == [
+        (str(tmp_path / "mine"), None, True),
+        (str(tmp_path / "mine@1"), None, True),
+        ("Qwen/Qwen3-0.6B", COMMIT, True),
+    ]
+    assert [model_named(name) for name in ("nowhere", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B@", "a/b/c@main")] == [
+        None
+    ] * 4
+
+
+def test_code_is_trusted_for_models_that_were_named_and_for_no_other():
+    assert trusted_with(load_recipe(TOY, []), []) == []
+    with pytest.raises(Stop, match="--trust-code sft is not a model"):
+        trusted_with(load_recipe(TOY, []), ["sft"])
+
+
+def test_the_tutorial_s_accuracy_is_the_mean_score():
+    played = {"one": episodes([1.0, 0.5, 0.0, 0.5]), "two": episodes([1.0, 1.0, 1.0, 0.5])}
+    seen = {"one": 3, "two": None}
+    ours, tutorials = (compared(played, seen, protocol) for protocol in ("parity", "tutorial"))
+    assert [model["accuracy"] for model in ours["models"].values()] == [0.25, 0.75]
+    assert [model["accuracy"] for model in tutorials["models"].values()] == [0.5, 0.875]
+    assert [each["delta"] for found in (ours, tutorials) for each in found["comparisons"]] == [0.5, 0.375]
+    assert [model["seen_in_training"] for model in ours["models"].values()] == [3, None]
+    assert [(each["from"], each["to"]) for each in ours["comparisons"]] == [("one", "two")]
