@@ -10,7 +10,7 @@ COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-counterparts test-vllm test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-weeks e2e-faults e2e-hub bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+.PHONY: run test test-all test-counterparts test-vllm test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-weeks e2e-faults e2e-hub bench-commands bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/ready  ## run the recipe on the embedded default; ends with the report
@@ -115,6 +115,9 @@ screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages and of a rep
 
 page-pictures: .venv/dev  ## those of a report's page alone, of the newest run; RUN=runs/NAME takes another
 	$(BIN)/python -m tests.e2e.page_pictures $(RUN)
+
+bench-commands: .venv/dev  ## the seconds of commands that have nothing to train: a cached run, status, compare
+	$(BIN)/python -m tests.bench.commands
 
 bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
 	$(BIN)/python -m tests.bench.scaling
