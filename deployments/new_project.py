@@ -1,7 +1,8 @@
 """`apprentice init`: a folder with a recipe of one's own and, for production, the index of deployments and the pools.
 
 In: the name of one of the package's recipes. Out: files that need no checkout: a copy of the recipe in which the fields
-are explained, prefect.yaml with that recipe in place of the package's, the pools' templates.
+are explained, the schema with which an editor checks it; prefect.yaml with that recipe in place of the package's, the
+pools' templates.
 """
 
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
+from apprentice.flows.recipe import editor_schema
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.location import packaged, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
@@ -40,7 +42,7 @@ def init(folder: Path, recipe: str | None, production: bool) -> list[Path]:
             recipe_file(Path(recipe))
             raise Stop(f"{recipe} is not one of the package's recipes.", f"Choose one of {', '.join(packaged())}.")
         name = re.sub(r"[^a-z0-9.-]+", "-", folder.resolve().name.lower()).strip("-.") or recipe
-        texts = {RECIPE: _recipe(recipe, name)}
+        texts = {RECIPE: _recipe(recipe, name), editor_schema.FILE: editor_schema.editor_schema()}
     if production:
         texts |= {"prefect.yaml": _index(name)}
         texts |= {f"pools/{path.name}": path.read_text() for path in sorted((FILES / "pools").glob("*.json"))}
@@ -63,7 +65,14 @@ def _recipe(packaged: str, name: str) -> str:
     for line, indent, meaning in sorted(_meanings(yaml.compose(text), Recipe), reverse=True):
         comment = f"{' ' * indent}# "
         lines[line:line] = textwrap.wrap(meaning, WIDTH, initial_indent=comment, subsequent_indent=comment)
-    return "\n".join([f"# A copy of the recipe {packaged}. A field that is left out has its default.", *lines, ""])
+    return "\n".join(
+        [
+            editor_schema.LINE,
+            f"# A copy of the recipe {packaged}. A field that is left out has its default.",
+            *lines,
+            "",
+        ]
+    )
 
 
 def _meanings(section: yaml.Node | None, model: type[BaseModel]) -> Iterator[tuple[int, int, str]]:
