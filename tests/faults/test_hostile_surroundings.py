@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from tests.hostile.endings import assert_clear_exit
 from tests.hostile.test_surroundings import CLOSED, NOWHERE, shell
 
 RUN = '"$A" run "$TOY"'
+ODD_FOLDER = f'mkdir "größe & mehr" && cd "größe & mehr" && {RUN} --runs ../runs'
+NO_LINKS = "import os\n\ndef link(*_, **__):\n    raise OSError(95, 'Operation not supported')\n\nos.link = link\n"
+"""As file systems without hard links answer, such as exFAT."""
+NO_NETWORK = 'unshare --net --map-root-user sh -c \'ip link set lo up && exec "$A" run "$TOY"\''
 
 
 @pytest.mark.parametrize(
@@ -21,9 +26,22 @@ RUN = '"$A" run "$TOY"'
         pytest.param(RUN, {"http_proxy": CLOSED, "https_proxy": CLOSED, "all_proxy": CLOSED}, id="a dead proxy"),
         pytest.param(RUN, {"HOME": NOWHERE}, id="a home that cannot be written"),
         pytest.param(f"{RUN} | head -1", {}, id="a reader that leaves after one line"),
+        pytest.param(ODD_FOLDER, {"PYTHONPATH": "no_links"}, id="spaces and umlauts, no hard links, our ports taken"),
+        pytest.param(NO_NETWORK, {}, id="no network at all"),
     ],
 )
-def test_a_run_comes_to_its_report(words: str, environment: dict[str, str], tmp_path: Path):
+def test_a_run_comes_to_its_report(
+    words: str, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+):
+    if words == NO_NETWORK and shell("unshare --net --map-root-user ip link set lo up", tmp_path).returncode:
+        pytest.skip("no network namespace can be made here")
+    if environment.get("PYTHONPATH"):
+        environment = environment | {"PYTHONPATH": str(tmp_path / "no_links")}
+        (tmp_path / "no_links").mkdir()
+        (tmp_path / "no_links/sitecustomize.py").write_text(NO_LINKS)
+        for port in (4200, 7860, 8000):
+            with suppress(OSError):  # taken already: as well
+                request.addfinalizer(socket.create_server(("127.0.0.1", port)).close)
     ended = shell(words, tmp_path, **{"PREFECT_API_URL": ""} | environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
