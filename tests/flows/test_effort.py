@@ -9,6 +9,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.report import _effort
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
+from apprentice.tasks.reporting.announce import StageRun
 
 LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"
 
@@ -22,3 +23,12 @@ def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from
     effort = _effort(recipe, work, {"GRPO": log})
     assert effort["rollouts"] == rollouts
     assert effort["tokens"] == 10 * rollouts
+
+
+def test_the_seconds_are_those_of_the_trainings_that_this_run_made(tmp_path: Path):
+    work = RunContext(LocalStore(tmp_path, "toy"), StandingServers({}, None))
+    for name, state in (("collect", "ran"), ("sft", "ran"), ("grpo", "cached"), ("grpo", "ran")):
+        work.log.append(StageRun(name, state, len(work.log) + 0.5, "key", f"{name} {state}"))
+    effort = _effort(load_recipe(LAPTOP, []), work, {})
+    assert effort == {"seconds": {"sft ran": 1.5, "grpo ran": 3.5}, "rollouts": 0, "tokens": 0}
+    assert _effort(load_recipe(LAPTOP, ["grpo=off"]), work, {})["rollouts"] == 0

@@ -14,7 +14,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import Session, SessionLost
+from apprentice.envs.wire.session import AtCapacity, Session, SessionLost
+from apprentice.envs.wire.waiting import wait_for
 from tests.restartable import RestartableServer
 
 
@@ -124,6 +125,31 @@ def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: E
         with pytest.raises(SessionLost, match="granted no session"):
             chain_sum.make(Session(EnvironmentServer(url=url, patience=0.2))).reset(seed=1)
         first._close()
+
+
+class TurnedAway(Session):
+    """A session for which the server has no place."""
+
+    tries = 0
+
+    async def _connected(self) -> Any:
+        self.tries += 1
+        raise AtCapacity("all sessions are taken")
+
+
+def test_a_full_server_is_asked_again_now_and_then_until_the_patience_ends():
+    session = TurnedAway(EnvironmentServer(url="http://127.0.0.1:1", patience=1.0))
+    with pytest.raises(SessionLost, match="granted no session for 1 s"):
+        wait_for(session.open(patient=True))
+    assert 2 <= session.tries <= 100, "not as fast as it can"
+    assert not session.turned_away
+
+
+def test_who_does_not_want_to_wait_for_a_place_is_told_at_once():
+    session = TurnedAway(EnvironmentServer(url="http://127.0.0.1:1", patience=60.0))
+    with pytest.raises(AtCapacity):
+        wait_for(session.open())
+    assert session.tries == 1
 
 
 @pytest.mark.long
