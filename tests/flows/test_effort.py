@@ -27,8 +27,12 @@ def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from
 
 def test_the_seconds_are_those_of_the_trainings_that_this_run_made(tmp_path: Path):
     work = RunContext(LocalStore(tmp_path, "toy"), StandingServers({}, None))
-    for name, state in (("collect", "ran"), ("sft", "ran"), ("grpo", "cached"), ("grpo", "ran")):
-        work.log.append(StageRun(name, state, len(work.log) + 0.5, "key", f"{name} {state}"))
+    work.log += [
+        StageRun("collect", "ran", 0.5, "key", "collect"),
+        StageRun("sft", "ran", 1.5, "key", "SFT"),
+        StageRun("grpo", "cached", 2.5, "key", "GRPO"),
+        StageRun("grpo", "ran", 3.5, "key", "GRPO again"),
+    ]
     effort = _effort(load_recipe(LAPTOP, []), work, {})
-    assert effort == {"seconds": {"sft ran": 1.5, "grpo ran": 3.5}, "rollouts": 0, "tokens": 0}
+    assert effort == {"seconds": {"SFT": 1.5, "GRPO again": 3.5}, "rollouts": 0, "tokens": 0}
     assert _effort(load_recipe(LAPTOP, ["grpo=off"]), work, {})["rollouts"] == 0
