@@ -88,7 +88,7 @@ class Judge:
         assert last["scratch"] == 0.0, self._weighed
         for what in ("store", "database", "temporary"):
             grown = [after[what] - before[what] for before, after in pairwise(self._weighed)]
-            assert grown[-1] <= MOST_GROWTH * max(grown[:-1]), (what, grown)
+            assert grown[-1] <= MOST_GROWTH * max(grown[:-1], default=grown[-1]), (what, grown)
 
 
 def megabytes(folder: Path) -> float:
