@@ -25,8 +25,8 @@ AWAY = 30.0
 """Seconds without the environment: longer than the grace of a stage that holds a device, shorter than the patience."""
 CREDIT = 20
 """Answers for which an account that runs empty has credit."""
-STEP = 420
-"""Seconds by which a clock is wrong."""
+STEP = 120
+"""Seconds by which a clock is wrong. From 240 on a live run counts as silent and is begun a second time."""
 SPACE = "team/words"
 MIDDLE = {"sft": "sft-*/checkpoint-*/trainer_state.json", "grpo": "grpo-*/checkpoint-*/trainer_state.json"}
 """Files of a stage's scratch folder that show it in its middle."""
