@@ -120,7 +120,7 @@ def _of_inspect(file: Path) -> Iterator[Row]:
             raise
         raise Stop(
             f"{file.name} needs Inspect AI to be read, which is not installed.",
-            "Install it: pip install 'apprentice[inspect]'",
+            "Install it: pip install 'openenv-apprentice[inspect]'",
         ) from None
     try:
         samples = read_eval_log(str(file)).samples or []

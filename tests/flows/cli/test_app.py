@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting import announce
-from tests.flows.commands import TOY
+from tests.flows.commands import BIN, TOY
 from tests.flows.history import History
 
 
@@ -58,10 +59,13 @@ def test_a_recipe_that_does_not_use_the_hub_has_nothing_to_publish():
 
 
 @pytest.mark.parametrize("command", [["status"], ["run", TOY, "--on", "cpu"], ["improve", TOY, "--on", "cpu"]])
-def test_what_needs_a_prefect_server_says_how_to_start_one(command: list[object], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    refused = typed(*command)
-    assert refused.exit_code == 1
+def test_what_needs_a_prefect_server_says_how_to_start_one(command: list[object], tmp_path: Path):
+    """In a process of its own: the settings of this one may name a server that another test started."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    given = [str(BIN / "apprentice"), *map(str, command)]
+    home = {"PREFECT_HOME": str(tmp_path)}
+    refused = subprocess.run(given, cwd=tmp_path, env=own | home, capture_output=True, text=True)
+    assert refused.returncode == 1
     assert "No Prefect server is configured" in refused.stdout
 
 
