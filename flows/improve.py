@@ -4,10 +4,13 @@ In: a recipe. Out: the folders of the rounds' reports. A round is the run of flo
 flows/planning.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
 """
 
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from prefect import flow
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
 
 from apprentice.flows.curve import long_run_questions, measure, show_history
 from apprentice.flows.planning import has_stopped, next_round
@@ -17,10 +20,24 @@ from apprentice.flows.runtime.place import current_location
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.limits import one_run
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+
+
+def rounds_left(rounds: int, store: LocalStore, started: FlowRun | None) -> int:
+    """Return how many of its rounds a flow run has left.
+
+    One that Prefect started again may have finished some: before it crashed, or in a process that lives on though its
+    server took it for dead, and held the recipe's lock until now.
+    """
+    if started is None or started.run_count < 2 or started.start_time is None:
+        return rounds
+    made = (each.node.record.provenance.made_at for each in past_rounds(store) if each.node.record)
+    done = sum(bool(at) and datetime.fromisoformat(at) >= started.start_time.replace(microsecond=0) for at in made)
+    return max(0, rounds - done)
 
 
 @flow(name="improve", flow_run_name="{recipe.name}-improve", result_serializer="json")
@@ -46,7 +63,8 @@ def improve(
     store = open_store(recipe, hub_needed=bool(gpu))
     folders: list[Path] = []
     with one_run(store, f"improve-{recipe.name}"):
-        for _ in range(rounds):
+        context = FlowRunContext.get()
+        for _ in range(rounds_left(rounds, store, context and context.flow_run)):
             if not store.in_reach:
                 raise Stop("The Hub, where the history is, does not answer.", "Run again when it is back.")
             past = past_rounds(store)

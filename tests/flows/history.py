@@ -32,13 +32,16 @@ class History:
         revisions = {name: each.revision for name, each in inputs.items()}
         made_by = {"stage": kind.suffix, "version": 1, "settings": {}, "inputs": revisions}
         recipe = given.get("recipe", {})
-        provenance = Provenance(recipe=recipe, inputs={name: parent(each) for name, each in inputs.items()})
+        sources = {name: parent(each) for name, each in inputs.items()}
+        provenance = Provenance(recipe=recipe, inputs=sources, made_at=given.get("made_at", ""))
         with self.store.staging() as out:
             for name, text in (given.get("files") or {"file": key}).items():
                 (out / name).write_text(text)
             return self.store.publish(kind, key, out, counts, made_by, provenance)
 
-    def add(self, recipe: Recipe, promoted: bool, accuracy: float = 0.5, slices: Any = ()) -> Release:
+    def add(
+        self, recipe: Recipe, promoted: bool, accuracy: float = 0.5, slices: Any = (), made_at: str = ""
+    ) -> Release:
         name = f"{recipe.round.number if recipe.round else 0}"
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
         asked = self.make(Questions, f"questions-{name}", counts, {})
@@ -62,6 +65,7 @@ class History:
         inputs = {"trained": trained, "judged": judged, "decision": decided}
         rule = {"rule": "accuracy better", "holds": promoted, "found": "+0.1 points"}
         files = {"decision.json": json.dumps({"rules": [rule], "promoted": promoted, "rival": "champion"})}
-        release = self.make(Release, f"release-{name}", counts, inputs, recipe=recipe.for_record(), files=files)
+        about = {"recipe": recipe.for_record(), "files": files, "made_at": made_at}
+        release = self.make(Release, f"release-{name}", counts, inputs, **about)
         Champions(self.store).promote(release, Champions(self.store).current())
         return release

@@ -1,12 +1,16 @@
 """What the next round does follows from the store's history: its number, its champion, its questions, its rung."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from apprentice.flows.curve import show_history
+from apprentice.flows.improve import rounds_left
 from apprentice.flows.planning import has_stopped, next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
@@ -164,3 +168,23 @@ def test_the_history_and_its_picture_are_written_beside_the_report(history: Hist
     assert [each["round"] for each in written["points"]] == [0]
     assert written["rows"][0]["long run"] == "–", "it was not measured"
     assert (tmp_path / "history.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("runs", "made_at", "left"),
+    [
+        (1, "2026-01-05T03:30:00+00:00", 2),
+        (2, "2026-01-05T03:30:00+00:00", 1),
+        (2, "2026-01-05T03:00:00+00:00", 1),
+        (2, "2026-01-05T02:59:00+00:00", 2),
+        (2, "", 2),
+    ],
+)
+def test_a_flow_run_that_was_started_again_runs_the_rounds_that_it_has_left(
+    history: History, toy: Recipe, runs: int, made_at: str, left: int
+):
+    history.add(toy, promoted=True, made_at=made_at)
+    began = datetime(2026, 1, 5, 3, 0, 0, 500, tzinfo=UTC)
+    started = FlowRun(flow_id=uuid4(), run_count=runs, start_time=began)
+    assert rounds_left(2, history.store, started) == left
+    assert rounds_left(2, history.store, None) == 2, "a command is asked for as many as it says"
