@@ -41,6 +41,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 Json = dict[str, Any]
 USER = "tester"
+PART = 16 * 2**20
+"""Bytes from which on a large file is sent in parts, as the Hub has it with larger ones."""
 PREFIXES = {"models": "", "datasets": "datasets/", "spaces": "spaces/"}
 LARGE = re.compile(r".*\.(arrow|bin|gz|h5|npy|npz|onnx|parquet|pkl|pt|pth|safetensors|tar|tgz|zip|zst)")
 WORDS = {
@@ -410,10 +412,27 @@ class Answer(BaseHTTPRequestHandler):
                 for one in objects:
                     if not repo.blob(one["oid"]).exists():
                         href = f"{base}/lfs/{repo.kind}/{repo.id}/{one['oid']}"
-                        one["actions"] = {"upload": {"href": href}, "verify": {"href": f"{href}/verify"}}
+                        parts = {str(n): f"{href}/part/{n}" for n in range(1, -(-one["size"] // PART) + 1)}
+                        header = {"chunk_size": str(PART), **parts} if len(parts) > 1 else {}
+                        upload = {"href": href, "header": header}
+                        one["actions"] = {"upload": upload, "verify": {"href": f"{href}/verify"}}
                 return Reply({"transfer": "basic", "objects": objects})
             case ["PUT", "lfs", kind, owner, name, oid]:  # comes without a token
                 return self.store(Repo(self.server, kind, owner, name), oid)
+            case ["PUT", "lfs", kind, owner, name, oid, "part", number]:
+                part = Repo(self.server, kind, owner, name).blob(f"{oid}.{number}")
+                self.server.write(part, b"".join(self.body))
+                return Reply(headers={"ETag": f'"{part.name}"'})
+            case ["POST", "lfs", kind, owner, name, oid]:  # all parts are there
+                repo, parts = Repo(self.server, kind, owner, name), self.asked()["parts"]
+                if [f'"{oid}.{one["partNumber"]}"' for one in parts] != [one["etag"] for one in parts]:
+                    raise Refused(400, "One or more of the specified parts could not be found")
+                files = [repo.blob(f"{oid}.{one['partNumber']}") for one in parts]
+                self.body = (file.read_bytes() for file in files)
+                stored = self.store(repo, oid)
+                for file in files:
+                    file.unlink()
+                return stored
             case ["POST", "lfs", kind, owner, name, oid, "verify"]:
                 blob = Repo(self.server, kind, owner, name).blob(oid)
                 if not blob.exists() or blob.stat().st_size != self.asked()["size"]:

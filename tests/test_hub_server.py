@@ -113,6 +113,19 @@ def test_a_push_makes_these_requests(api: HfApi, hub: LocalHub, folder: Path):
     assert not hub.requests("/commit/")[1:], "what is the same is not committed again"
 
 
+def test_a_very_large_file_goes_up_in_parts_of_which_one_may_fail(
+    api: HfApi, hub: LocalHub, tmp_path: Path, waits: list[float]
+):
+    big = tmp_path / "model.safetensors"
+    big.write_bytes(bytes(range(256)) * (40 * 2**20 // 256))
+    hub.fail({"match": "PUT /lfs/.*/part/2", "do": 503, "times": 1})
+    api.upload_file(path_or_fileobj=big, path_in_repo="model.safetensors", repo_id=REPO)
+    parts = [request for request in hub.requests("PUT /lfs/")]
+    assert [request.rpartition("/")[2] for request in parts] == ["1 200", "2 503", "2 200", "3 200"]
+    back = api.hf_hub_download(REPO, "model.safetensors", local_dir=tmp_path / "back")
+    assert Path(back).read_bytes() == big.read_bytes()
+
+
 def test_a_download_that_is_cut_goes_on_where_it_was(
     api: HfApi, hub: LocalHub, folder: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ):
