@@ -106,8 +106,9 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     if verbose:
         be_verbose()
 
-    # a server that others look at is told of every run; a temporary one would only be started to be ended
-    done = None if rescore or shared() else nothing_to_do(chosen, runs)
+    # a server that others look at is told of every run, and a Hub that is away is waited for once
+    looks_first = not (rescore or shared() or chosen.store.hub)
+    done = nothing_to_do(chosen, runs) if looks_first else None
     if done is None:
         begin_prefect_server()
         start_prefect_server()
