@@ -38,6 +38,7 @@ from tests.endpoint import KEY, Endpoint
 from tests.tasks.episodes.test_episode import Guess
 
 Say = Callable[[list[Message]], Message]
+pytestmark = pytest.mark.long
 
 MODEL = "openai-api/student/toy"
 
