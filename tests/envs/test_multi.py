@@ -14,6 +14,8 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
 
+pytestmark = pytest.mark.long
+
 SPELLING = {"dataset": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}}
 MIXED = EnvironmentSpec(
     name="multi",
