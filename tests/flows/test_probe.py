@@ -352,7 +352,9 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
 def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
     climbed: Climbed, server: EnvironmentServer, rungs: list[float], more: list[str], why: str
 ):
-    recipe = with_ladder(server, [settings(true) for true in rungs], *more)
+    recipe = with_ladder(
+        server, [settings(true) for true in rungs], "grpo.temperature=0.01", "probe.on_hopeless=stop", *more
+    )
 
     @flow
     def look() -> None:

@@ -117,8 +117,8 @@ def test_a_figure_leads_to_its_episodes_and_on_to_a_transcript_in_two_clicks(tab
         "what was lost, at the top": (tab.locator(".glance a[href*='SFT~GRPO~lost']"), "3 of 100"),
         "what is wrong, at the top": (tab.locator(".glance a[href*='kind=']"), "6 of 100"),
         "a cell of two models": (tab.locator("td a[href*='SFT~GRPO~lost']"), "3 of 100"),
-        "a kind of failure": (tab.locator("#wrong + .grid table").first.get_by_role("link").first, "15 of 100"),
-        "a slice": (tab.locator("#wrong + .grid table").nth(1).get_by_role("link").last, "10 of 100"),
+        "a kind of failure": (tab.locator("#wrong .grid table").first.get_by_role("link").first, "15 of 100"),
+        "a slice": (tab.locator("#wrong .grid table").nth(1).get_by_role("link").last, "10 of 100"),
         "a model": (tab.locator("#models").get_by_role("link").last, "30 of 100"),
         "the teacher's": (tab.locator("ul.parts-of").get_by_role("link").first, "9 of 100"),
     }
