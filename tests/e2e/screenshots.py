@@ -63,8 +63,8 @@ def main() -> None:
         grpo = until("GRPO runs", lambda: running(client, "GRPO"), 400.0)
         until("it makes progress", lambda: progress(client, grpo), 120.0)
         pictures.take("stage", f"/runs/flow-run/{grpo}", "laptop-seed0: GRPO", "Running", "left", tab="Artifacts")
-        assert ended(cluster, run, 600.0)["state"] == "Completed"
-        pictures.take("run", f"/runs/flow-run/{run}", "laptop-seed0", "Completed", "Task Runs")
+        assert ended(cluster, run, 600.0)["state"] == "Promoted"
+        pictures.take("run", f"/runs/flow-run/{run}", "laptop-seed0", "Promoted", "Task Runs")
         pictures.take("runs", "/runs", "laptop-seed0: GRPO", "laptop-seed0: SFT", "retrain")
         pictures.take(
             "report", f"/artifacts/artifact/{artifact(client, 'report')}", "What was learned", "laptop, seed 0"
