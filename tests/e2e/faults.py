@@ -1,7 +1,7 @@
 """What outages and kills cost a run on two pools: time, and nothing else. `make e2e-faults` [names of faults].
 
 Each fault disturbs a run of the toy recipe at the stage that it names; the stages before are there already. The run
-must end like an undisturbed one, with the keys and digests of an undisturbed one. In: names, or none for all. Out: a line of JSON.
+must end like an undisturbed one, with its keys and digests. In: names, or none for all. Out: a line of JSON.
 """
 
 import json
