@@ -185,6 +185,6 @@ def test_a_flow_run_that_was_started_again_runs_the_rounds_that_it_has_left(
 ):
     history.add(toy, promoted=True, made_at=made_at)
     began = datetime(2026, 1, 5, 3, 0, 0, 500, tzinfo=UTC)
-    started = FlowRun(flow_id=uuid4(), run_count=runs, start_time=began)
+    started = FlowRun.model_validate({"flow_id": uuid4(), "run_count": runs, "start_time": began})
     assert rounds_left(2, history.store, started) == left
     assert rounds_left(2, history.store, None) == 2, "a command is asked for as many as it says"
