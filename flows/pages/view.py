@@ -7,18 +7,11 @@ from typing import Any
 
 from apprentice.flows.pages.charts import curve_of, heat_of
 from apprentice.flows.pages.run_graph import run_graph
-from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, percent
+from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.judgements import unclean
 from apprentice.tasks.reporting.markdown import code, points
 
-NAMES = {
-    "base": "the untrained student",
-    "sft": "SFT",
-    "grpo": "GRPO",
-    "champion": "the champion",
-    "teacher": "Teacher",
-}
 HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}
 """What is drawn of each kind of question that a curriculum asked."""
 EMPTY = {
@@ -78,11 +71,6 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
         "run_graph": run_graph(report["lineage"], report["stages"]),
         "bought": _bought(report["collect"]),
     }
-
-
-def named(model: str) -> str:
-    """The name of a model in a sentence."""
-    return NAMES.get(model, label(model))
 
 
 def as_title(model: str) -> str:

@@ -15,6 +15,15 @@ LABELS = {"control": "SFT to its best"}
 """What people read in place of a model's name."""
 
 
+NAMES = {
+    "base": "the untrained student",
+    "sft": "SFT",
+    "grpo": "GRPO",
+    "champion": "the champion",
+    "teacher": "Teacher",
+}
+
+
 def compare_all(
     episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
@@ -110,6 +119,11 @@ def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def label(model: str) -> str:
     return LABELS.get(model, model)
+
+
+def named(model: str) -> str:
+    """The name of a model in a sentence."""
+    return NAMES.get(model, label(model))
 
 
 def difference_cells(each: dict[str, Any]) -> dict[str, str]:

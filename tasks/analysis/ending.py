@@ -7,13 +7,12 @@ figures that the verdict and the decision hold; the held-out questions decide, t
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from apprentice.tasks.analysis.comparison import label
+from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.difficulty import FORM
 from apprentice.tasks.analysis.judgements import rival_of
 from apprentice.tasks.reporting.markdown import code, points
 
 State = Literal["promoted", "not promoted", "stopped early"]
-TITLES = {"base": "the untrained student", "sft": "SFT", "grpo": "GRPO", "champion": "the champion"}
 FACTOR = 2
 """By how much a number of steps, epochs or rows is raised at a time."""
 MUCH = 4
@@ -53,10 +52,6 @@ class Ending(NamedTuple):
     unmet: str
     """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
     change: Change | None
-
-    @property
-    def is_good(self) -> bool:
-        return self.state == "promoted"
 
     @property
     def headline(self) -> str:
@@ -143,8 +138,7 @@ def _reached(verdict: dict[str, Any], decision: dict[str, Any]) -> str:
     name, model = [*verdict["models"].items()][-1]
     low, high = model["ci"]["accuracy"]
     unseen = "unseen questions" if verdict["contamination"]["clean"] else "questions that training has partly seen"
-    who = TITLES.get(name, label(name))
-    said = f"{who} answers {model['accuracy']:.1%} of {model['n']:,} {unseen} ({low:.1%} to {high:.1%})"
+    said = f"{named(name)} answers {model['accuracy']:.1%} of {model['n']:,} {unseen} ({low:.1%} to {high:.1%})"
     floor = decision.get("floor") or {}
     if not floor:
         return f"{said}."
@@ -174,8 +168,7 @@ def _paid(verdict: dict[str, Any]) -> str:
     if found is None:
         return ""
     low, high = found["ci"]
-    over = "the untrained student" if found["from"] == "base" else f"{TITLES.get(found['from'], label(found['from']))}"
-    by = f"{points(found['delta'])} over {over} ({points(low)} to {points(high)})"
+    by = f"{points(found['delta'])} over {named(found['from'])} ({points(low)} to {points(high)})"
     return f"GRPO paid: {by}." if low > 0 else f"GRPO made it worse: {by}." if high < 0 else f"GRPO did not pay: {by}."
 
 
@@ -184,12 +177,11 @@ def _unmet(decision: dict[str, Any]) -> str:
     told = ("at least", " better", "interval above zero", "exact test")
     unmet = [rule for rule in decision["rules"] if not rule["holds"]]
     others = [rule for rule in unmet if not any(word in rule["rule"] for word in told)]
-    if not others:
-        margin = next((rule for rule in unmet if " better by" in rule["rule"]), None)
-        found = decision["comparison"]
-        short = margin is not None and found is not None and found["ci"][0] > 0
-        return f"The gate asks for {margin['rule'].partition(' better by ')[2]}." if short and margin else ""
-    return others[0]["found"]
+    if others:
+        return others[0]["found"]
+    margin = next((rule["rule"].partition(" better by ")[2] for rule in unmet if " better by " in rule["rule"]), "")
+    found = decision["comparison"]
+    return f"The gate asks for {margin}." if margin and found and found["ci"][0] > 0 else ""
 
 
 def _change(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
@@ -226,10 +218,9 @@ def _formless(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | No
 
 
 def _to_reach_the_floor(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
-    if "all right" in (verdict.get("stopped") or ""):
-        return Change("environment.settings", "", "A harder level leaves GRPO something to learn.")
     if verdict.get("stopped"):
-        return _more_sft(verdict, recipe)
+        harder = Change("environment.settings", "", "A harder level leaves GRPO something to learn.")
+        return harder if _mostly_right(verdict) else _more_sft(verdict, recipe)
     found = paid(verdict["comparisons"])
     if found and found["ci"][0] > 0:
         return _more(recipe, "grpo.max_steps", "GRPO was still gaining.")
@@ -259,14 +250,17 @@ def _of_grpo(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | Non
     found, gain = read["diagnosis"], paid(verdict["comparisons"])
     if found == "fell" or (gain and gain["ci"][1] < 0):
         return _gentler(recipe, "grpo.learning_rate", "GRPO went too far: the model was better before.")
-    right = [*verdict["models"].values()][-1]["accuracy"] >= 0.5
-    if found in ("too easy", "saturated") and right:
+    if found in ("too easy", "saturated") and _mostly_right(verdict):
         return Change("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
     if found in ("no signal", "saturated"):
         return _more(
             recipe, "grpo.num_generations", "In most groups all answers were wrong, so nothing told them apart."
         )
     return _more(recipe, "grpo.max_steps", "Its reward moved no further than its noise.")
+
+
+def _mostly_right(verdict: dict[str, Any]) -> bool:
+    return [*verdict["models"].values()][-1]["accuracy"] >= 0.5
 
 
 def _more(recipe: Mapping[str, Any], field: str, why: str, factor: int = FACTOR) -> Change:

@@ -126,7 +126,7 @@ def held() -> Iterator[Callable[[], None]]:
         yield say
     _cached.clear()
     if let_through:
-        console.file.write(captured.get())
+        console.out(captured.get(), end="", highlight=False)
 
 
 def _log(line: str) -> None:
