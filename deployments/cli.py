@@ -141,7 +141,7 @@ def init(
 ) -> None:
     """Write the folder of a new environment: a package of its own with a test and a recipe."""
     with exit_with_message("Nothing was written."):
-        from apprentice.deployments.new_environment import init as write
+        from apprentice.deployments.new_environment import init_environment as write
 
         folder = write(name, out)
         here = folder if folder.is_absolute() else f"./{folder}"

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from apprentice.envs.catalog import known
 from apprentice.tasks.reporting.errors import Stop
 
-FILES = {
+TEMPLATE_OF = {
     "pyproject.toml": "pyproject.toml",
     "recipe.yaml": "recipe.yaml",
     "tests/test_{name}.py": "test.py",
@@ -31,7 +31,7 @@ TEMPLATES = Environment(
 )
 
 
-def init(name: str, out: Path) -> Path:
+def init_environment(name: str, out: Path) -> Path:
     """Write `out/name` and return it. Raises Stop for a name that cannot be one, or a folder that holds files."""
     if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
         raise Stop(f"{name!r} cannot be an environment's name.", "Use small letters, digits and _, such as my_env.")
@@ -42,7 +42,7 @@ def init(name: str, out: Path) -> Path:
         raise Stop(f"{folder} holds files.", "Empty it, or choose another folder with --out.")
     values = {"name": name, "title": "".join(word.capitalize() for word in name.split("_"))}
     try:
-        for file, template in FILES.items():
+        for file, template in TEMPLATE_OF.items():
             path = folder / file.format(name=name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(TEMPLATES.get_template(f"{template}.j2").render(values) if template else "")

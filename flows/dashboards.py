@@ -13,7 +13,7 @@ from apprentice.flows.pages.report_page import rates_of
 from apprentice.flows.pages.view import as_title, kind_rows
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
-from apprentice.tasks.analysis.kinds import RIGHT, kind_of
+from apprentice.tasks.analysis.kinds import RIGHT, outcome_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio
@@ -121,9 +121,9 @@ def _traces(model: str, records: list[EvaluatedEpisode]) -> list[Any]:
                 "seed": each.seed,
                 "sample": each.sample,
                 "reward": each.reward,
-                "outcome": kind_of(each),
+                "outcome": outcome_of(each),
                 "the environment's answer": each.correct,
-                "status": "success" if kind_of(each) == RIGHT else "error",
+                "status": "success" if outcome_of(each) == RIGHT else "error",
             },
         )
         for each in chosen

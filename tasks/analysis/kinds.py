@@ -25,7 +25,7 @@ CELLS = {"both": (True, True), "lost": (True, False), "won": (False, True), "nei
 """By name, whether the one model is right, and the other."""
 
 
-def kind_of(record: EvaluatedEpisode) -> str:
+def outcome_of(record: EvaluatedEpisode) -> str:
     """Right, or why not: the environment, the first fault of a call, or the answer."""
     if record.is_right:
         return RIGHT
@@ -38,7 +38,7 @@ def kind_of(record: EvaluatedEpisode) -> str:
 
 def failures_by_kind(episodes: dict[str, list[EvaluatedEpisode]]) -> list[dict[str, Any]]:
     """One row per kind of failure, the last model's most frequent first: the number of episodes of each model."""
-    counts = {name: Counter(map(kind_of, records)) for name, records in episodes.items()}
+    counts = {name: Counter(map(outcome_of, records)) for name, records in episodes.items()}
     kinds = {kind: [counts[name][kind] for name in reversed(counts)] for name in counts for kind in counts[name]}
     kinds.pop(RIGHT, None)
     ordered = sorted(kinds, key=lambda kind: kinds[kind], reverse=True)

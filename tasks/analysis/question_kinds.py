@@ -17,14 +17,14 @@ OF_PARTS = ("environment", "dataset")
 """The traits that tell the parts of a mixture, or of a composite dataset."""
 ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
 """GRPO's metrics by kind: questions asked in a step, and the success rate as it is known after it."""
-OTHERS = "others"
+NO_TRAITS = "others"
 """The kind of a question that has none of the traits."""
 
 
 def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: Sequence[str]) -> dict[int, str]:
     """The kind of each question, by its seed. Raises Stop where they are all of one kind, or a trait is unknown."""
     instance = environment.make()
-    traits = {row["seed"]: _traits(instance, row["seed"], row["question"], by) for row in rows}
+    traits = {row["seed"]: _traits_of_question(instance, row["seed"], row["question"], by) for row in rows}
     known = sorted({name for each in traits.values() for name in each})
     for name in by:
         if name not in known:
@@ -42,7 +42,7 @@ def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: S
     return kinds
 
 
-def _traits(instance: ToolEnvironment, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
+def _traits_of_question(instance: ToolEnvironment, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
     """A mixture's label alone where no other trait is asked for, since others may take seconds to make."""
     label = instance._part(seed).label
     return {"environment": label} if label and not by else traits_of(instance, seed, question)
@@ -52,7 +52,7 @@ def kind_of(traits: dict[str, int | str], by: Sequence[str]) -> str:
     """Such as "word_len 3", or the label of a mixture's part."""
     names = [name for name in by or OF_PARTS if name in traits]
     named = [str(traits[name]) if name in OF_PARTS else f"{name} {traits[name]}" for name in names]
-    return ", ".join(named) or OTHERS
+    return ", ".join(named) or NO_TRAITS
 
 
 def right_and_wrong(records: Iterable[EvaluatedEpisode], by: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -24,7 +24,7 @@ from apprentice.tasks.artifacts.types import (
     NAME,
     Artifact,
     Checkpoint,
-    kind_of,
+    artifact_type,
     kind_or_none,
     kinds,
 )
@@ -155,7 +155,7 @@ def _in_folder(root: Path, name: str) -> Iterator[Match]:
         except (OSError, BadRecord):  # what is torn, or was meddled with, is no artifact
             continue
         if record is not None:
-            by_name = kind_of(repository.parts[-3].removesuffix("s"), repository.name)
+            by_name = artifact_type(repository.parts[-3].removesuffix("s"), repository.name)
             kind = record.kind or (by_name.__name__ if by_name else "")
             where = {"repository": f"{repository.parent.name}/{repository.name}", "revision": revision}
             yield Match(Parent(kind=kind, key=record.key, **where), called)
@@ -170,7 +170,7 @@ def _on_hub(root: Path, namespace: str, name: str, repositories: set[str] | None
     stores: list[tuple[HubStore, type[Artifact], str]] = []
     for repo_type, listing in (("model", api.list_models), ("dataset", api.list_datasets)):
         for repository in ask(lambda listing=listing: list(listing(author=namespace)), namespace, PATIENCE):
-            kind = kind_of(repo_type, repository.id)
+            kind = artifact_type(repo_type, repository.id)
             if kind is not None and (not repositories or repository.id in repositories):
                 project = repository.id.removeprefix(f"{namespace}/").removesuffix(f"-{kind.suffix}")
                 stores.append((HubStore(root, project, namespace, patience=PATIENCE), kind, repository.id))

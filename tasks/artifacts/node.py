@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.provenance import (
     artifact_of,
     read_record,
 )
-from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Verdict, kind_of, kind_or_none
+from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Verdict, artifact_type, kind_or_none
 from apprentice.tasks.reporting.errors import Stop
 
 JUDGEMENTS = (Decision, Evaluation, Verdict)
@@ -140,7 +140,7 @@ def _older(store: LocalStore, revision: str) -> Parent:
                 record = read_record(path.parent)
             except BadRecord:
                 continue
-            kind = kind_of(path.parents[4].name, path.parents[2].name)
+            kind = artifact_type(path.parents[4].name, path.parents[2].name)
             name = record.kind or (kind.__name__ if kind else "")
             repository = f"{store.namespace}/{path.parents[2].name}"
             return Parent(kind=name, repository=repository, revision=revision, key=record.key)

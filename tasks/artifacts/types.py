@@ -259,7 +259,7 @@ def kind_or_none(name: str) -> type[Artifact] | None:
     return next((kind for kind in kinds() if kind.__name__ == name), None)
 
 
-def kind_of(repo_type: str, repository: str) -> type[Artifact] | None:
+def artifact_type(repo_type: str, repository: str) -> type[Artifact] | None:
     """The kind whose repositories are named like this one: `-kept-rollouts` before `-rollouts`."""
     fit = [kind for kind in kinds() if kind.repo_type == repo_type and repository.endswith(f"-{kind.suffix}")]
     return max(fit, key=lambda kind: len(kind.suffix), default=None)

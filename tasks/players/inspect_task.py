@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from inspect_ai.solver import Solver
     from inspect_ai.tool import ToolInfo
 
-T = TypeVar("T")
-
 RATES = ("format_compliance", "accuracy", "mean_score")
 """The scores in the log, named as in `Evaluation`; each has the metrics mean and stderr."""
 PATIENCE = 120

@@ -1,15 +1,15 @@
 """What became of each episode, and how two models differ on the same ones."""
 
-from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind, kind_of
+from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind, outcome_of
 from tests.tasks.examined import episode, episodes
 
 
 def test_an_episode_is_right_or_has_one_kind_of_failure():
-    assert kind_of(episode(0, 1.0)) == "right"
-    assert kind_of(episode(0, None, broken="gone", causes=["no tool call"])) == "environment failed"
-    assert kind_of(episode(0, 0.0, causes=["no tool call", "unknown tool"])) == "no tool call"
-    assert kind_of(episode(0, 0.3)) == "partly right"
-    assert kind_of(episode(0, 0.0)) == "wrong answer"
+    assert outcome_of(episode(0, 1.0)) == "right"
+    assert outcome_of(episode(0, None, broken="gone", causes=["no tool call"])) == "environment failed"
+    assert outcome_of(episode(0, 0.0, causes=["no tool call", "unknown tool"])) == "no tool call"
+    assert outcome_of(episode(0, 0.3)) == "partly right"
+    assert outcome_of(episode(0, 0.0)) == "wrong answer"
 
 
 def test_kinds_are_counted_by_model_the_last_models_most_frequent_first():
