@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Any
 
-from apprentice.envs.defaults import debugging
-from apprentice.envs.garbage import old_objects_ignored
+from apprentice.envs.defaults import debugging, old_objects_ignored
 
 
 class ServerFailed(Exception):

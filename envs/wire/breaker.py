@@ -12,8 +12,7 @@ from typing import Literal
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.space import Space
+from apprentice.envs.wire.server import EnvironmentServer, Space
 
 FAILURES = 3
 """Consecutive connection failures after which the circuit opens."""

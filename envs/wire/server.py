@@ -1,11 +1,18 @@
 """Where an environment's server runs, and its timeouts.
 
 In: a recipe's section, or a server that the run started. Out: a frozen value that any process can use.
+
+Reads the stage of a Space that does not answer, and restarts it if that helps.
 """
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 NO_HEADERS = (
     "OpenEnv's client sends no headers either: let the server listen where only this machine reaches it, or open a "
@@ -102,3 +109,46 @@ def without_secrets(url: str, remedy: str) -> str:
         forbidden = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
         raise ValueError(f"a URL is written into logs and artifacts and must not hold a {forbidden}; {remedy}")
     return url
+
+
+RESTARTED = ("SLEEPING", "PAUSED", "STOPPED", "RUNTIME_ERROR")
+"""Stages in which a restart helps."""
+
+
+@dataclass
+class Space:
+    """A Space on the Hub. `str(space)` describes its last known stage."""
+
+    repository: str
+    _api: "HfApi | None" = None
+    _known: str = "its stage is unknown"
+    _restarted: str | None = None
+
+    def __str__(self) -> str:
+        return f"Space {self.repository}: {self._known}"
+
+    def wake(self) -> None:
+        """Read the stage, and request one restart each time the Space enters a stage in which a restart helps."""
+        from huggingface_hub import HfApi
+
+        api = self._api or HfApi()
+        try:
+            stage = str(api.get_space_runtime(self.repository).stage)
+        except Exception as error:  # the server itself may be back: the probe decides
+            self._known = f"the Hub did not return its stage ({_brief(error)})"
+            return
+        if stage not in RESTARTED:
+            self._known, self._restarted = f"stage {stage}", None
+        elif self._restarted != stage:
+            self._restarted = stage
+            try:
+                api.restart_space(self.repository)
+                self._known = f"stage {stage}; a restart was requested"
+            except Exception as error:
+                self._known = f"stage {stage}; a restart was refused ({_brief(error)}): its owner must restart it"
+
+
+def _brief(error: Exception) -> str:
+    """Describe an error without its message, which may quote a token."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return f"status {status}" if status else type(error).__name__

@@ -15,10 +15,9 @@ import tenacity
 
 from apprentice.envs.wire.breaker import Breaker, SessionLost, why
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.patience import stop_after_failing_for
 from apprentice.envs.wire.reply import BadReply, Reply, ServerError
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.waiting import wait_for
+from apprentice.envs.wire.waiting import stop_after_failing_for, wait_for
 
 if TYPE_CHECKING:
     from apprentice.envs.wire.protocol import WireClient

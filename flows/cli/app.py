@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from apprentice.envs.defaults import DEBUG
-from apprentice.envs.garbage import no_collection
+from apprentice.envs.defaults import DEBUG, no_collection
 from apprentice.flows.cli.champion import champion_app
 from apprentice.flows.cli.common import (
     HUB,

@@ -13,8 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from apprentice.envs.defaults import debugging
-from apprentice.envs.garbage import no_collection
+from apprentice.envs.defaults import debugging, no_collection
 from apprentice.flows.cli.interruption import EXIT_CODE, say_interrupted
 from apprentice.flows.runtime.prefect_settings import refused
 from apprentice.flows.runtime.this_process import ready

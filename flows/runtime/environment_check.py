@@ -12,9 +12,8 @@ from typing import Literal, NamedTuple
 from apprentice.envs.catalog import EnvironmentSpec, known, part_of
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.reply import BadReply
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer, Space
 from apprentice.envs.wire.session import AtCapacity, Refused, SessionLost
-from apprentice.envs.wire.space import Space
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_probe import Seen, Timed, play_a_few

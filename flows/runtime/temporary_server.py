@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 
-from apprentice.envs.garbage import no_collection
+from apprentice.envs.defaults import no_collection
 from apprentice.envs.serving.process import serve
 from apprentice.tasks.artifacts.files import flock
 

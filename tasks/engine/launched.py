@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.garbage import old_objects_ignored
+from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
 from apprentice.tasks.engine.cpu_shards import shard_on_cpu

@@ -25,7 +25,7 @@ from prefect.tasks import MaterializingTask, exponential_backoff
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.garbage import old_objects_ignored
+from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key

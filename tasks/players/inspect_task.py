@@ -11,7 +11,7 @@ Inspect is an optional dependency and imported lazily. Models are called on Insp
 import asyncio
 import json
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec

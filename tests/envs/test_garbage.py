@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from apprentice.envs.garbage import no_collection, old_objects_ignored
+from apprentice.envs.defaults import no_collection, old_objects_ignored
 
 
 class Cycle:
