@@ -12,7 +12,7 @@ from prefect.exceptions import ObjectNotFound
 
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.reporting.shared_server import shared
+from apprentice.tasks.reporting.announce import shared
 
 
 def recipe(recipe: str) -> dict[str, Any]:

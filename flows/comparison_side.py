@@ -16,8 +16,7 @@ from apprentice.tasks.artifacts.locate import lines_of, locate
 from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
-from apprentice.tasks.episodes.learned import LEARNED
-from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.jsonl import LEARNED, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting.errors import Stop
 

@@ -16,8 +16,7 @@ from apprentice.tasks.analysis.statistics import wilson
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.json_lines import read_rows
-from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.jsonl import read_rows, same_text
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import exam

@@ -16,7 +16,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.players.inspect_run import records_of, run_inspect
 from apprentice.tasks.players.inspect_task import episodes_task
 from apprentice.tasks.questions import exam

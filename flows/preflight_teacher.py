@@ -20,7 +20,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
-from apprentice.tasks.reporting.visible import one_line
+from apprentice.tasks.reporting.text import one_line
 from apprentice.tasks.settings.teacher import TeacherSpec
 
 

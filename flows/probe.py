@@ -26,12 +26,12 @@ from apprentice.tasks.analysis.difficulty import (
 from apprentice.tasks.analysis.question_kinds import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.markdown import code
+from apprentice.tasks.reporting.text import code
 from apprentice.tasks.settings.stages import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec
 

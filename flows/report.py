@@ -40,7 +40,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind

@@ -21,7 +21,7 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts

@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
-from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
 
 

@@ -24,7 +24,7 @@ from apprentice.tasks.engine.limits import leases, shared
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
-from apprentice.tasks.episodes.journal import Journal, check_begun_with, journal
+from apprentice.tasks.episodes.jsonl import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes
@@ -38,7 +38,7 @@ from apprentice.tasks.reporting.errors import (
     TeacherRefused,
     TeacherUnavailable,
 )
-from apprentice.tasks.reporting.log import note
+from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.stages import CollectSpec, Seeds, Window
 from apprentice.tasks.settings.teacher import TeacherSpec
 

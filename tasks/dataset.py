@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce

@@ -20,8 +20,7 @@ from apprentice.tasks.analysis.broken import check_broken
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.journal import Journal, journal
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import Journal, journal, read_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.players.budget import Budget
@@ -31,7 +30,7 @@ from apprentice.tasks.players.protocols import PROTOCOLS, Parity
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
-from apprentice.tasks.reporting.log import note
+from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.stages import EvaluateSpec
 from apprentice.tasks.settings.teacher import EndpointSpec
 

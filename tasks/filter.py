@@ -12,7 +12,7 @@ from typing import Any
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

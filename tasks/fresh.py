@@ -14,8 +14,7 @@ from apprentice.envs.base import traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.json_lines import read_rows
-from apprentice.tasks.episodes.questions import same_text, write_questions
+from apprentice.tasks.episodes.jsonl import read_rows, same_text, write_questions
 from apprentice.tasks.questions import LEAST_FRESH, ask, least_fresh
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -17,7 +17,7 @@ from apprentice.tasks.analysis.contamination import seen_by
 from apprentice.tasks.analysis.judgements import as_markdown, decided_by, floor_of, read_verdict, unclean
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import GateSpec

@@ -20,8 +20,7 @@ from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.learned import TrainedQuestions
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import TrainedQuestions, read_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
 from apprentice.tasks.models.generation_config import ending_at

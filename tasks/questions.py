@@ -13,7 +13,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.questions import read_questions, same_text, write_questions
+from apprentice.tasks.episodes.jsonl import read_questions, same_text, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import SeedWindows, Window

@@ -26,7 +26,7 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.log import note
+from apprentice.tasks.reporting.progress import note
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")

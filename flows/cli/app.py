@@ -99,8 +99,7 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     check_runs(runs)
     with no_collection():
         from apprentice.flows.retrain import nothing_to_do, retrain
-        from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
-        from apprentice.tasks.reporting.shared_server import shared
+        from apprentice.tasks.reporting.announce import be_verbose, say, shared, show_cached
 
     if verbose:
         be_verbose()

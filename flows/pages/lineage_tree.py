@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from apprentice.tasks.artifacts.lineage import Lineage
 from apprentice.tasks.artifacts.node import Node
-from apprentice.tasks.settings.who_played import who_played
+from apprentice.tasks.settings.teacher import who_played
 
 PIECES = 12
 """Ranges, or missing seeds, that are named; of more than that only the number is told."""

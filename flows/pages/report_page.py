@@ -18,8 +18,7 @@ from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.judgements import as_markdown
 from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.markdown import cell, code, fenced, markdown_table
-from apprentice.tasks.reporting.visible import visible
+from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table, visible
 from apprentice.tasks.training.completions import as_table
 
 BRIEF_ENDS = "## Where it is right"

@@ -13,7 +13,7 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.tasks.settings.curriculum import CurriculumSpec
+from apprentice.tasks.settings.training import CurriculumSpec
 
 LEAST = 2
 """Levels below which a dataset has nothing to choose from."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.visible import one_line
+from apprentice.tasks.reporting.text import one_line
 
 URL, KEY, AUTH = "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"
 FIELDS = {URL: ("api", "url"), KEY: ("api", "key"), AUTH: ("api", "auth_string")}

@@ -16,8 +16,8 @@ from prefect.exceptions import ObjectNotFound
 
 from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.shared_server import shared
 
 MISSING = object()
 

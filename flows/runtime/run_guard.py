@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from apprentice.tasks.reporting.shared_server import LOCAL
+from apprentice.tasks.reporting.announce import LOCAL
 
 UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]
 

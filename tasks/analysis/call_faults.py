@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from apprentice.tasks.reporting.visible import visible
+from apprentice.tasks.reporting.text import visible
 
 WRITTEN = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 """A call in the chat template's format; a call that does not parse stays in the message's text."""

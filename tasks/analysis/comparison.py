@@ -9,7 +9,7 @@ from typing import Any
 from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_difference, pass_at_k, rate_interval
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.markdown import points
+from apprentice.tasks.reporting.text import points
 
 LABELS = {"control": "SFT to its best"}
 """What people read in place of a model's name."""

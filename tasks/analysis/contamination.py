@@ -10,8 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.episodes.learned import LEARNED, read_learned
-from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.jsonl import LEARNED, read_learned, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 

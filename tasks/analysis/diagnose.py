@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from apprentice.tasks.analysis.question_kinds import kinds_over_time
 from apprentice.tasks.analysis.signals import ADVICE, are_dead, have_no_signal, value_of
 from apprentice.tasks.analysis.statistics import Interval, welch_interval
-from apprentice.tasks.settings.signals import GrpoSignals
+from apprentice.tasks.settings.training import GrpoSignals
 
 RULES = GrpoSignals()
 """The default rules."""

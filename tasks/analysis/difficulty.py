@@ -15,9 +15,8 @@ from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.statistics import Interval, wilson
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.markdown import code, markdown_table
-from apprentice.tasks.settings.signals import GrpoSignals
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.reporting.text import code, markdown_table
+from apprentice.tasks.settings.training import GrpoSignals, GrpoSpec
 
 Reading = Literal["too easy", "too hard", "right"]
 READINGS: tuple[Reading, ...] = "too hard", "right", "too easy"

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.difficulty import FORM
 from apprentice.tasks.analysis.judgements import rival_of
-from apprentice.tasks.reporting.markdown import code, points
+from apprentice.tasks.reporting.text import code, points
 
 State = Literal["promoted", "not promoted", "stopped early"]
 FACTOR = 2

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.reporting.markdown import markdown_table
+from apprentice.tasks.reporting.text import markdown_table
 from apprentice.tasks.settings.stages import GateSpec
 
 WITHOUT_TEACHER = 0.2

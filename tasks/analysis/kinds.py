@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing import Any
 
 from apprentice.tasks.episodes.episode import problems
-from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 REASONING = re.compile(

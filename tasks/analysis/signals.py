@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from apprentice.tasks.settings.signals import GrpoSignals, Signals
+from apprentice.tasks.settings.training import GrpoSignals, Signals
 
 Entry = dict[str, Any]
 SIGNALS = "signals.json"

@@ -18,7 +18,7 @@ from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.trust import WEIGHTS
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Rollouts
-from apprentice.tasks.episodes.learned import LEARNED
+from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 
 EPISODES = {Rollouts: "rollouts.jsonl", KeptRollouts: "kept.jsonl"}

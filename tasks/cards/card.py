@@ -21,7 +21,7 @@ from apprentice.tasks.cards.dataset import DatasetFacts, played_by
 from apprentice.tasks.cards.facts import as_json, lines_of, shown, taught_by
 from apprentice.tasks.cards.model import ModelFacts, meaning_of, rung_of
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.reporting.markdown import cell, code, fenced, markdown_table
+from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.cards.facts import Facts, lines_of
-from apprentice.tasks.episodes.json_lines import read_rows
+from apprentice.tasks.episodes.jsonl import read_rows
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData

@@ -13,8 +13,8 @@ from typing import Any
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import RECORD
-from apprentice.tasks.reporting.markdown import code
-from apprentice.tasks.settings.who_played import who_played_for_strangers
+from apprentice.tasks.reporting.text import code
+from apprentice.tasks.settings.teacher import who_played_for_strangers
 
 HIDDEN = "(not shown)"
 OF_A_MACHINE = re.compile(r"\w://|^(/|~/|\.{1,2}/|[A-Za-z]:\\)\S")

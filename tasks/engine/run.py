@@ -10,7 +10,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.curves import keep_curves_in
-from apprentice.tasks.reporting.log import keep_in
+from apprentice.tasks.reporting.progress import keep_in
 from apprentice.tasks.settings.stages import Reporter, StudentSpec, TrackioSpec
 
 

@@ -35,7 +35,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
-from apprentice.tasks.reporting.log import of_stage
+from apprentice.tasks.reporting.progress import of_stage
 from apprentice.tasks.settings.spec import Spec
 
 A = TypeVar("A", bound=Artifact)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apprentice.tasks.episodes.conversations import EXACT, ROLLOUT, Step, Turn
-from apprentice.tasks.episodes.json_lines import as_line
+from apprentice.tasks.episodes.jsonl import as_line
 from apprentice.tasks.episodes.record import Record
 
 Format = Literal["trl", "atif", "openenv"]

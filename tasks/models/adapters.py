@@ -13,8 +13,8 @@ from typing import Any
 from apprentice.tasks.artifacts.trust import Trusted
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
 
 
 def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:

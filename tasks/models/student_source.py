@@ -11,7 +11,7 @@ from pathlib import Path
 from apprentice.tasks.artifacts.files import digest_of, known_sha256_of
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.trust import PATIENCE, is_repository
-from apprentice.tasks.episodes.learned import LEARNED
+from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import StudentSpec
 

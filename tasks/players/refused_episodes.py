@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.base import without_return
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.journal import Journal
+from apprentice.tasks.episodes.jsonl import Journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherUnavailable

@@ -24,7 +24,7 @@ from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, Refuse
 from apprentice.tasks.players.usage import usage_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
-from apprentice.tasks.reporting.visible import one_line
+from apprentice.tasks.reporting.text import one_line
 from apprentice.tasks.settings.teacher import TeacherSpec
 
 SAME_REFUSALS = 10

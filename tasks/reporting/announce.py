@@ -2,10 +2,13 @@
 
 In: titles, tables, pictures, progress. Out: lines and bars on the terminal or below a notebook's cell (rich); Prefect
 artifacts within a flow run.
+
+Whether a permanent Prefect server is in use, shared with other runs.
 """
 
 import base64
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +30,7 @@ from prefect.assets import Asset
 from prefect.context import AssetContext, FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
+from prefect.settings import get_current_settings
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
@@ -34,9 +38,21 @@ from rich.table import Table
 
 from apprentice.envs.wire.breaker import outage_listeners
 from apprentice.envs.wire.server import EnvironmentServer, without_secrets
-from apprentice.tasks.reporting.bars import Bars
-from apprentice.tasks.reporting.log import note
-from apprentice.tasks.reporting.shared_server import shared
+from apprentice.tasks.reporting.progress import Bars, note
+
+TEMPORARY = "APPRENTICE_TEMPORARY_SERVER"
+"""The environment variable that names this run's own server, here and in the processes that it starts."""
+
+
+def shared() -> bool:
+    """Whether the Prefect server in use is a permanent one, not the temporary server of this run."""
+    url = get_current_settings().api.url
+    return bool(url) and url != os.environ.get(TEMPORARY)
+
+
+LOCAL = "local"
+"""The tag of flow runs that a command started on this machine, not a worker."""
+
 
 P = ParamSpec("P")
 FEW = 20

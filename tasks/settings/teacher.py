@@ -1,17 +1,54 @@
 """The settings of the teacher: a model behind an endpoint, or the environment's script.
 
 In: a recipe's section `teacher`. Out: validated settings; docs/recipes.md shows each field's docstring.
+
+The display name of a teacher: a model and its endpoint, or a scripted policy.
 """
 
+import ipaddress
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.source import digest_of_script
 from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
-from apprentice.tasks.settings.who_played import who_played
+
+OPENAI = "api.openai.com"
+LOCAL = (".local", ".internal", ".lan", ".home", ".localhost")
+
+
+def who_played(teacher: dict[str, Any]) -> str:
+    """Such as "gpt-5-mini at api.openai.com"."""
+    if (rate := teacher.get("scripted_error_rate")) is not None:
+        return f"scripted policy, error rate {rate:g}: not a model"
+    return f"{teacher.get('model')} at {_host(teacher.get('base_url'))}"
+
+
+def who_played_for_strangers(teacher: dict[str, Any]) -> str:
+    """Like `who_played`, but without the host name of a private endpoint."""
+    host = _host(teacher.get("base_url"))
+    if teacher.get("scripted_error_rate") is not None or _is_public(host):
+        return who_played(teacher)
+    return f"{teacher.get('model')} at a private endpoint"
+
+
+def _host(base_url: str | None) -> str:
+    if not base_url:
+        return OPENAI
+    try:
+        return urlsplit(base_url).hostname or "an address without a host"
+    except ValueError:
+        return "an address without a host"
+
+
+def _is_public(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(LOCAL)
 
 
 class Prices(Spec):

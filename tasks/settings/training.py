@@ -1,6 +1,10 @@
 """The settings of the two trainers, SFT and GRPO. Everything here enters the stage's key, except OPERATIONAL fields.
 
 In: a recipe's sections `sft` and `grpo`. Out: validated settings; everything else keeps TRL's defaults.
+
+The settings of GRPO's curriculum: what a kind of question is, and how fast what is known of it fades.
+
+Settings for monitoring a training: which signals warn or stop, and which questions are held out.
 """
 
 from math import ceil, gcd
@@ -9,11 +13,100 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from apprentice.tasks.settings.curriculum import CurriculumSpec
-from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
-from apprentice.tasks.settings.signals import GrpoSignals, HeldOut, Signals
 from apprentice.tasks.settings.spec import OPERATIONAL, SEARCH_SPACE, WHEN_GIVEN, Spec
-from apprentice.tasks.settings.trl_arguments import check_arguments
+from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec, check_arguments
+
+Answers = Annotated[int, Field(ge=0)]
+
+
+class CurriculumSpec(Spec):
+    """Asks the kinds of questions that the model answers right about half of the time more often than others."""
+
+    by: tuple[str, ...] = ()
+    """The traits of a question that make its kind, such as `word_len`: those of the report's tables of slices. Default:
+    the environment of a mixture, or the dataset of a composite one."""
+    levels: Literal["own", "all"] | tuple[str, ...] = Field(default=(), json_schema_extra=SEARCH_SPACE)
+    """Reasoning Gym only: train on the levels of its own curricula, each level a kind. `own`: those of the recipe's
+    dataset, or of the parts of a composite one or a mixture; `all`: those of all datasets whose curriculum works; or
+    the names of some. `curriculum: reasoning_gym` is short for `own`, and a list of names for itself."""
+    most_levels: int = Field(default=4, ge=2, json_schema_extra=SEARCH_SPACE)
+    """Levels of a dataset, at most: the easiest ones."""
+    floor: float = Field(default=0.2, gt=0.0, le=1.0)
+    """Share of the questions that all kinds get as often as the questions have them, so that each is asked now and
+    then. 1 follows nothing."""
+    forget: float = Field(default=0.05, ge=0.0, lt=1.0)
+    """Share of what is known that is forgotten in each step, since the model changes; 0.05 remembers about 20 steps."""
+    known: dict[str, tuple[Answers, Answers]] = Field(default={})
+    """Right and wrong answers by kind before the first step. Filled in from the probe."""
+
+    @field_validator("by", mode="before")
+    @classmethod
+    def _may_be_one(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+
+Act = Literal["stop", "warn", "off"]
+"""`stop` ends the training at that step, `warn` warns once and continues, `off` disables the check."""
+
+
+class Signals(Spec):
+    """The checks of both trainers, after every log."""
+
+    nan: Act = "stop"
+    """A NaN or infinite loss, gradient or reward. Such a step changes no weight. `stop` keeps the last checkpoint
+    before it; `warn` skips the step, continues, and publishes the last weights. Weights with NaN are never published.
+    """
+
+
+class GrpoSignals(Signals):
+    """The checks of GRPO's curves; training and the report use the same rules."""
+
+    saturated: Act = "warn"
+    """Most groups have equal rewards, with a mean above `low`: further training teaches little."""
+    no_signal: Act = "warn"
+    """Most groups have equal rewards, with a mean at `low` or below: there is nothing to learn from."""
+    length: Act = "warn"
+    """Completions shrink to `length_left` of their initial length while the reward does not rise."""
+    entropy: Act = "warn"
+    """Entropy falls to `entropy_left` of its initial value before the reward reaches `high`: the policy has collapsed
+    and no longer explores. With `grpo.skip_dead_groups` it is the entropy of groups whose rewards differ; the other
+    groups count in `saturated` and `no_signal`."""
+    engine: Act = "warn"
+    """vLLM generates, and its log-probabilities differ from the trainer's by more than `engine_gap` on the same tokens:
+    its samples are not the policy's."""
+    engine_gap: float = Field(default=0.05, gt=0.0)
+    """Mean difference of a token's log-probabilities, in nats, above which `engine` is reported. In fp32 it is about
+    1e-6, in bf16 0.001 to 0.02."""
+    window: int = Field(default=10, ge=2)
+    """Logs to average over; the first such window is the initial value. A longer window is more certain, and later."""
+    dead_groups: float = Field(default=0.8, gt=0.0, le=1.0)
+    """Share of groups with equal rewards (`frac_reward_zero_std`) that counts as most of them."""
+    low: float = Field(default=0.2, ge=0.0, le=1.0)
+    """A mean reward at or below this counts as no success."""
+    high: float = Field(default=0.9, ge=0.0, le=1.0)
+    """A mean reward at or above this leaves little to learn."""
+    length_left: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Share of the initial completion length at which `length` is reported."""
+    entropy_left: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of the initial entropy at which `entropy` is reported."""
+
+
+class HeldOut(Spec):
+    """Questions of the GRPO window that are not trained on; the checkpoint that scores best on them is published."""
+
+    questions: int = Field(default=0, ge=0)
+    """Number of held-out questions, one rollout each at the training temperature. 0 publishes the last step. 100
+    resolve a difference of about 10 points, and cost as much as a step with 100 rollouts."""
+    every: int = Field(default=10, ge=1)
+    """Steps between two evaluations. Each evaluation also saves a checkpoint."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Completions per device at once, each with its own session; default: the training batch size. There is no
+    backward pass, so a larger one fits."""
+
+    def at_once(self, batch_size: int) -> int:
+        """Evaluation rollouts that run at once, given the training `batch_size`."""
+        return min(self.questions, self.batch_size or batch_size)
+
 
 Positive = Annotated[int, Field(ge=1)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]

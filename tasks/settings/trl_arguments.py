@@ -2,6 +2,8 @@
 
 In: names and values. Out: the same, checked against TRL's config class; an argument that has a recipe field is rejected
 with that field's name. TRL takes seconds to import, so it is imported only for recipes with such arguments.
+
+Settings that fit a training to its hardware: LoRA adapters and the generation engine.
 """
 
 import dataclasses
@@ -9,11 +11,13 @@ import difflib
 import inspect
 import json
 import re
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
+from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import OPERATIONAL, Spec
 
 CONFIGS = {"sft": "SFTConfig", "grpo": "GRPOConfig"}
 """TRL's config class for each recipe section."""
@@ -121,3 +125,79 @@ def _config_class(section: str) -> Any:
 
 def _type_name(annotation: Any) -> str:
     return re.sub(r"\w+\.", "", inspect.formatannotation(annotation))
+
+
+class LoraSpec(Spec):
+    """Train low-rank adapters and merge them into the weights at the end; the checkpoint has no adapters."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rank of the adapters. A higher rank can learn more, and needs more memory for gradients and optimizer state."""
+    alpha: int = Field(default=32, ge=1)
+    """Scales the adapters' output by alpha ÷ rank. At 2, use ten times the learning rate of full training."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout probability of the adapters' inputs."""
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+    """The layers that get an adapter, by the ends of their names, such as q_proj. `all-linear`: all but the output
+    layer."""
+    quantized: bool = False
+    """QLoRA: keep the frozen weights in 4 bits during training, then merge the adapters into the unrounded weights. An
+    eighth of the memory of fp32, slower steps; needs an NVIDIA GPU."""
+
+    @field_validator("targets")
+    @classmethod
+    def _leaves_the_output_layer(cls, targets: str | list[str]) -> str | list[str]:
+        if "lm_head" in targets:
+            raise ValueError("TRL bypasses the lm_head module: an adapter on it would never be trained; leave it out")
+        return targets
+
+
+class GenerationSpec(Spec):
+    """The generation engine of GRPO. vLLM's settings are named as in TRL's GRPOConfig, without `vllm_`."""
+
+    engine: Literal["plain", "continuous_batching", "vllm"] = "plain"
+    """`plain`: transformers' generate, with padded batches. `continuous_batching`: transformers' continuous batching,
+    for completions of very different lengths. `vllm`: the fastest; needs a share of the GPU's memory."""
+    mode: Literal["colocate", "server"] = Field(default="colocate", json_schema_extra=OPERATIONAL)
+    """Run vLLM in the training process on the same GPU (`colocate`), or use a vLLM server with its own GPUs."""
+    gpu_memory_utilization: float | None = Field(default=None, gt=0.0, lt=1.0, json_schema_extra=OPERATIONAL)
+    """Share of the GPU's memory for generation. `colocate`: of all memory, default 0.3. `continuous_batching`: of the
+    memory that the model leaves free, default 0.5. A vLLM server has its own setting."""
+    max_model_length: int | None = Field(default=None, ge=1, json_schema_extra=OPERATIONAL)
+    """Maximum length of prompt and completion in vLLM, in tokens. Less than the model's own saves memory. `colocate`
+    only."""
+    tensor_parallel_size: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
+    """GPUs over which vLLM splits the model; must divide the number of processes. `colocate` only."""
+    enable_sleep_mode: bool = Field(default=False, json_schema_extra=OPERATIONAL)
+    """Free vLLM's GPU memory during the optimizer step; waking it up takes time. `colocate` only."""
+    server_base_url: str = Field(
+        default="http://127.0.0.1:8000", pattern=r"^https?://\S+$", json_schema_extra=OPERATIONAL
+    )
+    """URL of the vLLM server."""
+    server_timeout: float = Field(default=30.0, gt=0, json_schema_extra=OPERATIONAL)
+    """Seconds to wait for the server before GRPO stops. Checked before the model is loaded."""
+    group_port: int = Field(default=51216, ge=1, le=65535, json_schema_extra=OPERATIONAL)
+    """Port for sending the weights to the server; change it when it is in use."""
+
+    @field_validator("server_base_url")
+    @classmethod
+    def _holds_no_secret(cls, url: str) -> str:
+        return without_secrets(url, "TRL sends none to the vLLM server: let it listen on this machine only")
+
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> "GenerationSpec":
+        colocated = ("max_model_length", "tensor_parallel_size", "enable_sleep_mode")
+        used = {
+            "plain": (),
+            "continuous_batching": ("gpu_memory_utilization",),
+            "colocate": ("mode", "gpu_memory_utilization", *colocated),
+            "server": ("mode", "server_base_url", "server_timeout", "group_port"),
+        }[self.mode if self.engine == "vllm" else self.engine]
+        idle = [
+            name
+            for name, field in type(self).model_fields.items()
+            if name not in ("engine", *used) and getattr(self, name) != field.default
+        ]
+        if idle:
+            wanted = "set engine: vllm" if self.engine == "plain" else "leave it out"
+            raise ValueError(f"{idle[0]} has no effect with {self.engine} ({self.mode}); {wanted}")
+        return self

@@ -11,9 +11,9 @@ from typing import Any
 
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.json_lines import JsonLines, as_line, read_rows
+from apprentice.tasks.episodes.jsonl import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.markdown import code, markdown_table
+from apprentice.tasks.reporting.text import code, markdown_table
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rollouts import Rollouts
 

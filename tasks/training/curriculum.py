@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from apprentice.tasks.analysis.question_kinds import ASKED, RATE
-from apprentice.tasks.settings.curriculum import CurriculumSpec
+from apprentice.tasks.settings.training import CurriculumSpec
 from apprentice.tasks.training.rewards import Stream
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.built_model import built_model
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.visible import one_line
+from apprentice.tasks.reporting.text import one_line
 from apprentice.tasks.settings.stages import BuiltStudent
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of

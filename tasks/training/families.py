@@ -19,7 +19,7 @@ from apprentice.tasks.episodes.rendering import (
 )
 from apprentice.tasks.models.chat_template import unparsed
 from apprentice.tasks.models.tokenizer import byte_level
-from apprentice.tasks.reporting.markdown import code, markdown_table
+from apprentice.tasks.reporting.text import code, markdown_table
 from apprentice.tasks.training.template_check import fault_of
 
 OPENING = """# Students

@@ -13,7 +13,7 @@ from typing import Any
 from apprentice.tasks.models.hardware import Machine
 from apprentice.tasks.models.precision import in_bf16
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.hardware import GenerationSpec
+from apprentice.tasks.settings.trl_arguments import GenerationSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.vllm_server import check_server
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.episodes.learned import read_learned
-from apprentice.tasks.episodes.questions import same_text
+from apprentice.tasks.episodes.jsonl import read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.entry_points import row_of

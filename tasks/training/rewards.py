@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.episodes.learned import TrainedQuestions
+from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rollouts import Rollouts

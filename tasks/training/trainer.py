@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.analysis.signals import ADVICE
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.learned import write_learned
+from apprentice.tasks.episodes.jsonl import write_learned
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.adapters import merged
 from apprentice.tasks.models.checkpoints import save
@@ -24,8 +24,8 @@ from apprentice.tasks.models.precision import to_master_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves
-from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.reporters import report_to, run_of_its_own
 from apprentice.tasks.training.trackio import log_by_step, trackio_arguments

@@ -23,7 +23,7 @@ from apprentice.tasks.analysis.signals import (
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.signals import Signals
+from apprentice.tasks.settings.training import Signals
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.whole_checkpoints import step_of, whole_checkpoints
 

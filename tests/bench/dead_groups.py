@@ -41,7 +41,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage, StageContext
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
@@ -52,8 +52,7 @@ from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import play_batched, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.questions import probe_questions, questions
-from apprentice.tasks.settings.curriculum import CurriculumSpec
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.sft import sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.refill import QUESTIONS_ASKED

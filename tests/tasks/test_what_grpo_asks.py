@@ -12,10 +12,9 @@ from apprentice.tasks.analysis.question_kinds import ASKED, RATE
 from apprentice.tasks.artifacts.files import digest
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
-from apprentice.tasks.episodes.learned import read_learned
-from apprentice.tasks.episodes.questions import read_questions, same_text
+from apprentice.tasks.episodes.jsonl import read_learned, read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.curriculum import CurriculumSpec
+from apprentice.tasks.settings.training import CurriculumSpec
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made

@@ -11,8 +11,7 @@ from apprentice.tasks.artifacts.files import digest
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.learned import read_learned
-from apprentice.tasks.episodes.questions import read_questions
+from apprentice.tasks.episodes.jsonl import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training import refill

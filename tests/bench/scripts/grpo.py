@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer in the environment."""
 
-from apprentice.tasks.episodes.learned import TrainedQuestions
+from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward

@@ -10,8 +10,8 @@ from prefect.context import refresh_global_settings_context
 
 from apprentice.envs.serving.process import ServerFailed
 from apprentice.flows.runtime import prefect_server
+from apprentice.tasks.reporting.announce import TEMPORARY
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.shared_server import TEMPORARY
 
 
 @pytest.fixture

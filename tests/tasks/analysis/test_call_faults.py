@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.call_faults import faults_of_calls
-from apprentice.tasks.reporting.markdown import code, fenced
-from apprentice.tasks.reporting.visible import one_line, visible
+from apprentice.tasks.reporting.text import code, fenced, one_line, visible
 
 
 def written(call: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 
 from apprentice.tasks.analysis.diagnose import read_curves
 from apprentice.tasks.analysis.signals import signals_in
-from apprentice.tasks.settings.signals import GrpoSignals, Signals
+from apprentice.tasks.settings.training import GrpoSignals, Signals
 
 RULES = GrpoSignals(window=3)
 

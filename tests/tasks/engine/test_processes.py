@@ -23,11 +23,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
-from apprentice.tasks.settings.curriculum import CurriculumSpec
-from apprentice.tasks.settings.hardware import LoraSpec
-from apprentice.tasks.settings.signals import HeldOut
 from apprentice.tasks.settings.stages import BuiltStudent, SeedWindows, StudentSpec, Window
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
+from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec, HeldOut, SftSpec, TrainerSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log

@@ -14,7 +14,7 @@ from apprentice.tasks.models.adapters import adapter_arguments, merged, model_to
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.precision import to_master_weights
 from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
-from apprentice.tasks.settings.hardware import LoraSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, train
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.training.test_trainer import SPEC, STEPS, Letters, outcome

@@ -14,8 +14,8 @@ from apprentice.tasks.models.adapters import check_targets
 from apprentice.tasks.models.context_length import UNBOUNDED, context_length
 from apprentice.tasks.models.student_model import auto_class, check_rows
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
-from apprentice.tasks.settings.hardware import LoraSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
 from apprentice.tasks.training.families import templates, toy_tokenizer
 from tests.tasks.test_one_prompt import tiny_model

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.reporting import log
+from apprentice.tasks.reporting import progress
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
     """Closes the log with the test: it is the process's."""
-    log.keep_in(tmp_path / "store", "toy")
+    progress.keep_in(tmp_path / "store", "toy")
     yield tmp_path / "store"
-    log.keep_in(tmp_path / "none", "toy")
+    progress.keep_in(tmp_path / "none", "toy")
 
 
 def lines(store: Path) -> list[str]:
@@ -22,17 +22,17 @@ def lines(store: Path) -> list[str]:
 
 def test_a_line_whose_folder_is_gone_costs_nobody_anything(store: Path):
     shutil.rmtree(store)  # as after `reproduce`, whose store is temporary
-    log.note("nobody reads this")
+    progress.note("nobody reads this")
     assert not store.exists()
 
 
 def test_a_log_that_cannot_be_opened_costs_nobody_anything(store: Path):
     (store / "logs" / "toy.jsonl").mkdir()
-    log.note("nobody reads this")
+    progress.note("nobody reads this")
 
 
 def test_what_follows_goes_to_the_store_that_was_named_last(store: Path, tmp_path: Path):
-    log.note("first")
-    log.keep_in(tmp_path / "second", "toy")
-    log.note("second")
+    progress.note("first")
+    progress.keep_in(tmp_path / "second", "toy")
+    progress.note("second")
     assert (lines(store), lines(tmp_path / "second")) == (["first"], ["second"])

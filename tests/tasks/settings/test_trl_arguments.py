@@ -12,10 +12,8 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.hardware import GenerationSpec
-from apprentice.tasks.settings.signals import HeldOut
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.settings.trl_arguments import _GRPO, _SFT, _SHARED, CONFIGS, config_of, field_of
+from apprentice.tasks.settings.training import GrpoSpec, HeldOut, SftSpec
+from apprentice.tasks.settings.trl_arguments import _GRPO, _SFT, _SHARED, CONFIGS, GenerationSpec, config_of, field_of
 from apprentice.tasks.sft import _evaluation, sft_arguments
 
 

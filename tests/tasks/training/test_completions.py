@@ -9,10 +9,10 @@ import pytest
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.learned import TrainedQuestions
+from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.settings.signals import HeldOut
+from apprentice.tasks.settings.training import HeldOut
 from apprentice.tasks.training.completions import COMPLETIONS, as_table, last_groups, log_completions, read_completions
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.held_out import evaluation, held_out_rows

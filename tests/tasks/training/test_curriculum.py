@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.analysis.question_kinds import ASKED, RATE
-from apprentice.tasks.settings.curriculum import CurriculumSpec
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.training.curriculum import Curriculum
 from apprentice.tasks.training.refill import ByRewards, InOrder, refilling
 from apprentice.tasks.training.rewards import Stream

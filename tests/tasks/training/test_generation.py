@@ -9,13 +9,13 @@ from datasets import Dataset
 from pydantic import ValidationError
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.learned import TrainedQuestions
+from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.hardware import Machine
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.hardware import GenerationSpec, LoraSpec
 from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
 from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.rewards import EnvironmentReward

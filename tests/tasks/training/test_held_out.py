@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.files import digest
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.learned import LEARNED
+from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.signals import HeldOut
+from apprentice.tasks.settings.training import HeldOut
 from apprentice.tasks.training.held_out import split
 from apprentice.tasks.training.trainer import newest_checkpoint
 from apprentice.tasks.training.whole_checkpoints import step_of

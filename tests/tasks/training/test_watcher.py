@@ -12,7 +12,7 @@ from apprentice.tasks.artifacts.files import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.signals import GrpoSignals
+from apprentice.tasks.settings.training import GrpoSignals
 from apprentice.tasks.training.trainer import newest_checkpoint
 from apprentice.tasks.training.whole_checkpoints import step_of
 from tests.tasks.toy_training import SMALL, Toy, left_by, run, small, variety

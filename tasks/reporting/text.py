@@ -1,8 +1,21 @@
-"""Markdown tables and escaped text, for cards and reports."""
+"""Text that is safe to show: invisible characters escaped, Markdown tables and code.
+
+Escapes invisible characters in untrusted text.
+
+Markdown tables and escaped text, for cards and reports.
+"""
 
 import re
 
-from apprentice.tasks.reporting.visible import visible
+
+def visible(text: str) -> str:
+    """The text with non-printable characters escaped, such as \\x07 or \\u200b; line ends are kept."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """The text on one line: white space becomes single spaces."""
+    return visible(" ".join(text.split()))
 
 
 def markdown_table(rows: list[dict[str, str]]) -> str:

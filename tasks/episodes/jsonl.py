@@ -1,22 +1,52 @@
-"""The journal of a running collection or evaluation: one line per episode, appended as each finishes.
+"""The JSON lines that stages read and write: rows, a journal that survives a kill, questions, what was learned.
 
-In: records, each with a number (seed or place). Out: the finished numbers, and all lines in order.
-The file is in the stage's scratch folder, which is named by the key, next to the settings that it was started with;
-resuming under other settings raises Stop.
+Files with one JSON value per line, written by a process that may be killed.
+
+The journal of a running collection or evaluation: one line per episode, appended as each finishes.
+
+The record of what a checkpoint was trained on: stage, seed and question of every episode.
+
+Reads and writes the rows of a `Questions` artifact: purpose, seed, question, whether it is used.
 """
 
 import fcntl
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.episodes.json_lines import JsonLines
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.errors import Stop
+
+
+class JsonLines:
+    """An append-only file of lines; appended lines survive a kill of the process."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        path.touch()
+        with path.open("r+b") as file:
+            whole = sum(len(line) for line in file if line.endswith(b"\n"))
+            file.truncate(whole)
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            yield from file
+
+    def append(self, *lines: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.writelines(lines)
+
+
+def as_line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, path.read_bytes().splitlines()))
 
 
 class Journal:
@@ -109,3 +139,50 @@ def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
             yield from _differences(then.get(name), now.get(name), f"{path}.{name}".lstrip("."))
     elif then != now:
         yield f"{path}: {json.dumps(then, ensure_ascii=False)} → {json.dumps(now, ensure_ascii=False)}"
+
+
+LEARNED = "learned.jsonl"
+
+
+def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
+    """Writes learned.jsonl: the rows of the initial checkpoint `before`, then these seeds and questions of `stage`."""
+    rows = read_learned(before) if before else []
+    rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in asked]
+    (out / LEARNED).write_bytes(b"".join(map(as_line, rows)))
+
+
+class TrainedQuestions:
+    """The questions that a training has used so far, by seed, in a file that survives an interruption."""
+
+    def __init__(self, path: Path):
+        self._lines = JsonLines(path)
+        self._questions: dict[int, str] = dict(map(json.loads, self._lines))
+
+    def note(self, asked: Iterable[tuple[int, str]]) -> None:
+        new = {seed: text for seed, text in asked if seed not in self._questions}
+        self._questions |= new
+        self._lines.append(*map(as_line, new.items()))
+
+    def items(self) -> Iterable[tuple[int, str]]:
+        return self._questions.items()
+
+
+def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
+    """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
+    path = checkpoint / LEARNED
+    return read_rows(path) if path.exists() else []
+
+
+def same_text(question: str) -> str:
+    """A normalized question: questions that differ only in case and white space count as the same."""
+    return " ".join(question.casefold().split())
+
+
+def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes one line per row: purpose, seed, question, used."""
+    (out / "questions.jsonl").write_bytes(b"".join(map(as_line, rows)))
+
+
+def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
+    """The rows of one purpose: seed, question, and whether it is used."""
+    return [row for row in read_rows(folder / "questions.jsonl") if row["purpose"] == purpose]
