@@ -5,9 +5,9 @@ In: the recipe, the store. Out: the questions; the student, made or loaded here,
 
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named
-from apprentice.tasks.artifacts.node import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import BaseStudent, Checkpoint, Questions, Release
 from apprentice.tasks.engine.run import RunContext

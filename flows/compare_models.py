@@ -21,8 +21,8 @@ from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, table, with_intervals
 from apprentice.tasks.analysis.contamination import count_seen
 from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
-from apprentice.tasks.artifacts.trust import is_repository
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes

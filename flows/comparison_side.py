@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.flows.runs import FinishedRun, find_run, run_named
+from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.locate import lines_of, locate
-from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
 from apprentice.tasks.episodes.jsonl import LEARNED, same_text

@@ -13,9 +13,8 @@ from pydantic import ValidationError
 from apprentice.flows.recipe.loading import explain, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.recipe_yaml import recipe_text
-from apprentice.tasks.artifacts.lineage import Lineage
-from apprentice.tasks.artifacts.node import Node
-from apprentice.tasks.artifacts.trust import CODE, source_of
+from apprentice.tasks.artifacts.foreign import CODE, source_of
+from apprentice.tasks.artifacts.lineage import Lineage, Node
 from apprentice.tasks.artifacts.types import BaseStudent
 from apprentice.tasks.engine.replay import arguments_of, at_present, differences, record_of, stage_of
 from apprentice.tasks.engine.stage import Stage

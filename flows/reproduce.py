@@ -16,9 +16,8 @@ from prefect.settings import PREFECT_DEFAULT_RESULT_STORAGE_BLOCK, PREFECT_LOCAL
 
 from apprentice.flows.replay import Replay, ask_first, pinned_arguments, replay_of, students_of
 from apprentice.flows.runtime.servers import RunServers
-from apprentice.tasks.artifacts.files import digest_of
 from apprentice.tasks.artifacts.lineage import Lineage
-from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.local import LocalStore, digest_of
 from apprentice.tasks.artifacts.provenance import CARD
 from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.engine.replay import record_of

@@ -15,9 +15,9 @@ from apprentice.flows.pages.rendering import as_view_page
 from apprentice.flows.pages.view import as_title
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.store import open_store
+from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
-from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
 from apprentice.tasks.episodes.jsonl import read_questions, same_text

@@ -15,7 +15,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.artifacts.rows import rows_of
+from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.limits import leases

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.files import digest
+from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.provenance import CARD, RECORD
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage

@@ -75,8 +75,7 @@ def import_rows(
 
 def _dataset(rows: str, columns: dict[str, str], seeds: str | None) -> str:
     """The value of `collect.dataset`, on one line. Raises Stop."""
-    from apprentice.tasks.artifacts.rows import newest_commit
-    from apprentice.tasks.artifacts.trust import is_repository
+    from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
     from apprentice.tasks.reporting.errors import Stop
 
     path, _, revision = (rows, "", "") if Path(rows).expanduser().exists() else rows.partition("@")
@@ -112,8 +111,8 @@ def export_rollouts(
     """Write rollouts so that other tools read them; `apprentice import` reads the same rollouts back."""
     with exit_with_message("Remove the folder and run the command again."):
         quiet()
+        from apprentice.tasks.artifacts.lineage import node_of
         from apprentice.tasks.artifacts.locate import locate
-        from apprentice.tasks.artifacts.node import node_of
         from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
         from apprentice.tasks.episodes.exports import export
         from apprentice.tasks.episodes.record import Record

@@ -11,8 +11,8 @@ from apprentice.flows.beginning import beginning
 from apprentice.flows.compare_models import checkpoint_of
 from apprentice.flows.library.results import Result, open_artifact
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.rows import pinned_rows
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext

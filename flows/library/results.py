@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
-from apprentice.tasks.artifacts.node import node_of
 from apprentice.tasks.artifacts.provenance import RECORD, Parent, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint
 from apprentice.tasks.episodes.jsonl import read_rows

@@ -11,8 +11,7 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-from apprentice.tasks.artifacts.lineage import Lineage
-from apprentice.tasks.artifacts.node import Node
+from apprentice.tasks.artifacts.lineage import Lineage, Node
 from apprentice.tasks.settings.teacher import who_played
 
 PIECES = 12

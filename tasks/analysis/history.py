@@ -11,8 +11,8 @@ from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.judgements import read_decision
 from apprentice.tasks.analysis.statistics import level_of, wilson
 from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.node import Node, node_of
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, KeptRollouts, Questions, Release
 from apprentice.tasks.episodes.jsonl import read_rows

@@ -13,10 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from apprentice.tasks.artifacts.files import sha256_of
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import ask, wait_until_hub_answers
-from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.local import LocalStore, sha256_of
 from apprentice.tasks.artifacts.provenance import BadRecord, Parent, artifact_of, read_record
 from apprentice.tasks.artifacts.types import (
     KEY_LENGTH,

@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemLoader
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.judgements import as_markdown, unclean
 from apprentice.tasks.artifacts import types
+from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, Provenance
 from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.cards.dataset import DatasetFacts, played_by

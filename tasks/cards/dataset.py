@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apprentice.tasks.artifacts.node import Node
+from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.cards.facts import Facts, lines_of
 from apprentice.tasks.episodes.jsonl import read_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.artifacts.node import Node
+from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.provenance import RECORD
 from apprentice.tasks.reporting.text import code
 from apprentice.tasks.settings.teacher import who_played_for_strangers

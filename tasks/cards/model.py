@@ -17,8 +17,8 @@ from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.judgements import read_decision, read_verdict
 from apprentice.tasks.analysis.signals import as_lines, read_signals
-from apprentice.tasks.artifacts.node import Node
-from apprentice.tasks.artifacts.trust import Source, code_of, is_repository
+from apprentice.tasks.artifacts.foreign import Source, code_of, is_repository
+from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.types import (
     BaseStudent,
     GrpoCheckpoint,

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.source import digest_of_script
-from apprentice.tasks.artifacts.node import Node
+from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.provenance import ArtifactRecord, code_version
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.reporting.errors import Stop

@@ -10,7 +10,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.trust import Trusted
+from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import TrainerSpec

@@ -7,7 +7,7 @@ pickled weights or custom code that this run does not trust.
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.trust import (
+from apprentice.tasks.artifacts.foreign import (
     Trusted,
     check_files,
     code_of,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.trust import (
+from apprentice.tasks.artifacts.foreign import (
     WEIGHTS,
     brings_code,
     check_files,

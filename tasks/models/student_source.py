@@ -8,9 +8,9 @@ import re
 import shutil
 from pathlib import Path
 
-from apprentice.tasks.artifacts.files import digest_of, known_sha256_of
+from apprentice.tasks.artifacts.foreign import PATIENCE, is_repository
 from apprentice.tasks.artifacts.hub_client import ask
-from apprentice.tasks.artifacts.trust import PATIENCE, is_repository
+from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
 from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import StudentSpec

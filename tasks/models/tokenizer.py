@@ -12,7 +12,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts.trust import Trusted, readable, runs_code
+from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS
 

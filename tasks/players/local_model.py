@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.trust import Trusted
+from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.checkpoints import load_model

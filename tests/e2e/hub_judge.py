@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.tasks.artifacts.files import sha256_of
+from apprentice.tasks.artifacts.local import sha256_of
 from apprentice.tasks.artifacts.provenance import RECORD, ArtifactRecord
 
 KEY = re.compile(r"[0-9a-f]{20}")

@@ -16,8 +16,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.server.text import text_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.foreign import newest_commit, pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.rows import newest_commit, pinned_rows
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.dataset import show_report, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers

@@ -7,8 +7,7 @@ import pytest
 
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.signals import as_lines, read_signals
-from apprentice.tasks.artifacts.files import digest
-from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.artifacts.types import KeptRollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext

@@ -12,8 +12,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.runtime.store import open_store
+from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.node import Node
 from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
 from apprentice.tasks.cards.card import TEMPLATES

@@ -14,8 +14,7 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import counted
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.artifacts.files import digest
-from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.engine.processes import _check_sharded, launch_command, on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.artifacts.rows import rows_of
+from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.exports import Format, export
 from apprentice.tasks.episodes.record import Record

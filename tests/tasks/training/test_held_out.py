@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.envs.wire.breaker import SessionLost
-from apprentice.tasks.artifacts.files import digest
+from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop

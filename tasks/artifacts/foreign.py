@@ -1,0 +1,391 @@
+"""What comes from strangers: rows from elsewhere, and weights that may bring code.
+
+Whose Python code, and whose pickled weights, a run may load.
+
+Finds rollouts that exist: a file, a folder, or a dataset of the Hub at one commit.
+"""
+
+import filecmp
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+from apprentice.tasks.artifacts.hub_client import ask
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.stages import DatasetSpec, StudentSpec
+
+CODE = "code.json"
+"""Of a checkpoint with Python code of its own: whose that is."""
+WEIGHTS = "source.json"
+"""Of a checkpoint without weights: the model of the Hub that has them."""
+PATIENCE = 60.0
+"""Seconds that the Hub may be away."""
+Trusted = Sequence[StudentSpec]
+
+
+class Source(NamedTuple):
+    """A model at one revision."""
+
+    model: str | None
+    """A repository of the Hub; None for a folder, which is known by its content."""
+    revision: str
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.revision}" if self.model else f"a folder with the content {self.revision[:12]}"
+
+
+def source_of(spec: StudentSpec) -> Source:
+    """The model that a recipe names; its revision is its commit once it was pinned, see student_source.py."""
+    return Source(None, spec.content) if spec.content else Source(spec.model, spec.revision or "")
+
+
+def grant(source: Source | None, trusted: Trusted) -> StudentSpec | None:
+    """What this run trusts a model with."""
+    return next((each for each in trusted if source_of(each) == source), None)
+
+
+def code_of(checkpoint: Path) -> Source | None:
+    """Whose Python code a checkpoint says that it brings; None where it names nobody's."""
+    return _named(checkpoint / CODE)
+
+
+def name_code(checkpoint: Path, source: Source) -> None:
+    """Writes down whose code lies in a checkpoint that is being made."""
+    (checkpoint / CODE).write_text(json.dumps(source._asdict()) + "\n")
+
+
+def brings_code(checkpoint: Path) -> bool:
+    """Whether the configurations in a checkpoint want classes from Python files."""
+    return any(True for _ in _references(checkpoint))
+
+
+def forget_code(checkpoint: Path) -> None:
+    """Takes out what would have transformers look for code: the model was loaded without any."""
+    for file in checkpoint.glob("*config.json"):
+        config = json.loads(file.read_text())
+        if config.pop("auto_map", None) is not None:
+            file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+
+def runs_code(checkpoint: Path, trusted: Trusted) -> bool:
+    """Whether loading a checkpoint runs Python code that lies in it. Raises Stop where that is nobody's whom this run
+    trusts, or is not that code."""
+    references = list(_references(checkpoint))
+    if not references:
+        return False
+    source = code_of(checkpoint)
+    spec = grant(source, trusted)
+    if source is None or spec is None or not spec.trust_remote_code:
+        raise Stop(
+            f"The model in {checkpoint} brings Python code of {source or 'nobody whom it names'}, which this run does "
+            "not trust.",
+            "Read that code, then name that model with student.trust_remote_code: true, or with --trust-code.",
+        )
+    if any("--" in reference for reference in references) or not _is_the_same(checkpoint, spec):
+        raise Stop(
+            f"The Python code in {checkpoint} is not that of {source}, as it says.",
+            "Do not use this model: somebody changed it.",
+        )
+    return True
+
+
+def weights_elsewhere(checkpoint: Path) -> Source | None:
+    """The model of the Hub that has a checkpoint's weights; None where they lie in it. Raises Stop."""
+    if not (checkpoint / WEIGHTS).exists():
+        return None
+    source = _named(checkpoint / WEIGHTS)
+    if source is None or source.model is None or not is_repository(source.model) or Path(source.model).exists():
+        raise Stop(
+            f"{checkpoint / WEIGHTS} names no model of the Hub at a revision.",
+            "Run the recipe again: the student is made anew.",
+        )
+    return source
+
+
+def is_repository(name: str) -> bool:
+    """Whether a name can be that of a repository on the Hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def check_files(checkpoint: Path, called: str = "") -> None:
+    """Raises Stop for a checkpoint that would have transformers load something else than what lies in it.
+
+    Args:
+        called: What the recipe calls it, if this is a copy.
+    """
+    if (checkpoint / "adapter_config.json").exists():
+        raise Stop(
+            f"{called or checkpoint} holds an adapter of another model (adapter_config.json).",
+            "Merge the two (PEFT's merge_and_unload), save the whole model and its tokenizer, and name that folder "
+            "in student.model.",
+        )
+    config = _json(checkpoint / "config.json") or {}
+    for name in ("attn_implementation", "_attn_implementation", "experts_implementation"):
+        if "/" in str(config.get(name) or ""):
+            raise Stop(
+                f"The configuration in {checkpoint} asks for code of the Hub ({name}).", f"Take {name} out of it."
+            )
+    index = _json(checkpoint / "model.safetensors.index.json") or {}
+    shards = index.get("weight_map", {})
+    if not isinstance(shards, dict) or any(not isinstance(s, str) or Path(s).name != s for s in shards.values()):
+        raise Stop(f"The weights of {checkpoint} are listed outside of it.", "Do not use this model.")
+
+
+@contextmanager
+def readable(what: object) -> Iterator[None]:
+    """Says in words that a model or a tokenizer cannot be loaded."""
+    from safetensors import SafetensorError
+
+    from apprentice.tasks.artifacts.hub_client import is_away  # which imports, by way of the teacher, our importers
+
+    try:
+        yield
+    except Stop:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, SafetensorError) as error:
+        if is_away(error):
+            raise
+        cause = " ".join(str(error).split())[:200]
+        raise Stop(
+            f"{what} cannot be loaded: {type(error).__name__}: {cause}", "Name another model, or make it anew."
+        ) from error
+
+
+def _references(checkpoint: Path) -> Iterator[str]:
+    for file in sorted(checkpoint.glob("*config.json")):
+        yield from _strings((_json(file) or {}).get("auto_map"))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif value is not None:
+        yield str(value)
+
+
+def _is_the_same(checkpoint: Path, spec: StudentSpec) -> bool:
+    """Whether each Python file of a checkpoint is, byte for byte, that of the model that is trusted."""
+    there = _code_at(spec)
+    files = [file.relative_to(checkpoint) for file in checkpoint.rglob("*.py")]
+    return all(
+        (there / each).is_file() and filecmp.cmp(checkpoint / each, there / each, shallow=False) for each in files
+    )
+
+
+def _code_at(spec: StudentSpec) -> Path:
+    from huggingface_hub import snapshot_download
+
+    from apprentice.tasks.artifacts.hub_client import ask
+
+    assert spec.model is not None
+    if spec.content:
+        return Path(spec.model)
+    named, revision = spec.model, spec.revision
+    download = partial(snapshot_download, named, revision=revision, allow_patterns="*.py")
+    return Path(ask(lambda: str(download()), named.partition("/")[0], PATIENCE))
+
+
+def _named(file: Path) -> Source | None:
+    found = _json(file) or {}
+    model, revision = found.get("model"), found.get("revision")
+    if not isinstance(revision, str) or not revision or not isinstance(model, str | None):
+        return None
+    return Source(model, revision)
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    """The mapping in a file; None where there is none: whoever loads it says so."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+PATTERNS = ("*.jsonl", "data/*.jsonl", "*.parquet", "data/*.parquet")
+OTHERS = ("*.eval", "*.json", "**/trajectory.json", "**/*.jsonl", "**/*.parquet")
+"""The first that matches is read: a folder of ours, or the layout that `push_to_hub` of the package datasets writes;
+then Inspect's logs, JSON files such as exported trajectories, Harbor's folders of trials, and other layouts."""
+ALL, KEPT = "rollouts.jsonl", "kept.jsonl"
+
+
+class Row(NamedTuple):
+    where: str
+    """The file and the line, or the row, from 1."""
+    data: Any
+    """What stands there, without keys that are null."""
+
+
+def pinned_rows(spec: DatasetSpec) -> DatasetSpec:
+    """The dataset with the digest of its rows, by which keys name it."""
+    content = _digest(_files(spec))
+    if spec.content not in (None, content):
+        raise Stop(
+            f"{spec.path} has other rows than before: {content[:12]}, not {spec.content[:12]}.",  # type: ignore[index]
+            "Remove collect.dataset.content to use them as they are now.",
+        )
+    return spec.model_copy(update={"content": content})
+
+
+def rows_of(spec: DatasetSpec) -> Iterator[Row]:
+    """Yield the rows of all its files, by their names. Raises Stop for a file that cannot be read."""
+    files = _files(spec)
+    if spec.content and _digest(files) != spec.content:
+        raise Stop(f"{spec.path} changed while it was read.", "Run again when nothing writes to it.")
+    if files[0].with_name(KEPT).exists() and not any(file.name == KEPT for file in files):
+        announce.warn(f"{KEPT} is left out: {ALL} beside it has its rows, too.")
+    for file in files:
+        yield from READERS.get(file.suffix, _of_lines)(file)
+
+
+def _files(spec: DatasetSpec) -> list[Path]:
+    folder = Path(spec.path).expanduser()
+    if folder.is_file():
+        if folder.suffix not in READERS:
+            raise Stop(f"{spec.path} cannot be read: it is no {', '.join(READERS)}.", "Convert it to one of them.")
+        return [folder]
+    if not folder.is_dir():
+        folder = _downloaded(spec)
+    elif spec.revision is not None:
+        raise Stop(f"{spec.path} is a folder, which has no revision.", "Remove collect.dataset.revision.")
+    files = next((found for pattern in (*PATTERNS, *OTHERS) if (found := sorted(folder.glob(pattern)))), [])
+    if {ALL, KEPT} <= {file.name for file in files}:
+        files = [file for file in files if file.name != KEPT]
+    if not any(file.stat().st_size for file in files):
+        raise Stop(f"{spec.path} holds no rollouts: no row in {' or '.join(PATTERNS)}.", "Check collect.dataset.path.")
+    return files
+
+
+def _digest(files: list[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _of_lines(file: Path) -> Iterator[Row]:
+    for number, line in enumerate(file.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{file.name}, line {number}"
+        try:
+            yield Row(where, _without_nulls(json.loads(line)))
+        except (ValueError, RecursionError) as error:  # of UTF-8, too
+            raise Stop(f"{where}: this is not JSON: {str(error)[:200]}.", "Correct or remove that line.") from None
+
+
+def _of_parquet(file: Path) -> Iterator[Row]:
+    import pyarrow.parquet
+    from pyarrow import ArrowException
+
+    try:
+        rows = pyarrow.parquet.read_table(file).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise Stop(f"{file.name} is not a Parquet file: {str(error)[:200]}.", "Write it again, or as .jsonl.") from None
+    yield from (Row(f"{file.name}, row {number}", _without_nulls(row)) for number, row in enumerate(rows, 1))
+
+
+def _of_json(file: Path) -> Iterator[Row]:
+    """The items of a list; else the samples of an Inspect log, or the one value as a row."""
+    try:
+        read = json.loads(file.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError) as error:
+        raise Stop(f"{file.name}: this is not JSON: {str(error)[:200]}.", "Correct or remove that file.") from None
+    if isinstance(read, dict) and isinstance(read.get("samples"), list) and "eval" in read:
+        read = read["samples"]
+    if not isinstance(read, list):
+        yield Row(file.name, _without_nulls(read))
+        return
+    yield from (Row(f"{file.name}, item {number}", _without_nulls(each)) for number, each in enumerate(read, 1))
+
+
+def _of_inspect(file: Path) -> Iterator[Row]:
+    try:
+        from inspect_ai.log import read_eval_log
+    except ModuleNotFoundError as missing:
+        if missing.name != "inspect_ai":
+            raise
+        raise Stop(
+            f"{file.name} needs Inspect AI to be read, which is not installed.",
+            "Install it: pip install 'openenv-apprentice[inspect]'",
+        ) from None
+    try:
+        samples = read_eval_log(str(file)).samples or []
+    except (ValueError, OSError, BadZipFile) as error:
+        raise Stop(f"{file.name} is not a log of Inspect: {str(error)[:200]}.", "Remove that file.") from None
+    for number, sample in enumerate(samples, 1):
+        yield Row(f"{file.name}, sample {number}", _without_nulls(sample.model_dump(mode="json")))
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drop keys that are null or not a number: Arrow writes them for every key that another row has."""
+    if isinstance(value, dict):
+        return {
+            name: _without_nulls(each)
+            for name, each in value.items()
+            if name in MAY_BE_NULL or not (each is None or (isinstance(each, float) and math.isnan(each)))
+        }
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+MAY_BE_NULL = ("content", "reward")
+"""Keys of a message and of a row whose null means something."""
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _of_lines,
+    ".parquet": _of_parquet,
+    ".json": _of_json,
+    ".eval": _of_inspect,
+}
+"""By the end of a file's name."""
+
+
+def newest_commit(repository: str) -> str:
+    """The commit of a dataset's main branch on the Hub. Raises Stop where there is none."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        found = ask(lambda: HfApi().dataset_info(repository).sha, repository.partition("/")[0], PATIENCE)
+    except RepositoryNotFoundError:
+        raise Stop(f"The Hub has no dataset {repository}, or it needs permission.", "Or set HF_TOKEN.") from None
+    assert found is not None
+    return found
+
+
+def _downloaded(spec: DatasetSpec) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if not is_repository(spec.path) or spec.path.count("/") != 1:
+        raise Stop(f"There is no file or folder {spec.path} with rollouts.", "Check collect.dataset.path.")
+    if spec.revision is None:
+        raise Stop(f"{spec.path} is no folder here, and a dataset of the Hub has a commit.", "Add its `revision`.")
+
+    def download() -> str:
+        return snapshot_download(
+            spec.path, repo_type="dataset", revision=spec.revision, allow_patterns=["*.jsonl", "*.parquet"]
+        )
+
+    try:
+        return Path(ask(download, spec.path.partition("/")[0], PATIENCE))
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        raise Stop(
+            f"The Hub has no dataset {spec.path} at {spec.revision[:12]}, or it needs permission.",
+            "Check collect.dataset; for a private dataset set HF_TOKEN.",
+        ) from None
