@@ -17,9 +17,15 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.discovered_settings import with_discovered_settings
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
-from apprentice.tasks.analysis.broken import scored
-from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, table, with_intervals
-from apprentice.tasks.analysis.contamination import count_seen
+from apprentice.tasks.analysis.comparison import (
+    compare,
+    comparison_rows,
+    correct,
+    count_seen,
+    scored,
+    table,
+    with_intervals,
+)
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named

@@ -14,8 +14,7 @@ from typing import Any
 from apprentice.flows.comparison_side import Side
 from apprentice.flows.pages.rendering import as_html_page, data_uri
 from apprentice.flows.pages.report_page import MARKDOWN
-from apprentice.tasks.analysis.broken import scored
-from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, label, table, with_intervals
+from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, label, scored, table, with_intervals
 from apprentice.tasks.analysis.ending import compared
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting import announce

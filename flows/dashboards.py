@@ -13,7 +13,7 @@ from apprentice.flows.pages.report_page import rates_of
 from apprentice.flows.pages.view import as_title, kind_rows
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
-from apprentice.tasks.analysis.kinds import RIGHT, outcome_of
+from apprentice.tasks.analysis.slices import RIGHT, outcome_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.curves import project_in_trackio

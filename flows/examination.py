@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
-from apprentice.tasks.analysis.judgements import decided_by, read_decision
+from apprentice.tasks.analysis.ending import decided_by, read_decision
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.types import (
     Checkpoint,

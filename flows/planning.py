@@ -9,8 +9,8 @@ from apprentice.flows.recipe.rounds import round_of
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
+from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import PastRound
-from apprentice.tasks.analysis.judgements import read_verdict
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions

@@ -19,16 +19,11 @@ from apprentice.flows.pages.view import as_title
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught
-from apprentice.tasks.analysis.broken import scored
-from apprentice.tasks.analysis.calibration import slices_of
-from apprentice.tasks.analysis.comparison import LABELS
-from apprentice.tasks.analysis.ending import Ending, ending
+from apprentice.tasks.analysis.comparison import LABELS, scored
+from apprentice.tasks.analysis.diagnose import as_lines, read_signals
+from apprentice.tasks.analysis.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.analysis.judgements import read_decision, read_verdict
-from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
-from apprentice.tasks.analysis.question_kinds import kinds_over_time
-from apprentice.tasks.analysis.signals import as_lines, read_signals
-from apprentice.tasks.analysis.slices import places_of_slices
+from apprentice.tasks.analysis.slices import both_ways, failures_by_kind, kinds_over_time, places_of_slices, slices_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import (
     Artifact,

@@ -18,7 +18,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool, open_pools
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.analysis.broken import check_broken
+from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
 from apprentice.tasks.engine.limits import leases, shared
 from apprentice.tasks.engine.run import RunContext, StandingServers

@@ -16,7 +16,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.analysis.broken import check_broken
+from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage

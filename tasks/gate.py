@@ -11,10 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from apprentice.tasks.analysis.broken import scored
-from apprentice.tasks.analysis.comparison import compare, per_question, rate
-from apprentice.tasks.analysis.contamination import seen_by
-from apprentice.tasks.analysis.judgements import as_markdown, decided_by, floor_of, read_verdict, unclean
+from apprentice.tasks.analysis.comparison import compare, per_question, rate, scored, seen_by
+from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, unclean
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import same_text

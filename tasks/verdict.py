@@ -8,15 +8,10 @@ import json
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.broken import scored
-from apprentice.tasks.analysis.calibration import calibration
-from apprentice.tasks.analysis.comparison import compare_all, table, with_intervals
-from apprentice.tasks.analysis.contamination import contamination
-from apprentice.tasks.analysis.diagnose import read_curves, settled
-from apprentice.tasks.analysis.ending import paid
-from apprentice.tasks.analysis.judgements import unclean
-from apprentice.tasks.analysis.signals import read_signals
-from apprentice.tasks.analysis.slices import side_by_side, slices, worst
+from apprentice.tasks.analysis.comparison import compare_all, contamination, scored, table, with_intervals
+from apprentice.tasks.analysis.diagnose import read_curves, read_signals, settled
+from apprentice.tasks.analysis.ending import paid, unclean
+from apprentice.tasks.analysis.slices import calibration, side_by_side, slices, worst
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import read_episodes

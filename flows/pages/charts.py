@@ -7,8 +7,7 @@ from itertools import pairwise
 from statistics import mean, stdev
 from typing import Any
 
-from apprentice.tasks.analysis.diagnose import ENDS
-from apprentice.tasks.analysis.signals import Signal, value_of
+from apprentice.tasks.analysis.diagnose import ENDS, Signal, value_of
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 170, 46, 8, 10, 24
 CELLS = 40

@@ -12,11 +12,10 @@ from apprentice.flows.pages.episodes import HELD_OUT
 from apprentice.flows.pages.rendering import as_script, data_uri, from_markdown, looks, templates
 from apprentice.flows.pages.run_graph import placed
 from apprentice.flows.pages.view import as_title, guard_rows, kind_rows, pass_rows, view_of
-from apprentice.tasks.analysis.call_faults import faults_of_calls
 from apprentice.tasks.analysis.comparison import comparison_rows, label, percent, table
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.judgements import as_markdown
-from apprentice.tasks.analysis.slices import text_of_turns
+from apprentice.tasks.analysis.ending import as_markdown
+from apprentice.tasks.analysis.slices import faults_of_calls, text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table, visible
 from apprentice.tasks.training.completions import as_table

@@ -9,7 +9,7 @@ from apprentice.flows.pages.charts import curve_of, heat_of
 from apprentice.flows.pages.run_graph import run_graph
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent
 from apprentice.tasks.analysis.diagnose import ENDS
-from apprentice.tasks.analysis.judgements import unclean
+from apprentice.tasks.analysis.ending import unclean
 from apprentice.tasks.reporting.text import code, points
 
 HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}

@@ -1,15 +1,62 @@
 """Compares models on the same questions: rates with intervals, paired differences, corrected for multiple comparisons.
 
 In: evaluated episodes of several models. Out: dictionaries for reports, and rows for tables.
+
+Decides how questions count on which the environment failed.
+
+Checks whether a model was trained on the questions it is evaluated on, by seed and by text.
 """
 
 import itertools
+import json
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.analysis.broken import scored
 from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_difference, pass_at_k, rate_interval
+from apprentice.tasks.episodes.jsonl import LEARNED, read_learned, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.text import points
+
+
+def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:
+    """Raises Stop when the environment failed on a larger share of episodes than `max_failed`."""
+    if broken > max(max_failed * of, min(1, of - 1)):
+        raise Stop(
+            f"The environment or the model's endpoint failed on {broken} of {of} episodes, each time again; the "
+            f"last one: {last}",
+            "Fix that server, exclude the questions that it cannot score (environment.settings), or raise this stage's "
+            "max_failed. Then run again.",
+        )
+
+
+def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[EvaluatedEpisode]], str]:
+    """The episodes of each model without the questions that failed for all models, and a note for the report."""
+    left_out = broken_for_all(episodes.values())
+    kept = {
+        name: [record for record in records if record.place - record.sample not in left_out]
+        for name, records in episodes.items()
+    }
+    broke = {name: sum(bool(record.broken) for record in records) for name, records in episodes.items()}
+    if not any(broke.values()):
+        return kept, ""
+    return kept, (
+        f"The environment failed on episodes: {', '.join(f'{number} of {name}' for name, number in broke.items())}. "
+        f"Questions on which it failed for every model are left out ({len(left_out)}); any other such episode counts "
+        "as not right."
+    )
+
+
+def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
+    """Questions, by the place of their first sample, on which the environment failed in every sample of every model."""
+    by_model = []
+    for records in models:
+        answered = {record.place - record.sample for record in records if not record.broken}
+        by_model.append({record.place - record.sample for record in records} - answered)
+    return set.intersection(*by_model) if by_model else set()
+
 
 LABELS = {"control": "SFT to its best"}
 """What people read in place of a model's name."""
@@ -133,4 +180,47 @@ def difference_cells(each: dict[str, Any]) -> dict[str, str]:
         "95% interval": f"{points(each['ci'][0])} to {points(each['ci'][1])}",
         "p (McNemar)" if each["test"].startswith("McNemar") else "p (permutation)": f"{each['p_value']:.2g}",
         "p (Holm)": f"{each['p_holm']:.2g}",
+    }
+
+
+def seen_by(checkpoint: Path, records: list[EvaluatedEpisode]) -> set[str]:
+    """The evaluated questions that a checkpoint was trained on, normalized by `same_text`."""
+    return {same_text(row["question"]) for row in read_learned(checkpoint)} & {same_text(r.question) for r in records}
+
+
+def count_seen(checkpoint: Path, records: list[EvaluatedEpisode]) -> int | None:
+    """The number of evaluated questions that a checkpoint was trained on; None for an external model."""
+    if not (checkpoint / LEARNED).exists() and (checkpoint / "source.json").exists():
+        return None
+    return len(seen_by(checkpoint, records))
+
+
+def contamination(
+    records: list[EvaluatedEpisode], checkpoint: Path, rollouts: Path | None, limit: float
+) -> dict[str, Any]:
+    """The overlap between an evaluation and the training of one checkpoint.
+
+    Args:
+        rollouts: The folder of the collected rollouts, including those that the filter dropped; None without any.
+        limit: Maximum share of the questions that training may have used.
+    """
+    examined = {same_text(record.question) for record in records}
+    seeds = {record.seed for record in records}
+    learned = read_learned(checkpoint)
+    shared = {same_text(row["question"]) for row in learned} & examined
+    shared_seeds = seeds & {row["seed"] for row in learned}
+    texts: set[str] = set()
+    with (rollouts / "rollouts.jsonl").open() if rollouts else nullcontext(()) as lines:
+        for row in map(json.loads, lines):
+            shared_seeds |= seeds & {row["seed"]}
+            texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}
+    return {
+        "questions": len(examined),
+        "learned_from": {stage: sum(row["stage"] == stage for row in learned) for stage in ("sft", "grpo")},
+        "shared_with_training": len(shared),
+        "shared_with_rollouts": len(texts),
+        "shared_seeds": len(shared_seeds),
+        "share": len(shared) / len(examined),
+        "limit": limit,
+        "clean": len(shared) <= limit * len(examined) and not shared_seeds,
     }

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any, NamedTuple, TypeVar
 
 from apprentice.tasks.analysis.comparison import percent
-from apprentice.tasks.analysis.judgements import read_decision
+from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.analysis.statistics import level_of, wilson
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of

@@ -1,14 +1,31 @@
-"""Accuracy by kind of question, and the episodes most worth reading.
+"""Questions by kind: accuracy by slice, calls that failed, how well partial rewards predict the whole one.
 
-In: the episodes of one or several models on the same questions. Out: rows for tables, episodes for reading.
+Accuracy by kind of question, and the episodes most worth reading.
+
+What became of an episode: of an evaluation right, or the kind of its failure; of rollouts kept, or why dropped.
+
+Kinds of questions, by the traits that the environment tells of them.
+
+Explains tool calls that do not parse; the cause may be a single invisible character.
+
+Compares the teacher's answers with the environment's own, to check both the teacher and the scorer.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from pathlib import Path
 from typing import Any
 
+from apprentice.envs.base import ToolEnvironment, traits_of
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.statistics import rate_interval
+from apprentice.tasks.episodes.episode import problems
+from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.text import visible
 
 MOST_KINDS = 8
 """Maximum kinds of one trait with a row of their own; rarer kinds are combined."""
@@ -114,3 +131,231 @@ def text_of_turns(record: EvaluatedEpisode) -> str:
 def _line(message: dict[str, Any]) -> str:
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
     return " ".join([message.get("content") or "", *calls]).strip()
+
+
+REASONING = re.compile(
+    r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>|step by step|\blet(?:'s| me| us) (?:think|see|figure)"
+    r"|\bI (?:need|should|have) to\b|^\s*(?:okay|hmm|wait|first)\b",
+    re.IGNORECASE,
+)
+"""What a text beside a call holds where it is reasoning."""
+RIGHT = "right"
+BROKE = "environment failed"
+CELLS = {"both": (True, True), "lost": (True, False), "won": (False, True), "neither": (False, False)}
+"""By name, whether the one model is right, and the other."""
+
+
+def outcome_of(record: EvaluatedEpisode) -> str:
+    """Right, or why not: the environment, the first fault of a call, or the answer."""
+    if record.is_right:
+        return RIGHT
+    if record.broken:
+        return BROKE
+    if record.causes:
+        return record.causes[0]
+    return "partly right" if record.score > 0 else "no answer in its turns" if record.unfinished else "wrong answer"
+
+
+def failures_by_kind(episodes: dict[str, list[EvaluatedEpisode]]) -> list[dict[str, Any]]:
+    """One row per kind of failure, the last model's most frequent first: the number of episodes of each model."""
+    counts = {name: Counter(map(outcome_of, records)) for name, records in episodes.items()}
+    kinds = {kind: [counts[name][kind] for name in reversed(counts)] for name in counts for kind in counts[name]}
+    kinds.pop(RIGHT, None)
+    ordered = sorted(kinds, key=lambda kind: kinds[kind], reverse=True)
+    return [{"kind": kind, "models": {name: counts[name][kind] for name in counts}} for kind in ordered]
+
+
+def both_ways(episodes: dict[str, list[EvaluatedEpisode]], pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """For each pair of models, on how many episodes of the same place both, one or none of them is right."""
+    found = []
+    for one, other in pairs:
+        after = {record.place: record.is_right for record in episodes[other]}
+        cells = Counter((record.is_right, after[record.place]) for record in episodes[one])
+        found.append({"from": one, "to": other} | {name: cells[cell] for name, cell in CELLS.items()})
+    return found
+
+
+def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
+    """The first reason to drop an episode, or None to keep it."""
+    if episode["failed_at"]:
+        return f"failed at the {episode['failed_at']}"
+    if episode["reward"] != 1.0:
+        return "wrong answer"
+    tools = json.loads(episode["tools"])
+    turns = [message for message in episode["messages"] if message["role"] == "assistant"]
+    for turn in turns:
+        found = problems(turn, tools)
+        if found:
+            return found[0]
+        if REASONING.search(turn.get("content") or "") or turn.get("reasoning_content"):
+            return "leaked reasoning text"
+    if same_text(episode["messages"][1]["content"]) in examined:
+        return "stands in the evaluation set"
+    return None
+
+
+OF_PARTS = ("environment", "dataset")
+"""The traits that tell the parts of a mixture, or of a composite dataset."""
+ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
+"""GRPO's metrics by kind: questions asked in a step, and the success rate as it is known after it."""
+NO_TRAITS = "others"
+"""The kind of a question that has none of the traits."""
+
+
+def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: Sequence[str]) -> dict[int, str]:
+    """The kind of each question, by its seed. Raises Stop where they are all of one kind, or a trait is unknown."""
+    instance = environment.make()
+    traits = {row["seed"]: _traits_of_question(instance, row["seed"], row["question"], by) for row in rows}
+    known = sorted({name for each in traits.values() for name in each})
+    for name in by:
+        if name not in known:
+            raise Stop(
+                f"grpo.curriculum.by: no question of {environment} has the trait {name!r}.",
+                f"Take one of these: {', '.join(known)}." if known else "This environment tells no traits.",
+            )
+    kinds = {seed: kind_of(each, by) for seed, each in traits.items()}
+    if len(set(kinds.values())) < 2:
+        raise Stop(
+            f"grpo.curriculum has nothing to choose from: all questions are of one kind, {next(iter(kinds.values()))}.",
+            f"Set grpo.curriculum.by to a trait that tells them apart ({', '.join(known)}), name rungs "
+            "(grpo.auto_difficulty), or leave grpo.curriculum out.",
+        )
+    return kinds
+
+
+def _traits_of_question(instance: ToolEnvironment, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
+    """A mixture's label alone where no other trait is asked for, since others may take seconds to make."""
+    label = instance._part(seed).label
+    return {"environment": label} if label and not by else traits_of(instance, seed, question)
+
+
+def kind_of(traits: dict[str, int | str], by: Sequence[str]) -> str:
+    """Such as "word_len 3", or the label of a mixture's part."""
+    names = [name for name in by or OF_PARTS if name in traits]
+    named = [str(traits[name]) if name in OF_PARTS else f"{name} {traits[name]}" for name in names]
+    return ", ".join(named) or NO_TRAITS
+
+
+def right_and_wrong(records: Iterable[EvaluatedEpisode], by: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The number of right and of wrong answers to each kind; episodes on which the environment failed count as none."""
+    counts: dict[str, tuple[int, int]] = {}
+    for record in records:
+        if not record.broken:
+            kind = kind_of(json.loads(record.traits), by)
+            right, wrong = counts.get(kind, (0, 0))
+            counts[kind] = right + record.is_right, wrong + (not record.is_right)
+    return counts
+
+
+def kinds_over_time(log: Iterable[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By kind `asked`, its share of a step's questions, and `rate`, its success rate, each as (step, value). Empty
+    without a curriculum."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for entry in log:
+        asked = {name.removeprefix(ASKED): value for name, value in entry.items() if name.startswith(ASKED)}
+        for kind, count in asked.items():
+            of_kind = found.setdefault(kind, {"asked": [], "rate": []})
+            of_kind["asked"].append((entry["step"], count / sum(asked.values())))
+            of_kind["rate"].append((entry["step"], entry[RATE + kind]))
+    return dict(sorted(found.items()))
+
+
+WRITTEN = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+"""A call in the chat template's format; a call that does not parse stays in the message's text."""
+
+
+def faults_of_calls(messages: list[dict[str, Any]]) -> list[str]:
+    faults = []
+    for message in messages:
+        if message["role"] != "assistant":
+            continue
+        for body, end in WRITTEN.findall(message.get("content") or ""):
+            faults.append(_fault(body, end))
+        faults += [_json_fault(call["function"]["arguments"]) for call in message.get("tool_calls") or []]
+    return [fault for fault in faults if fault]
+
+
+def _fault(body: str, end: str) -> str:
+    if not end:
+        return "it breaks off before </tool_call>"
+    if fault := _json_fault(body):
+        return fault
+    called = json.loads(body)
+    if not isinstance(called, dict) or not {"name", "arguments"} <= called.keys():
+        return "it is not an object with name and arguments"
+    return ""
+
+
+def _json_fault(text: Any) -> str:
+    try:
+        json.loads(text) if isinstance(text, str) else None
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 1]
+        at = f"at {visible(found)!r}" if found.isprintable() and found else f"at the invisible {visible(found)}"
+        return f"{error.msg}, character {error.pos + 1}, {at if found else 'at its end'}"
+    except RecursionError:
+        return "it is nested too deeply"
+    return ""
+
+
+def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
+    """Measures the teacher's accuracy. Episodes without a valid call count as wrong; those lost to infrastructure are
+    counted separately."""
+    instance = environment.make()
+    lost = 0
+    right: dict[int, float] = {}
+    kinds: dict[str, dict[int, int | str]] = {}
+    compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
+    with (rollouts / "rollouts.jsonl").open() as lines:
+        for place, row in enumerate(map(json.loads, lines)):
+            if not _counts(row):
+                lost += 1
+                continue
+            right[place] = float(row["reward"] == 1.0)
+            if len(row["messages"]) > 1:
+                for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
+                    kinds.setdefault(trait, {})[place] = kind
+            answer = _handed_in(row["messages"])
+            if row["correct"] and answer is not None:
+                same = "same text" if answer.strip() == row["correct"].strip() else "other text"
+                compared[f"{same}, {'right' if right[place] else 'not right'}"] += 1
+    return {
+        "episodes": len(right),
+        "lost": lost,
+        **_rate(list(right.values())),
+        "compared": compared,
+        "slices": [
+            {"trait": trait, "kind": kind, "n": len(places), **_rate([right[place] for place in places])}
+            for trait, by_place in kinds.items()
+            for kind, places in grouped(by_place).items()
+            if len(places) < len(right)
+        ],
+    }
+
+
+def slices_of(row: dict[str, Any], environment: ToolEnvironment, measured: list[dict[str, Any]]) -> list[str]:
+    """The slices among those that `calibration` measured to which one of its episodes belongs, as "trait kind"."""
+    if not _counts(row) or len(row["messages"]) < 2:
+        return []
+    shown = {(each["trait"], each["kind"]) for each in measured}
+    traits = traits_of(environment, row["seed"], row["messages"][1]["content"])
+    named = ((trait, str(kind) if (trait, str(kind)) in shown else OTHERS) for trait, kind in traits.items())
+    return [f"{trait} {kind}" for trait, kind in named if (trait, kind) in shown]
+
+
+def _counts(row: dict[str, Any]) -> bool:
+    """Whether an episode says something of the teacher, and not of infrastructure alone."""
+    return row["failed_at"] in ("", "teacher")
+
+
+def _rate(right: list[float]) -> dict[str, Any]:
+    return {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+
+
+def _handed_in(messages: list[dict[str, Any]]) -> str | None:
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    try:
+        given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
+    except json.JSONDecodeError:
+        return None
+    return str(next(iter(given.values()))) if isinstance(given, dict) and len(given) == 1 else None

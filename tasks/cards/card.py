@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
-from apprentice.tasks.analysis.judgements import as_markdown, unclean
+from apprentice.tasks.analysis.ending import as_markdown, unclean
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore

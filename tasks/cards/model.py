@@ -13,10 +13,9 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.ending import ending
+from apprentice.tasks.analysis.diagnose import as_lines, read_signals
+from apprentice.tasks.analysis.ending import ending, read_decision, read_verdict
 from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.analysis.judgements import read_decision, read_verdict
-from apprentice.tasks.analysis.signals import as_lines, read_signals
 from apprentice.tasks.artifacts.foreign import Source, code_of, is_repository
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.types import (

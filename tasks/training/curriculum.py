@@ -12,7 +12,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple
 
-from apprentice.tasks.analysis.question_kinds import ASKED, RATE
+from apprentice.tasks.analysis.slices import ASKED, RATE
 from apprentice.tasks.settings.training import CurriculumSpec
 from apprentice.tasks.training.rewards import Stream
 

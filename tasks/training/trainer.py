@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.wire.breaker import SessionLost
-from apprentice.tasks.analysis.signals import ADVICE
+from apprentice.tasks.analysis.diagnose import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import write_learned
 from apprentice.tasks.episodes.rendering import chat_format

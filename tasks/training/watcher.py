@@ -8,7 +8,7 @@ the first process reports and writes.
 import math
 from typing import Any
 
-from apprentice.tasks.analysis.signals import (
+from apprentice.tasks.analysis.diagnose import (
     ADVICE,
     OF_WEIGHTS,
     Entry,

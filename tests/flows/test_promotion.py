@@ -10,7 +10,7 @@ from prefect import flow
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.examination import promotion
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.analysis.judgements import read_decision
+from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Decision

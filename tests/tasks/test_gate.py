@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.judgements import as_markdown, read_decision
+from apprentice.tasks.analysis.ending import as_markdown, read_decision
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode

@@ -8,12 +8,19 @@ from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.report_page import as_report_page
 from apprentice.flows.pages.view import as_title
-from apprentice.tasks.analysis.calibration import calibration
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
 from apprentice.tasks.analysis.ending import ending
-from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
-from apprentice.tasks.analysis.question_kinds import ASKED, RATE, kinds_over_time
-from apprentice.tasks.analysis.slices import side_by_side, slices, worst
+from apprentice.tasks.analysis.slices import (
+    ASKED,
+    RATE,
+    both_ways,
+    calibration,
+    failures_by_kind,
+    kinds_over_time,
+    side_by_side,
+    slices,
+    worst,
+)
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.announce import StageRun
 from tests.tasks.examined import episode

@@ -2,8 +2,7 @@
 
 import pytest
 
-from apprentice.tasks.analysis.broken import check_broken, scored
-from apprentice.tasks.analysis.comparison import compare_all, with_intervals
+from apprentice.tasks.analysis.comparison import check_broken, compare_all, scored, with_intervals
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.analysis.contamination import contamination
+from apprentice.tasks.analysis.comparison import contamination
 from apprentice.tasks.episodes.jsonl import read_learned, write_learned
 from tests.tasks.examined import episodes, learned
 

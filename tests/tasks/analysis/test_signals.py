@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.diagnose import read_curves
-from apprentice.tasks.analysis.signals import signals_in
+from apprentice.tasks.analysis.diagnose import read_curves, signals_in
 from apprentice.tasks.settings.training import GrpoSignals, Signals
 
 RULES = GrpoSignals(window=3)

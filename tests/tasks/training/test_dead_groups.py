@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.signals import ENTROPY_WITH_SIGNAL
+from apprentice.tasks.analysis.diagnose import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec

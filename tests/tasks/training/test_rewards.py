@@ -10,7 +10,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.signals import value_of
+from apprentice.tasks.analysis.diagnose import value_of
 from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, Stream, streams_of
