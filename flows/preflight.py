@@ -24,11 +24,9 @@ from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.imports import import_before_threads
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.models.adapters import check_targets
-from apprentice.tasks.models.chat_template import check_prompt
-from apprentice.tasks.models.context_length import context_length
+from apprentice.tasks.models.checkpoints import check_targets, context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
-from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
+from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
 from apprentice.tasks.players.key import read_key
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce

@@ -18,7 +18,7 @@ from apprentice.tasks.artifacts.lineage import Lineage, Node
 from apprentice.tasks.artifacts.types import BaseStudent
 from apprentice.tasks.engine.replay import arguments_of, at_present, differences, record_of, stage_of
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import StudentSpec
 from apprentice.tasks.settings.teacher import TeacherSpec

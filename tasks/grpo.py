@@ -22,10 +22,8 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import TrainedQuestions, read_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
-from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
-from apprentice.tasks.models.generation_config import ending_at
-from apprentice.tasks.models.hardware import check_training, this_machine
-from apprentice.tasks.models.memory import explain_oom
+from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
+from apprentice.tasks.models.memory import check_training, explain_oom, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop

@@ -10,7 +10,7 @@ from typing import Any
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.rendering import row_ids, training_row
-from apprentice.tasks.models.context_length import context_length
+from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import histogram

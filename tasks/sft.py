@@ -15,9 +15,8 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.rendering import training_row
-from apprentice.tasks.models.adapters import adapter_arguments, model_to_train
-from apprentice.tasks.models.hardware import check_training, this_machine
-from apprentice.tasks.models.memory import explain_oom
+from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
+from apprentice.tasks.models.memory import check_training, explain_oom, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec

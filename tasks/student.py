@@ -13,9 +13,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import read_questions
-from apprentice.tasks.models.built_model import built_model
 from apprentice.tasks.models.checkpoints import save
-from apprentice.tasks.models.student_model import from_model
+from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import tokenizer_of
 from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
 

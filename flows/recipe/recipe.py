@@ -13,7 +13,7 @@ from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.gym_levels import levels_of
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs
 from apprentice.tasks.artifacts.foreign import pinned_rows
-from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.settings.spec import Spec
 from apprentice.tasks.settings.stages import (
     CollectSpec,

@@ -15,7 +15,7 @@ def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) ->
     generating = recipe.grpo if "grpo" in specs and recipe.grpo and recipe.grpo.generation.engine != "plain" else None
     if not demanding and generating is None:
         return
-    from apprentice.tasks.models.hardware import check_training, this_machine
+    from apprentice.tasks.models.memory import check_training, this_machine
     from apprentice.tasks.training.generation import check_generation
 
     machine = this_machine()

@@ -2,8 +2,15 @@
 
 In: a model and its tokenizer, or a checkpoint's folder. Out: safetensors and tokenizer files, or a model; Stop for
 pickled weights or custom code that this run does not trust.
+
+What a model's own generation_config.json may decide: where a turn ends, and nothing else.
+
+LoRA and QLoRA: trains small adapters beside frozen weights and merges them at the end.
+
+How many tokens a model reads at once, whatever its configuration calls it.
 """
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +25,40 @@ from apprentice.tasks.artifacts.foreign import (
     runs_code,
     weights_elsewhere,
 )
-from apprentice.tasks.models.generation_config import neutral
 from apprentice.tasks.models.student_model import auto_class, forget_the_network
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
+
+KEPT = {"bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "_from_model_config"}
+KEPT |= {"transformers_version", "cache_implementation", "use_cache"}
+
+
+def set_by(config: Any) -> list[str]:
+    """Return the names of the settings that a generation config has beside the tokens."""
+    return sorted(set(config.to_diff_dict()) - KEPT)
+
+
+def neutral(model: Any) -> Any:
+    """Return the model with the tokens of its generation config alone."""
+    from transformers import GenerationConfig
+
+    config = getattr(model, "generation_config", None)
+    if config is not None and set_by(config):
+        known = config.to_dict()
+        tokens = {name: known[name] for name in KEPT if name.endswith("_token_id") and known.get(name) is not None}
+        model.generation_config = GenerationConfig(**tokens)
+    return model
+
+
+def ending_at(model: Any, ends: tuple[int, ...]) -> Any:
+    """Return the model, which ends a completion at every token that ends an assistant's turn; TRL and servers know
+    only the tokenizer's."""
+    if len(ends) > 1:
+        known = model.generation_config.eos_token_id
+        known = known if isinstance(known, list) else [known] * (known is not None)
+        model.generation_config.eos_token_id = list(dict.fromkeys([*ends, *known]))
+    return model
 
 
 def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
@@ -73,3 +112,107 @@ def save(
     else:
         forget_code(to)
     return {"parameters": model.num_parameters()}
+
+
+def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:
+    """The checkpoint's model in fp32; for QLoRA with frozen weights in 4 bits."""
+    import torch
+
+    sparing: dict[str, Any] = {}
+    if spec.lora is not None and spec.lora.quantized:
+        sparing = {"quantization_config": _four_bits(spec.bf16), "device_map": torch.cuda.current_device()}
+    model = load_model(checkpoint, trusted, **sparing)
+    if spec.lora is not None:
+        check_targets(model, spec.lora)
+    return model
+
+
+def check_targets(model: Any, lora: LoraSpec) -> None:
+    """Raises Stop for a target that no layer has, and for an embedding whose weights the output layer shares.
+
+    Args:
+        model: Its weights are not looked at; they may be on the meta device.
+    """
+    if isinstance(lora.targets, str):
+        return
+    modules = dict(model.named_modules())
+    embedding = model.get_input_embeddings()
+    for target in lora.targets:
+        found = [each for name, each in modules.items() if name == target or name.endswith(f".{target}")]
+        if not found:
+            ends = sorted({name.rpartition(".")[2] for name in modules if hasattr(modules[name], "weight")})
+            near = difflib.get_close_matches(target, ends, n=1)
+            raise Stop(
+                f"lora.targets: the model has no layer {target!r}.",
+                f"Did you mean {near[0]!r}?" if near else f"Its layers: {', '.join(ends)}.",
+            )
+        if embedding in found and model.config.get_text_config(decoder=True).tie_word_embeddings:
+            raise Stop(
+                f"lora.targets: {target!r} is also the output layer of this model (tie_word_embeddings), which an "
+                "adapter would change in training and not in the published weights.",
+                f"Leave {target!r} out of lora.targets, or train all weights.",
+            )
+
+
+def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:
+    return {} if lora is None else {"peft_config": _config(lora)}
+
+
+def merged(
+    model: Any, checkpoint: Path, lora: LoraSpec, weights: dict[str, Any] | None = None, trusted: Trusted = ()
+) -> Any:
+    """The trained model with merged weights in fp32.
+
+    Args:
+        checkpoint: The initial checkpoint.
+        weights: The full state dict of a sharded model.
+    """
+    from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+    whole = get_peft_model(load_model(checkpoint, trusted), _config(lora))
+    learned = get_peft_model_state_dict(model, state_dict=weights)
+    unknown = set_peft_model_state_dict(whole, learned).unexpected_keys
+    assert not unknown, f"adapters without a layer: {unknown}"
+    return whole.merge_and_unload()
+
+
+def _config(lora: LoraSpec) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _four_bits(bf16: bool) -> Any:
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
+    )
+
+
+NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx")
+UNBOUNDED = 2**20
+"""For a model without positions, such as a state-space model."""
+
+
+def context_length(config: Any) -> int:
+    """Return the context length in tokens.
+
+    Args:
+        config: A transformers configuration, or its data.
+    """
+    if not isinstance(config, dict):
+        config = config.get_text_config(decoder=True).to_dict()
+    parts = [config, config.get("text_config") or {}]
+    given = [part.get(name) for part in parts for name in NAMES]
+    return next((each for each in given if isinstance(each, int) and each > 0), UNBOUNDED)

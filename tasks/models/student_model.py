@@ -2,28 +2,126 @@
 
 In: a pinned `StudentSpec`. Out: configuration and prepared tokenizer; for a folder also the weights, because its files
 may change later.
+
+Pins a student: a folder by the digest of its content, a Hub model by its commit.
+
+Pretraining of a built student: what a base model from the Hub brings along, in less than a minute.
+
+A small Qwen3 built from a seed.
 """
 
 import json
+import random
+import re
 import shutil
+import string
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.foreign import (
+    PATIENCE,
     WEIGHTS,
     brings_code,
     check_files,
     forget_code,
+    is_repository,
     name_code,
     readable,
     source_of,
 )
-from apprentice.tasks.models.chat_template import prepared
-from apprentice.tasks.models.student_source import NAMED_TEMPLATES, copy_of
+from apprentice.tasks.artifacts.hub_client import ask
+from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
+from apprentice.tasks.episodes.jsonl import LEARNED
+from apprentice.tasks.models.tokenizer import prepared
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import StudentSpec
+from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
+
+NAMED_TEMPLATES = "additional_chat_templates"
+"""Folder in which transformers saves a tokenizer's further chat templates."""
+READ = (
+    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken"),
+    *("chat_template*", f"{NAMED_TEMPLATES}/*.jinja", "*processor_config.json", "adapter_config.json", LEARNED),
+)
+"""The files of a folder that loading reads, and learned.jsonl."""
+PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def pinned(spec: StudentSpec) -> StudentSpec:
+    """The student, pinned by content or commit. Raises Stop when it does not exist."""
+    if spec.model is None:
+        return spec
+    folder = Path(spec.model).expanduser()
+    if folder.is_dir():
+        return _as_folder(spec, folder.absolute())
+    if spec.content is not None or not is_repository(spec.model):
+        raise Stop(f"There is no folder {folder.absolute()} to load the student from.", "Check student.model.")
+    assert spec.revision is not None
+    if COMMIT.fullmatch(spec.revision):
+        return spec
+    return spec.model_copy(update={"revision": _commit_of(spec.model, spec.revision)})
+
+
+def files_of(folder: Path, spec: StudentSpec) -> list[Path]:
+    """The files that loading a folder reads, given what the recipe trusts."""
+    patterns = (*READ, *(["*.py"] if spec.trust_remote_code else []), *([] if spec.safetensors_only else PICKLED))
+    return sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
+
+
+def copy_of(spec: StudentSpec, to: Path) -> None:
+    """Copies the files that loading reads. Raises Stop when the folder no longer matches the pinned content."""
+    assert spec.model is not None
+    for file in files_of(Path(spec.model), spec):
+        target = to / file.relative_to(spec.model)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, target)
+    if _content(to, spec) != spec.content:
+        raise Stop(f"{spec.model} changed while it was read.", "Run again when nothing writes to it.")
+
+
+def _as_folder(spec: StudentSpec, folder: Path) -> StudentSpec:
+    if spec.revision is not None:
+        raise Stop(
+            f"{folder} is a folder, which is pinned by its content and has no revision.", "Remove student.revision."
+        )
+    if not files_of(folder, spec):
+        raise Stop(f"{folder} contains no model.", "Check student.model.")
+    content = _content(folder, spec)
+    if spec.content not in (None, content):
+        raise Stop(
+            f"{folder} has the content {content[:12]}, not {spec.content[:12]}.",  # type: ignore[index]
+            "Remove student.content to use the folder as it is now.",
+        )
+    return spec.model_copy(update={"model": str(folder), "content": content})
+
+
+def _content(folder: Path, spec: StudentSpec) -> str:
+    return digest_of({file.relative_to(folder).as_posix(): known_sha256_of(file) for file in files_of(folder, spec)})
+
+
+def _commit_of(model: str, revision: str) -> str:
+    """The commit that a branch or tag points to; offline, the commit of the last download."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if constants.HF_HUB_OFFLINE:
+        kept = try_to_load_from_cache(model, "config.json", revision=revision)
+        if not isinstance(kept, str):
+            raise Stop(f"{model} at {revision} is not on this machine, and HF_HUB_OFFLINE is set.", "Unset it.")
+        return Path(kept).parent.name
+    try:
+        found = ask(lambda: HfApi().model_info(model, revision=revision), model.partition("/")[0], PATIENCE)
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        raise Stop(
+            f"The Hub has no model {model} at {revision}, or it needs permission.",
+            "Check student.model and student.revision; for a private or gated model set HF_TOKEN.",
+        ) from None
+    assert found.sha is not None
+    return found.sha
 
 
 def from_model(spec: StudentSpec, out: Path) -> int:
@@ -173,3 +271,85 @@ def _code_refused(spec: StudentSpec) -> Iterator[None]:
             "Read that code, then set student.trust_remote_code: true (or --trust-code); or choose a model that "
             "transformers supports.",
         ) from None
+
+
+BATCH_SIZE = 64
+LEARNING_RATE = 2e-3
+ADAM_BETAS = (0.9, 0.98)
+WARMUP_STEPS = 50
+LETTERS = (2, 5)
+"""Fewest and most letters of a string."""
+BETWEEN = (3, 6)
+"""Fewest and most tokens between a string and its repetition."""
+
+
+def pretrain(model: Any, tokenizer: Any, steps: int, seed: int) -> None:
+    """Trains on `steps` batches of random texts, which the seed draws."""
+    import torch
+    from transformers import get_linear_schedule_with_warmup
+
+    draw = random.Random(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, ADAM_BETAS, weight_decay=0.1)
+    schedule = get_linear_schedule_with_warmup(optimizer, WARMUP_STEPS, steps)
+    model.train()
+    with announce.progress("Pretraining steps", steps) as advance:
+        for _ in range(steps):
+            loss = model(**batch_of(tokenizer, draw)).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            advance(1)
+
+
+def batch_of(tokenizer: Any, draw: random.Random) -> dict[str, Any]:
+    """Token ids, attention mask and labels of BATCH_SIZE texts, padded on the right."""
+    import torch
+
+    texts = [text_of(tokenizer, draw) for _ in range(BATCH_SIZE)]
+    longest = max(len(ids) for ids, _ in texts)
+    ids = torch.full((BATCH_SIZE, longest), tokenizer.pad_token_id)
+    labels = torch.full_like(ids, -100)
+    for row, (text, known) in enumerate(texts):
+        ids[row, : len(text)] = torch.tensor(text)
+        labels[row, known : len(text)] = ids[row, known : len(text)]
+    seen = torch.arange(longest)[None] < torch.tensor([[len(text)] for text, _ in texts])
+    return {"input_ids": ids, "attention_mask": seen.long(), "labels": labels}
+
+
+def text_of(tokenizer: Any, draw: random.Random) -> tuple[list[int], int]:
+    """The token ids of a text, and how many come before the repetition: these are random, so they have no loss."""
+    word = "".join(draw.choices(string.ascii_letters, k=draw.randint(*LETTERS)))
+    padding, encode = tokenizer.pad_token_id, tokenizer.backend_tokenizer.encode  # a quarter of Transformers' own time
+    template = [i for i in tokenizer.get_added_vocab().values() if i != padding]
+    before = [draw.choice(template), *encode(word).ids, *draw.choices(template, k=draw.randint(*BETWEEN))]
+    again = word if draw.random() < 0.5 else word[::-1]
+    return [*before, *encode(again).ids, tokenizer.eos_token_id], len(before)
+
+
+def built_model(spec: BuiltStudent, tokenizer: Any, seed: int) -> Any:
+    """A Qwen3 of these sizes with seeded random weights, pretrained where the settings say so."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.heads,
+        head_dim=spec.hidden_size // spec.heads,
+        max_position_embeddings=spec.max_positions,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=spec.initializer_range,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta},
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config)
+    if spec.pretraining_steps:
+        pretrain(model, tokenizer, spec.pretraining_steps, seed)
+    return model

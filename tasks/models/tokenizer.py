@@ -1,10 +1,17 @@
 """Builds the tokenizer of a built student; prepares and loads any student's tokenizer.
 
 In: environments with their questions, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
+
+Checks whether a chat template can be trained on: TRL parses its calls, it renders tools, the prompt fits.
+
+How a published model is served, so that it gets the prompt of its training and its calls are read.
 """
 
+import json
 import os
 import re
+import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -14,7 +21,8 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, chat_format, prompt_ids
+from apprentice.tasks.reporting.errors import Stop
 
 DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
@@ -118,3 +126,105 @@ def load_tokenizer(checkpoint: Path, trusted: Trusted = ()) -> Any:
     may_run = runs_code(checkpoint, trusted)
     with readable(checkpoint):
         return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=may_run)
+
+
+CHOOSE = "Choose a model tuned for chat with tools, such as Qwen/Qwen3-0.6B (student.model)."
+
+
+def prepared(tokenizer: Any, model: str) -> Any:
+    """Like `prepare_tokenizer`. Raises Stop without a chat template whose calls TRL parses."""
+    if isinstance(tokenizer.chat_template, dict):
+        tokenizer.chat_template = _with_tools(tokenizer.chat_template)
+    if not tokenizer.chat_template:
+        raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
+    if fault := unparsed(tokenizer):
+        raise Stop(f"The chat template of {model} {fault}", CHOOSE)
+    return tokenizer
+
+
+def _with_tools(templates: dict[str, str]) -> str:
+    """Of several named templates the one that renders tools, as transformers chooses it."""
+    named = templates.get("tool_use") or next((each for each in templates.values() if "tools" in each), None)
+    return named or templates.get("default", "")
+
+
+def unparsed(tokenizer: Any) -> str:
+    """Prepares a tokenizer; why its calls cannot be parsed, as the end of a sentence about its template, or nothing."""
+    from trl.chat_template_utils import supports_tool_calling
+
+    with suppress(ValueError):
+        prepare_tokenizer(tokenizer)
+        if chat_format(tokenizer).arguments:
+            return ""
+    if supports_tool_calling(tokenizer):
+        return "renders tool calls that TRL cannot parse, and its repository has no response_template that does."
+    return "renders no tool calls."
+
+
+def check_prompt(
+    model: str, tokenizer: Any, longest: int | None, environment: ToolEnvironment, questions: Sequence[str]
+) -> None:
+    """Raises Stop when the template omits the tools, or when a question fills the model's context.
+
+    Args:
+        longest: The model's context length in tokens, if known.
+    """
+    tools = tool_schemas(environment)
+    for question in questions:
+        messages = prompt(environment, question)
+        shown = tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
+        )
+        hidden = [name for tool in tools if (name := tool["function"]["name"]) not in shown.replace(question, "")]
+        if hidden:
+            raise Stop(f"The chat template of {model} omits the tools ({', '.join(hidden)}).", CHOOSE)
+        length = len(prompt_ids(tokenizer, messages, tools))
+        if longest is not None and length >= longest:
+            raise question_too_long(length, model, longest)
+
+
+def question_too_long(tokens: int, model: str, longest: int) -> Stop:
+    """What to say of a question that fills the model's context."""
+    return Stop(
+        f"A question takes {tokens} tokens, tools included, and {model} accepts at most {longest}.",
+        "Make the questions shorter (environment.settings) or choose another student.",
+    )
+
+
+PARSERS = {
+    "<|channel|>": "openai",
+    "<|tool_call>call:": "gemma4",
+    "<|tool_call_start|>": "lfm2",
+    "<arg_key>": "glm45",
+    "<function=": "qwen3_coder",
+    '"parameters": ': "llama3_json",
+    "<tool_call>": "hermes",
+}
+"""vLLM's parser of tool calls by what a chat template writes around a call; the first that is found.
+https://docs.vllm.ai/en/latest/features/tool_calling.html"""
+
+
+def vllm_parser(template: str) -> str:
+    """The name of vLLM's parser of this chat template's calls; empty where none is known."""
+    return next((parser for mark, parser in PARSERS.items() if mark in template), "")
+
+
+def switches(template: str) -> str:
+    """The template's arguments as a word of a shell, where the template has them; else empty."""
+    used = {name: value for name, value in TEMPLATE_ARGUMENTS.items() if name in template}
+    return shlex.quote(json.dumps(used)) if used else ""
+
+
+def commands(template: str, model: str, revision: str | None) -> list[str]:
+    """The command lines that serve a model on 127.0.0.1:8000: vLLM's where it reads the calls, and transformers'.
+
+    Args:
+        model: A repository of the Hub or a folder.
+        revision: The repository's.
+    """
+    given, parser = switches(template), vllm_parser(template)
+    at, name = (f" --revision {revision}" if revision else ""), (f"{model}@{revision}" if revision else model)
+    vllm = f"vllm serve {model}{at} --served-model-name student --host 127.0.0.1 --enable-auto-tool-choice"
+    vllm += f" --tool-call-parser {parser}" + (f" --default-chat-template-kwargs {given}" if given else "")
+    transformers = f"transformers serve {name} --host 127.0.0.1" + (f" --chat-template-kwargs {given}" if given else "")
+    return [vllm, transformers] if parser else [transformers]

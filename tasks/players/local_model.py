@@ -11,8 +11,7 @@ from typing import Any
 from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.rendering import chat_format
-from apprentice.tasks.models.checkpoints import load_model
-from apprentice.tasks.models.context_length import context_length
+from apprentice.tasks.models.checkpoints import context_length, load_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.reporting import announce

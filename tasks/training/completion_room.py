@@ -11,8 +11,8 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
-from apprentice.tasks.models.chat_template import question_too_long
-from apprentice.tasks.models.context_length import context_length
+from apprentice.tasks.models.checkpoints import context_length
+from apprentice.tasks.models.tokenizer import question_too_long
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.training import GrpoSpec
 

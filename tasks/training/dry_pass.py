@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any
 
 from apprentice.tasks.episodes.rendering import training_row
-from apprentice.tasks.models.built_model import built_model
+from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.text import one_line
 from apprentice.tasks.settings.stages import BuiltStudent

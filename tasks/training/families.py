@@ -17,8 +17,7 @@ from apprentice.tasks.episodes.rendering import (
     row_ids,
     training_row,
 )
-from apprentice.tasks.models.chat_template import unparsed
-from apprentice.tasks.models.tokenizer import byte_level
+from apprentice.tasks.models.tokenizer import byte_level, unparsed
 from apprentice.tasks.reporting.text import code, markdown_table
 from apprentice.tasks.training.template_check import fault_of
 

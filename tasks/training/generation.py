@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from apprentice.tasks.models.hardware import Machine
-from apprentice.tasks.models.precision import in_bf16
+from apprentice.tasks.models.memory import Machine, in_bf16
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.trl_arguments import GenerationSpec
 from apprentice.tasks.training import trl_internals

@@ -10,7 +10,7 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
-from apprentice.tasks.models.chat_template import CHOOSE
+from apprentice.tasks.models.tokenizer import CHOOSE
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training import trl_internals
 

@@ -17,10 +17,8 @@ from apprentice.tasks.analysis.diagnose import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import write_learned
 from apprentice.tasks.episodes.rendering import chat_format
-from apprentice.tasks.models.adapters import merged
-from apprentice.tasks.models.checkpoints import save
-from apprentice.tasks.models.generation_config import ending_at
-from apprentice.tasks.models.precision import to_master_weights
+from apprentice.tasks.models.checkpoints import ending_at, merged, save
+from apprentice.tasks.models.memory import to_master_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import parse
-from apprentice.tasks.models.context_length import context_length
+from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.rollouts import Rollouts
 from apprentice.tasks.training.trl_internals import Ids

@@ -21,8 +21,7 @@ from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids, row_ids, training_row
-from apprentice.tasks.models.served import vllm_parser
-from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer
+from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer, vllm_parser
 from apprentice.tasks.training.families import TOOL, family, templates, toy_tokenizer
 from tests.counterparts.servers import BIN, ON_CPU, VLLM, free_port, said, serving
 

@@ -13,7 +13,7 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.checkpoints import load_model, save
-from apprentice.tasks.models.student_source import pinned
+from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec

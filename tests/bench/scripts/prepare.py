@@ -4,7 +4,7 @@ import json
 
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.lengths import summarise
-from apprentice.tasks.models.built_model import built_model
+from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from tests.bench.scripts.given import Given, Row
 

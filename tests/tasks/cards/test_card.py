@@ -16,9 +16,7 @@ from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
-from apprentice.tasks.cards.card import TEMPLATES
-from apprentice.tasks.cards.dataset import DatasetFacts
-from apprentice.tasks.cards.model import ModelFacts
+from apprentice.tasks.cards.card import TEMPLATES, DatasetFacts, ModelFacts
 from apprentice.tasks.settings.stages import CollectSpec, Seeds, StudentSpec
 from apprentice.tasks.settings.teacher import TeacherSpec
 from tests.tasks.family import CLEAN, Family, card

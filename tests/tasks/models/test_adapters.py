@@ -10,9 +10,8 @@ from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.models.adapters import adapter_arguments, merged, model_to_train
-from apprentice.tasks.models.checkpoints import load_model, save
-from apprentice.tasks.models.precision import to_master_weights
+from apprentice.tasks.models.checkpoints import adapter_arguments, load_model, merged, model_to_train, save
+from apprentice.tasks.models.memory import to_master_weights
 from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
 from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, train

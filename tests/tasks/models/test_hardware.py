@@ -9,7 +9,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.models.hardware import Machine, check_training, this_machine
+from apprentice.tasks.models.memory import Machine, check_training, this_machine
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.settings.trl_arguments import LoraSpec

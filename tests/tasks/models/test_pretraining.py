@@ -5,8 +5,7 @@ import random
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.models.built_model import built_model
-from apprentice.tasks.models.pretraining import BATCH_SIZE, BETWEEN, LETTERS, batch_of, text_of
+from apprentice.tasks.models.student_model import BATCH_SIZE, BETWEEN, LETTERS, batch_of, built_model, text_of
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.stages import BuiltStudent
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.models.hardware import Machine
+from apprentice.tasks.models.memory import Machine
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
