@@ -11,8 +11,7 @@ from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import BaseStudent, Checkpoint, Questions, Release
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.fresh import fresh_questions
-from apprentice.tasks.questions import questions
+from apprentice.tasks.questions import fresh_questions, questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.student import student
 

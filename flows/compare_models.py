@@ -34,7 +34,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_model import pinned
-from apprentice.tasks.players.protocols import CANNOT_SEE
+from apprentice.tasks.players.play import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -14,9 +14,9 @@ from apprentice.flows.pages.view import as_title, kind_rows
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
 from apprentice.tasks.analysis.slices import RIGHT, outcome_of
+from apprentice.tasks.engine.run import project_in_trackio
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.curves import project_in_trackio
 from apprentice.tasks.training.trackio import begin_run
 
 TRANSCRIPTS = 100

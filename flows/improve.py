@@ -21,8 +21,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.engine.limits import one_run
-from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.engine.run import RunContext, one_run
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

@@ -14,11 +14,9 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.discovered_settings import with_discovered_settings
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.flows.runtime.store import open_store
-from apprentice.tasks.engine.limits import leases
-from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.engine.run import RunContext, leases
 from apprentice.tasks.episodes.jsonl import read_questions
-from apprentice.tasks.players.inspect_run import records_of, run_inspect
-from apprentice.tasks.players.inspect_task import episodes_task
+from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import EvaluateSpec, Window

@@ -22,12 +22,12 @@ from apprentice.flows.rescoring import to_rescore
 from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.hardware import check_hardware
 from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.imports import import_before_threads
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.models.checkpoints import check_targets, context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
-from apprentice.tasks.players.key import read_key
+from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

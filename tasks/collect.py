@@ -20,14 +20,13 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
-from apprentice.tasks.engine.limits import leases, shared
-from apprentice.tasks.engine.run import RunContext, StandingServers
+from apprentice.tasks.engine.run import RunContext, StandingServers, leases, shared
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.jsonl import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.refused_episodes import RefusedEpisodes
+from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import (

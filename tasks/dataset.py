@@ -18,7 +18,7 @@ from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
-from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.episodes.record import Record

@@ -18,15 +18,14 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import Journal, journal, read_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batched, plays_of
-from apprentice.tasks.players.protocols import PROTOCOLS, Parity
+from apprentice.tasks.players.play import PROTOCOLS, Endpoint, Parity, Play, play_alone, play_batched, plays_of
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from threading import Event
 
-from apprentice.tasks.reporting.curves import FOLDER, keep_curves_in, project_in_trackio
+from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_trackio
 from apprentice.tasks.reporting.errors import Stop
 
 SUFFIX = ".db"

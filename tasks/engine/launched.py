@@ -16,8 +16,7 @@ from typing import Any
 from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
-from apprentice.tasks.engine.cpu_shards import shard_on_cpu
-from apprentice.tasks.engine.processes import Job, Outcome
+from apprentice.tasks.engine.processes import Job, Outcome, shard_on_cpu
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce

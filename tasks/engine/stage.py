@@ -4,6 +4,8 @@ In: a body `body(context, *settings_and_artifacts) -> counts` that fills `contex
 Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, within a flow run as a Prefect task whose cache key
 is the artifact's key. The store decides on cache hits: Prefect's cached result counts only if the store has the
 artifact. Outside of a flow run the same is called directly, without a Prefect server.
+
+Imports transformers before threads do: of two that import it at once, one may find it partially initialised.
 """
 
 import importlib
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import update_wrapper
+from importlib import import_module
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -30,13 +33,21 @@ from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
 from apprentice.tasks.cards.card import write_card
-from apprentice.tasks.engine.imports import import_before_threads
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
 from apprentice.tasks.reporting.progress import of_stage
 from apprentice.tasks.settings.spec import Spec
+
+NEEDED = "transformers.utils.chat_template_utils"
+"""Makes the schemas of an environment's tools, which every stage that plays episodes asks for."""
+
+
+def import_before_threads() -> None:
+    """Call it in the main thread, before a thread that plays episodes or imports TRL. Takes a second, once."""
+    import_module(NEEDED)
+
 
 A = TypeVar("A", bound=Artifact)
 P = ParamSpec("P")

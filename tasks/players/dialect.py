@@ -1,15 +1,23 @@
-"""What one endpoint takes of a request, learned from what it refuses, and remembered while the process runs.
+"""How an endpoint is spoken to: the request that it takes, the answer that it gives, the key that it needs.
 
-In: a request's body, a refusal that names one of its parts. Out: the body that this endpoint takes.
+What one endpoint takes of a request, learned from what it refuses, and remembered while the process runs.
+
+Reads an answer: tolerant of its form, strict of its content.
+
+The key of a teacher's endpoint, from an environment variable or a Prefect Secret block; no recipe holds one.
 """
 
+import json
+import os
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.players.refusals import Refused
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.teacher import TeacherSpec
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 OPTIONAL = ("temperature", "parallel_tool_calls", "tool_choice", "stream_options", "stream", "seed", "ask", "strict")
@@ -108,3 +116,156 @@ def _names(text: str, name: str) -> bool:
 def dialect_of(url: str, model: str) -> Dialect:
     """The dialect of an endpoint's model, shared by all clients of this process."""
     return Dialect()
+
+
+BROKEN_OFF = ("error", "abort", "cancel", "malformed", "insufficient", "network", "timeout", "unknown")
+"""What a finish reason contains where the endpoint, and not the model, ended the answer."""
+FILTERED = ("content_filter", "content-filter", "safety", "prohibited", "recitation", "blocklist", "spii")
+"""What a finish reason contains where a filter took the answer away."""
+
+
+class Completion(NamedTuple):
+    """One answer.
+
+    Attributes:
+        message: With only the fields of a conversation; None where the answer holds no message.
+        raw: The endpoint's own message, unchanged but for fields that are null; empty without one.
+        finish_reason: In lower case; empty if unknown.
+        error: The error inside of the answer, unchecked; None without one.
+        usage: The endpoint's usage, unchecked; see `usage_of`.
+    """
+
+    message: Message | None
+    raw: dict[str, Any]
+    finish_reason: str
+    error: Any
+    usage: Any
+
+    @classmethod
+    def read(cls, answer: dict[str, Any]) -> "Completion":
+        """Parses an answer; one of another shape becomes a completion without a message."""
+        choices = answer.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        raw = first.get("message")
+        error = answer.get("error") or first.get("error")
+        usage = answer.get("usage") or first.get("usage")
+        reason = first.get("finish_reason")
+        if not isinstance(raw, dict):
+            return cls(None, {}, _text(reason).lower(), error, usage)
+        kept = {name: value for name, value in raw.items() if value is not None or name == "content"}
+        return cls(_normalized(raw), kept, _text(reason).lower(), error, usage)
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether the endpoint broke the answer off, so that it is not the model's."""
+        return any(word in self.finish_reason for word in BROKEN_OFF)
+
+    @property
+    def was_filtered(self) -> bool:
+        """Whether a filter took the answer away, so that no call is left."""
+        called = self.message is not None and bool(self.message.get("tool_calls"))
+        return not called and any(word in self.finish_reason for word in FILTERED)
+
+
+def _normalized(raw: dict[str, Any]) -> Message:
+    """The message in OpenAI's format: text, and calls whose arguments are JSON text."""
+    given = raw.get("tool_calls")
+    given = [given] if isinstance(given, dict) else given
+    legacy = raw.get("function_call")
+    calls = [_call(each) for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    if not calls and isinstance(legacy, dict):
+        calls = [_call({"function": legacy})]
+    message: Message = {"role": "assistant", "content": _content(raw.get("content"))}
+    whole = message | ({"tool_calls": calls} if calls else {})
+    try:
+        json.dumps(whole, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot encode
+        return {"role": "assistant", "content": ""}
+    return whole
+
+
+def _call(given: dict[str, Any]) -> dict[str, Any]:
+    function = given.get("function")
+    function = function if isinstance(function, dict) else given
+    number = given.get("id")
+    ident = number if isinstance(number, str) else str(number) if type(number) is int else ""
+    called = {"name": _text(function.get("name")), "arguments": _arguments(function.get("arguments"))}
+    return {"id": ident, "type": "function", "function": called}
+
+
+def _arguments(given: Any) -> str:
+    """The arguments as JSON text: an object as it is, none as an empty object, JSON within JSON once unpacked."""
+    if isinstance(given, str) and given.strip():
+        try:
+            inner = json.loads(given) if given.lstrip().startswith('"') else None
+            return inner if isinstance(inner, str) and isinstance(json.loads(inner), dict) else given
+        except (ValueError, RecursionError):
+            return given
+    if given is None or isinstance(given, str):
+        return "{}"
+    return json.dumps(given, ensure_ascii=False)
+
+
+def _content(given: Any) -> str:
+    """The text of a content: a text, or the text parts of a list."""
+    parts = given if isinstance(given, list) else [given]
+    texts = (
+        part.get("text") if isinstance(part, dict) and part.get("type", "text") == "text" else part for part in parts
+    )
+    return "".join(each for each in texts if isinstance(each, str))
+
+
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else ""
+
+
+def once_each(message: Message) -> tuple[Message, str]:
+    """The message with one call: equal ones count once, and of different ones the first; and what was left out."""
+    calls = message.get("tool_calls") or []
+    if len(calls) < 2:
+        return message, ""
+    distinct = {json.dumps([call["function"]["name"], _parsed(call)], sort_keys=True) for call in calls}
+    noted = f"{len(calls)} equal calls" if len(distinct) == 1 else f"{len(calls)} calls, the first counts"
+    return message | {"tool_calls": calls[:1]}, noted
+
+
+def _parsed(call: dict[str, Any]) -> Any:
+    try:
+        return json.loads(call["function"]["arguments"])
+    except (ValueError, RecursionError):
+        return call["function"]["arguments"]
+
+
+def read_key(spec: TeacherSpec) -> str:
+    """The endpoint's API key, without spaces and line breaks at its ends. Raises Stop when there is none."""
+    where = f"the Prefect Secret block {spec.key_block}" if spec.key_block else spec.key_variable
+    given = _read_key(spec)
+    key = given.strip()
+    if key != given:
+        announce.say(f"The key in {where} had spaces or a line break at its ends; they are left out.")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise Stop(
+            f"The key in {where} holds a space, a line break or another character that no key has.",
+            f"Set {where} again.",
+        )
+    return key
+
+
+def _read_key(spec: TeacherSpec) -> str:
+    if spec.key_block is not None:
+        from prefect.blocks.system import Secret
+
+        try:
+            return str(Secret.load(spec.key_block, _sync=True).get())  # type: ignore[call-arg, union-attr]
+        except ValueError:
+            raise Stop(
+                f"There is no Prefect Secret block named {spec.key_block}.",
+                "Create it in Prefect's interface, or remove teacher.key_block and set OPENAI_API_KEY.",
+            ) from None
+    key = os.environ.get(spec.key_variable)
+    if not key or not key.strip():
+        raise Stop(
+            f"The endpoint needs a key and {spec.key_variable} is not set.",
+            "Set it in the environment (any text for an endpoint without keys) and run again.",
+        )
+    return key

@@ -13,7 +13,7 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.checkpoints import context_length, load_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.players.play import Parity
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.stages import EvaluateSpec
 

@@ -1,19 +1,108 @@
 """Plays evaluation episodes with a local model, in batches, or with an endpoint, one by one.
 
 In: an environment pool, questions, a protocol. Out: each episode as a record, as soon as it ends.
+
+Evaluation protocols, that is prompt and parser: parity with training, or the public tutorial's.
+
+Episodes whose question the teacher's endpoint refused: final once it has answered a question that was asked later.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from apprentice.envs.base import ToolEnvironment, traits_of
+from apprentice.envs.base import ToolEnvironment, traits_of, without_return
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
-from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.episodes.jsonl import Journal
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, as_text, with_arguments
+from apprentice.tasks.episodes.rendering import parse, prompt_ids
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.reporting.errors import TeacherRefused
+from apprentice.tasks.reporting.errors import EndpointStop, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
+
+CANNOT_SEE = (
+    "This is the tutorial's protocol, for comparison with its figures only. It shows the model no tools, reads the "
+    "answer with a regular expression that ignores minus signs, accepts any last number as an answer, and counts "
+    "partial credit as accuracy. A perfect player scores 68% on the tutorial's 50 questions (seed 999)."
+)
+TUTORIAL_TOKENS = 64
+
+
+class Parity:
+    """The prompt and the parser of training."""
+
+    name: Literal["parity", "tutorial"] = "parity"
+
+    def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
+        """A new episode. Raises SessionLost."""
+        return Episode(environment, seed)
+
+    def tokens(self, asked: int) -> int:
+        """Maximum new tokens of a turn."""
+        return asked
+
+    def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
+        return prompt_ids(tokenizer, episode.messages, episode.tools)
+
+    def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Episode) -> Message:
+        return parse(tokenizer, ids, prefix, episode.tools)
+
+    def accuracy(self, records: list[EvaluatedEpisode]) -> float:
+        return sum(record.is_right for record in records) / len(records)
+
+
+class Tutorial(Parity):
+    """The tutorial's evaluation as printed, with the environment's instructions as its system prompt."""
+
+    name: Literal["parity", "tutorial"] = "tutorial"
+
+    def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
+        """A new episode. Raises SessionLost; Stop for an environment with other tools than `answer`."""
+        return TutorialEpisode(environment, seed)
+
+    def tokens(self, asked: int) -> int:
+        return TUTORIAL_TOKENS
+
+    def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
+        return tokenizer.apply_chat_template(
+            episode.messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+
+    def read(self, tokenizer: Any, ids: list[int], prefix: list[int], episode: Episode) -> Message:
+        return {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}
+
+    def accuracy(self, records: list[EvaluatedEpisode]) -> float:
+        """The mean score, which the tutorial calls accuracy."""
+        return sum(record.score for record in records) / len(records)
+
+
+class TutorialEpisode(Episode):
+    """An episode of one text; submits the digits that it finds there, whatever else the text contains."""
+
+    def __init__(self, environment: ToolEnvironment, seed: int):
+        super().__init__(environment, seed)
+        if [tool["function"]["name"] for tool in self.tools] != ["answer"]:
+            raise Stop(
+                "The tutorial's protocol supports only environments with the single tool `answer`; this one has "
+                f"{', '.join(tool['function']['name'] for tool in self.tools)}.",
+                "Use --protocol parity.",
+            )
+        self.tools = []
+
+    def step(self, message: Message) -> None:
+        """Submits the answer found in the model's text. Raises SessionLost."""
+        message = self._taken(message)
+        digits = re.search(r'"answer"\s*:\s*"?(\d+)"?', message["content"])
+        numbers = re.findall(r"\b(\d+)\b", message["content"])
+        if not digits:
+            self.causes.append("the regular expression found no answer")
+        self._execute("answer", {"answer": digits.group(1) if digits else numbers[-1] if numbers else "0"})
+        self.done = True
+
+
+PROTOCOLS: dict[str, Parity] = {"parity": Parity(), "tutorial": Tutorial()}
+
 
 Keep = Callable[[EvaluatedEpisode], None]
 
@@ -124,3 +213,54 @@ class Endpoint(NamedTuple):
         episode.prompt_tokens += spent.prompt_tokens
         episode.completion_tokens += spent.completion_tokens
         return message
+
+
+class Held(NamedTuple):
+    record: Record
+    is_understood: bool
+    """Whether the refusal says that it is the question's, as a content filter's does."""
+
+
+class RefusedEpisodes:
+    """Refused episodes that are not in the journal yet; used by several threads."""
+
+    def __init__(self, journal: Journal):
+        self._journal = journal
+        self._held: dict[int, Held] = {}
+
+    def hold(self, number: int, record: Record, is_understood: bool) -> None:
+        self._held[number] = Held(record, is_understood)
+
+    def answered(self, number: int) -> None:
+        """Journals the episodes that were refused before the request of this number."""
+        for each in sorted(self._held):
+            if each < number and (held := self._held.pop(each, None)):
+                self._journal.append(held.record)
+
+    def answered_before(self) -> tuple[list[Message], list[dict[str, Any]], int] | None:
+        """Prompt, tools and seed of an episode that the teacher has played; None without one."""
+        lines = map(json.loads, self._journal.in_order())
+        known = next((line for line in lines if not line["failed_at"]), None)
+        return known and (known["messages"][:2], without_return(json.loads(known["tools"])), known["seed"])
+
+    def settle(self, teacher: Teacher) -> None:
+        """Journals the others at the end of a window. Raises EndpointStop, and keeps none, if one was not understood
+        and the endpoint now refuses a question that it has answered."""
+        unclear = [held.record for held in self._held.values() if not held.is_understood]
+        if unclear and (cause := self._refuses(teacher)):
+            raise EndpointStop(
+                f"The teacher's endpoint refused the last {len(unclear)} questions ({unclear[-1].cause}), and then one "
+                f"that it had answered: {cause}.",
+                "Run again when it answers: only these are asked.",
+            )
+        self.answered(max(self._held, default=0) + 1)
+
+    def _refuses(self, teacher: Teacher) -> str:
+        """Why the endpoint does not answer a question that it has answered before; empty if it does."""
+        if (known := self.answered_before()) is None:
+            return "none was answered"
+        try:
+            teacher.say(*known[:2], Spent(), "required", known[2])
+        except (TeacherFailed, TeacherUnavailable) as error:
+            return str(error)
+        return ""

@@ -13,15 +13,12 @@ from typing import Any, NoReturn
 
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.tasks.engine.limits import Rate, limit_name
+from apprentice.tasks.engine.run import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.completion import Completion, once_each
-from apprentice.tasks.players.dialect import dialect_of
-from apprentice.tasks.players.key import read_key
+from apprentice.tasks.players.budget import Budget, usage_of
+from apprentice.tasks.players.dialect import Completion, dialect_of, once_each, read_key
 from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, Refused, Unanswered, retrying
-from apprentice.tasks.players.usage import usage_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.text import one_line

@@ -9,8 +9,8 @@ handles itself: it keeps the metrics in the folder and sends them with the next 
 from typing import TYPE_CHECKING, Any
 
 from apprentice.tasks.artifacts.hub_client import ask, is_away
+from apprentice.tasks.engine.run import FOLDER
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.curves import FOLDER
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TrackioSpec
 

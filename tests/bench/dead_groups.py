@@ -49,8 +49,7 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.play import play_batched, plays_of
-from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.players.play import PROTOCOLS, play_batched, plays_of
 from apprentice.tasks.questions import probe_questions, questions
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.sft import sft

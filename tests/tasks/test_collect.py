@@ -21,7 +21,7 @@ from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.key import read_key
+from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.stages import CollectSpec, Window

@@ -10,7 +10,7 @@ from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import read_questions, same_text
-from apprentice.tasks.fresh import fresh_questions, lasts
+from apprentice.tasks.questions import fresh_questions, lasts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import SeedWindows, Shares, Window
 from tests.tasks.test_rungs import asked, published, words

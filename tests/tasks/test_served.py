@@ -229,7 +229,7 @@ def test_an_environment_lost_in_the_middle_is_no_zero_of_a_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr("apprentice.tasks.evaluate.LocalModel", Losing)
         # a call, so that the environment is needed: what this student says holds none
-        patched.setattr("apprentice.tasks.players.protocols.parse", lambda *_: as_call())
+        patched.setattr("apprentice.tasks.players.play.parse", lambda *_: as_call())
         with pytest.raises(Stop, match=r"lost the environment.*4 of 6 episodes are kept"):
             evaluate.body(case.context, *given)
     assert all(each["reward"] is not None for each in kept_in(case.context))

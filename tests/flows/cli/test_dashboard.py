@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from apprentice.flows.cli.dashboard import show_dashboard
-from apprentice.tasks.reporting.curves import FOLDER
+from apprentice.tasks.engine.run import FOLDER
 from apprentice.tasks.reporting.errors import Stop
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.engine.limits import Lease, Rate, leases, limit_name, shared
+from apprentice.tasks.engine.run import Lease, Rate, leases, limit_name, shared
 
 
 def test_without_a_prefect_server_nothing_is_shared():

@@ -11,7 +11,7 @@ from apprentice.tasks.models import shared_prefix
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.players.play import Parity
 from apprentice.tasks.settings.stages import EvaluateSpec
 from tests.conftest import TASKS
 

@@ -26,11 +26,9 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.inspect_run import records_of, run_inspect
-from apprentice.tasks.players.inspect_task import RATES, episodes_task
+from apprentice.tasks.players.inspect_task import RATES, episodes_task, records_of, run_inspect
+from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
-from apprentice.tasks.players.play import play_alone, plays_of
-from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.teacher import TeacherSpec
@@ -407,7 +405,7 @@ def test_ctrl_c_is_not_swallowed(chain_sum: EnvironmentSpec, pool: EnvironmentPo
 
 
 def test_importing_it_needs_no_inspect():
-    code = "import sys, apprentice.tasks.players.inspect_run; print('inspect_ai' in sys.modules)"
+    code = "import sys, apprentice.tasks.players.inspect_task; print('inspect_ai' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.players.budget import usage_of
 from apprentice.tasks.players.refusals import Refused
-from apprentice.tasks.players.usage import usage_of
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:

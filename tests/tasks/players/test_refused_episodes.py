@@ -7,7 +7,7 @@ import pytest
 
 from apprentice.tasks.episodes.jsonl import Journal
 from apprentice.tasks.episodes.record import Record
-from apprentice.tasks.players.refused_episodes import RefusedEpisodes
+from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherUnavailable
 
 

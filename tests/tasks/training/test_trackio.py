@@ -10,8 +10,7 @@ import pytest
 from huggingface_hub import HfApi, constants
 from pydantic import ValidationError
 
-from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.reporting.curves import project_in_trackio
+from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import TrackioSpec
 from apprentice.tasks.training import trackio as trackio_log
