@@ -17,7 +17,7 @@ from apprentice.tasks.analysis.slices import RIGHT, outcome_of
 from apprentice.tasks.engine.run import project_in_trackio
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.training.trackio import begin_run
+from apprentice.tasks.training.reporters import begin_run
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""

@@ -34,8 +34,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Window
 from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.student import student
-from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
-from apprentice.tasks.training.template_check import check_template
+from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
 
 JUDGING = ("verdict", "gate", "release")
 """The last stages; they play no episodes."""

@@ -39,8 +39,8 @@ from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
-from apprentice.tasks.training.completions import last_groups, read_completions
-from apprentice.tasks.training.refill import QUESTIONS_ASKED
+from apprentice.tasks.training.reporters import last_groups, read_completions
+from apprentice.tasks.training.sampling import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
 
 EPISODES = "episodes.jsonl"

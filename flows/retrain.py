@@ -35,8 +35,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.training.reporters import check_reporters
-from apprentice.tasks.training.trackio import check_space
+from apprentice.tasks.training.reporters import check_reporters, check_space
 from apprentice.tasks.verdict import verdict
 
 

@@ -29,17 +29,12 @@ from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.completion_room import within_context
-from apprentice.tasks.training.completions import log_completions
-from apprentice.tasks.training.curriculum import Curriculum, keep_in_checkpoints
-from apprentice.tasks.training.dead_groups import skipping_dead_groups
-from apprentice.tasks.training.dry_pass import check_grpo_arguments
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
+from apprentice.tasks.training.dry_pass import check_grpo_arguments, within_context
 from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
-from apprentice.tasks.training.held_out import evaluation, held_out_rows, split
-from apprentice.tasks.training.refill import InOrder, refilling
-from apprentice.tasks.training.rewards import EnvironmentReward, Stream, streams_of
-from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.reporters import log_completions
+from apprentice.tasks.training.rewards import EnvironmentReward, Stream, evaluation, held_out_rows, split, streams_of
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.training.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch

@@ -22,8 +22,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.dry_pass import check_sft_arguments
-from apprentice.tasks.training.rows import training_dataset
-from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
+from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train, training_dataset
 from apprentice.tasks.training.watcher import select_weights, watch
 
 Episode = dict[str, Any]

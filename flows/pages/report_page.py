@@ -18,7 +18,7 @@ from apprentice.tasks.analysis.ending import as_markdown
 from apprentice.tasks.analysis.slices import faults_of_calls, text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table, visible
-from apprentice.tasks.training.completions import as_table
+from apprentice.tasks.training.reporters import as_table
 
 BRIEF_ENDS = "## Where it is right"
 """Up to here the page is what the terminal of a verbose run shows."""

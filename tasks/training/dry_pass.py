@@ -2,24 +2,124 @@
 
 In: the settings, the student's tokenizer, the tools. Out: nothing; Stop with what TRL's trainers refuse. Their
 configs accept some arguments that the trainer, the scheduler, the dataset or the loss then refuse.
+
+Checks what a chat template makes of whole episodes, before anything is bought or trained.
+
+How many tokens of a completion the model's context has room for.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.episodes.rendering import training_row
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.tasks.episodes.episode import Message, prompt
+from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.models.student_model import built_model
+from apprentice.tasks.models.tokenizer import CHOOSE, question_too_long
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.text import one_line
 from apprentice.tasks.settings.stages import BuiltStudent
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.rows import training_dataset
-from apprentice.tasks.training.template_check import example_episode
-from apprentice.tasks.training.trainer import on_one_gpu
+from apprentice.tasks.training import trl_internals
+from apprentice.tasks.training.trainer import on_one_gpu, training_dataset
+
+REPLY = "reply-7f3a"
+EXAMPLES: dict[str, Any] = {
+    "string": "-57",  # a parser that guesses types makes a number of it
+    "integer": 7,
+    "number": 1.5,
+    "boolean": False,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+def check_template(model: str, tokenizer: Any, environment: ToolEnvironment) -> None:
+    """Raises Stop when a student with this chat template would learn another format than it is evaluated in."""
+    tools = tool_schemas(environment)
+    if fault := fault_of(tokenizer, tools):
+        raise Stop(f"The chat template of {model} {fault}", CHOOSE)
+
+
+def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
+    """What is wrong, as the end of a sentence about the template; empty when nothing is."""
+    for tool in tools:
+        try:
+            if fault := _fault(tokenizer, tool["function"], tools):
+                return fault
+        except Exception as error:  # a template may raise anything
+            return f"fails on an episode with calls: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def example_episode(function: dict[str, Any]) -> list[Message]:
+    """An episode with two calls of a tool, each with its reply."""
+    given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
+    called = {"name": function["name"], "arguments": given}
+    call_turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    reply = {"role": "tool", "name": function["name"], "content": REPLY}
+    opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
+    return [*opening, call_turn, reply, call_turn, reply]
+
+
+def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    messages = example_episode(function)
+    *_, call_turn, reply = messages
+    called = call_turn["tool_calls"][0]["function"]
+    ids = row_ids(tokenizer, training_row(messages, tools))
+    if tokenizer.decode(ids).count(REPLY) != 2:
+        return "omits the tools' replies."
+    for place in (2, 4, 6):
+        prefix, turn = _turn(tokenizer, [*messages, CLOSING], tools, place)
+        if ids[: len(prefix) + len(turn)] != prefix + turn:
+            return "renders earlier turns differently once others follow, so SFT and GRPO would have other token ids."
+        if place == 6:
+            return ""
+        parsed = parse(tokenizer, turn, prefix, tools).get("tool_calls") or []
+        if [call["function"] for call in parsed] != [called]:
+            read = ", ".join(_call(call["function"]) for call in parsed) or "no call"
+            return f"renders the call {_call(called)} so that TRL's parser reads {read}."
+        if (again := _concatenated(tokenizer, prefix, turn, [reply])) != ids[: len(again)]:
+            return "renders a tool's reply otherwise than TRL's GRPO inserts it, so SFT would have other token ids."
+    return ""
+
+
+def _turn(
+    tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], place: int
+) -> tuple[list[int], list[int]]:
+    """The prompt of an assistant's turn, and what the template renders of the turn."""
+    prefix = prompt_ids(tokenizer, messages[:place], tools)
+    upto = training_row(messages[: place + 1], tools)
+    upto["messages"] = upto["messages"][:-1]  # without the closing turn
+    return prefix, row_ids(tokenizer, upto)[len(prefix) :]
+
+
+def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:
+    """The ids of GRPO after a turn: the model stops at its end token, TRL inserts the replies."""
+    end = chat_format(tokenizer).call_end
+    generated = turn[: turn.index(end) + 1] if end in turn else turn
+    return prefix + generated + trl_internals.reply_ids(tokenizer, replies)
+
+
+def _example(schema: dict[str, Any]) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][0]
+    types = schema.get("type", "string")
+    return EXAMPLES[types if isinstance(types, str) else types[0]]
+
+
+def _call(function: dict[str, Any]) -> str:
+    return f"{function['name']}({function['arguments']!r})"[:120]
+
 
 TOY = BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=4096)
 
@@ -81,3 +181,32 @@ def _config(section: str, spec: TrainerSpec, own: dict[str, Any], given: dict[st
         config = on_one_gpu(config_of(section, own, given))
         config.max_steps = 1
         yield config
+
+
+LONGEST = 16
+"""Questions, those of the most letters, whose tokens are counted."""
+
+
+def within_context(
+    spec: GrpoSpec, folder: Path, tokenizer: Any, instance: ToolEnvironment, used: list[dict[str, Any]]
+) -> int:
+    """Return the tokens of a completion that the model's context has room for after the longest questions.
+
+    Raises Stop where a question alone fills it.
+    """
+    longest = sorted(used, key=lambda row: len(row["question"]))[-LONGEST:]
+    lengths = [
+        len(prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part)))
+        for row in longest
+        for part in [instance._part(row["seed"])]
+    ]
+    context = context_length(json.loads((folder / "config.json").read_text()))
+    room = context - max(lengths)
+    if room < 1:
+        raise question_too_long(max(lengths), "the model", context)
+    if room < spec.max_completion_length:
+        announce.warn(
+            f"The longest question takes {max(lengths)} of the model's {context} tokens: completions have {room}, and "
+            f"grpo.max_completion_length allows {spec.max_completion_length}."
+        )
+    return min(room, spec.max_completion_length)

@@ -3,20 +3,44 @@
 In: the recipe's `report_to`. Out: TRL's argument of that name, a Weights & Biases run for each training; Stop when a
 package or a key is missing.
 Trackio has its own recipe section, see trackio.py; the others are configured by their environment variables.
+
+Logs a training's metrics with Trackio, in the store's folder or on a Space of the Hub.
+
+In: the recipe's section `trackio`, a trainer. Out: TRL's arguments, a callback that works without the Space, and a run
+for what no training logs.
+Why: Trackio looks up its Space before the first step, and an error there would end the training. Errors after that it
+handles itself: it keeps the metrics in the folder and sends them with the next training.
+
+Logs sampled completions of a training: one group every few logs, for reading.
+
+In: the rollouts of a step. Out: completions.jsonl: step, seed, question, text, calls, the tools' replies, reward. The
+rows are the same in both rollout modes, and whether or not the training was interrupted.
 """
 
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apprentice.tasks.artifacts.hub_client import ask, is_away
+from apprentice.tasks.engine.run import FOLDER
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.jsonl import JsonLines, as_line, read_rows
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import Reporter
+from apprentice.tasks.reporting.text import code, markdown_table
+from apprentice.tasks.settings.stages import Reporter, TrackioSpec
+from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.training.rollouts import Rollouts
 
 if TYPE_CHECKING:
+    from apprentice.tasks.engine.run import RunContext
     from apprentice.tasks.engine.stage import StageContext
 
 PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
@@ -76,3 +100,246 @@ def run_of_its_own(context: "StageContext", trainer: Any) -> Iterator[None]:
         reinit="finish_previous",
     ):
         yield
+
+
+PATIENCE = 20.0
+"""Seconds to wait for the Hub at the start of a run."""
+
+
+def trackio_arguments(run: "RunContext") -> dict[str, Any]:
+    return {
+        "project": run.store.project,
+        "trackio_space_id": run.trackio.space_id,
+        "trackio_static_space_id": False,  # else each training creates another Space with a copy
+        "hub_private_repo": run.trackio.private,
+    }
+
+
+def log_by_step(trainer: Any) -> None:
+    """Replaces transformers' callback by one that falls back to the folder when the Space is unreachable at the start
+    of a training, and that logs by training step, where transformers' logs by number of logs."""
+    from transformers.integrations import TrackioCallback
+    from transformers.integrations.integration_utils import rewrite_logs
+
+    from apprentice.tasks.artifacts.hub_http import TIMEOUT, be_patient
+
+    class ByStep(TrackioCallback):
+        def __init__(self):
+            super().__init__()
+            self._trackio = _WithoutDashboard(self._trackio)
+
+        def on_log(
+            self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **given: Any
+        ) -> None:
+            if not self._initialized:
+                self.setup(args, state, model)
+            if state.is_world_process_zero and "train_runtime" not in logs:  # skips the final summary
+                self._trackio.log(rewrite_logs(logs), step=state.global_step)
+
+        def setup(self, args: Any, state: Any, model: Any, **given: Any) -> None:
+            if args.trackio_space_id is None:
+                super().setup(args, state, model, **given)
+                return
+            be_patient(TIMEOUT)  # the client has no timeout, so a hanging Hub would block the device forever
+            try:
+                super().setup(args, state, model, **given)
+            except Exception as error:  # any error: logging must not stop a training
+                _warn(args.trackio_space_id, args.project, type(error).__name__)
+                args.trackio_space_id = None
+                super().setup(args, state, model, **given)
+
+    if trainer.pop_callback(TrackioCallback) is not None:
+        trainer.add_callback(ByStep())
+
+
+class _WithoutDashboard:
+    """Trackio, which in a notebook starts a dashboard and shows its address, with the token that may write, in the
+    cell; `apprentice dashboard` shows the curves."""
+
+    def __init__(self, trackio: Any):
+        self._trackio = trackio
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trackio, name)
+
+    def init(self, **given: Any) -> Any:
+        return self._trackio.init(**given, embed=False)
+
+
+def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]) -> Any:
+    """Begins a run outside of a training, in the folder where its Space is not reachable."""
+    import trackio
+
+    from apprentice.tasks.artifacts.hub_http import TIMEOUT, be_patient
+
+    given: dict[str, Any] = {"project": project, "name": name, "config": config, "resume": "allow", "embed": False}
+    given |= {"auto_log_cpu": False, "auto_log_gpu": False}
+    if spec.space_id is not None:
+        be_patient(TIMEOUT)  # as for a training
+        try:
+            return trackio.init(space_id=spec.space_id, private=spec.private, **given)
+        except Exception as error:
+            _warn(spec.space_id, project, type(error).__name__)
+    return trackio.init(**given)
+
+
+def check_space(spec: TrackioSpec, project: str) -> None:
+    """Checks before a run that its Space is writable. Raises Stop; warns when the Hub is unavailable."""
+    if spec.space_id is None:
+        return
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
+
+    owner = spec.space_id.partition("/")[0]
+    if get_token() is None:
+        raise Stop(
+            f"trackio.space_id names {spec.space_id}, and there is no token for the Hub.",
+            f"Set HF_TOKEN to one with write permission for {owner}, or remove trackio.space_id: curves are then "
+            "kept in the store, and `apprentice dashboard` shows them.",
+        )
+    try:
+        _check_owner(ask(HfApi().whoami, owner, PATIENCE), owner)
+        space = ask(lambda: HfApi().space_info(spec.space_id or ""), owner, PATIENCE)
+    except RepositoryNotFoundError:
+        return  # Trackio creates it
+    except Exception as error:
+        if not (is_away(error) or isinstance(error, OfflineModeIsEnabled)):
+            raise
+        _warn(spec.space_id, project, type(error).__name__)
+        return
+    if space.sdk == "static":
+        raise Stop(
+            f"The Space {spec.space_id} is frozen (static) and accepts no more logs.",
+            "Choose another one in trackio.space_id.",
+        )
+
+
+def _check_owner(me: dict[str, Any], owner: str) -> None:
+    """Raises Stop when the token has no write access; Trackio would prompt for another token and wait."""
+    role = me.get("auth", {}).get("accessToken", {}).get("role")
+    if role == "read" or owner not in (me["name"], *(each["name"] for each in me.get("orgs", []))):
+        raise Stop(
+            f"The token of {me['name']}{' is read-only and' if role == 'read' else ''} cannot write to a Space of "
+            f"{owner}.",
+            f"Give it write permission for {owner}, or choose another owner in trackio.space_id.",
+        )
+
+
+def _warn(space: str, project: str, why: str) -> None:
+    announce.warn(
+        f"The Space {space} is not reachable ({why}): the curves are kept in the store. "
+        f"`apprentice dashboard` shows them; TRACKIO_DIR=…/{FOLDER} trackio sync --project {project} "
+        f"--space-id {space} sends them."
+    )
+
+
+COMPLETIONS = "completions.jsonl"
+
+
+class CompletionLog:
+    """The rows so far, in a file that survives an interruption."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def forget_after(self, step: int) -> None:
+        """Drops rows after `step`, which a resumed training writes again, and an incomplete last line."""
+        kept = [line for line in JsonLines(self._path) if json.loads(line)["step"] <= step]
+        self._path.write_bytes(b"".join(kept))
+
+    def note(self, rows: list[dict[str, Any]]) -> None:
+        JsonLines(self._path).append(*map(as_line, rows))
+
+    def publish(self, out: Path) -> None:
+        shutil.copyfile(self._path, out / COMPLETIONS)
+        announce.rows(
+            "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_completions(out)]
+        )
+
+
+def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) -> CompletionLog:
+    """Adds a callback that keeps the first group of the first log, of every `spec.said_every`-th, and of the last."""
+    from transformers import TrainerCallback
+
+    completions = CompletionLog(context.scratch / COMPLETIONS)
+
+    class Keeper(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if state.is_world_process_zero:
+                completions.forget_after(state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
+            log, odd = divmod(state.global_step, args.logging_steps)
+            due = control.should_training_stop or (not odd and (log == 1 or log % spec.said_every == 0))
+            if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
+                return
+            rows = [_row(state.global_step, each) for each in rollouts.first_group(spec.num_generations)]
+            completions.note(rows)
+            if "trackio" in args.report_to:
+                _show_in_trackio(rows, state.global_step)
+
+    trainer.add_callback(Keeper())
+    return completions
+
+
+def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
+    """The rows of a checkpoint; empty for a checkpoint without completions.jsonl."""
+    path = checkpoint / COMPLETIONS
+    return read_rows(path) if path.exists() else []
+
+
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, with the model's text escaped."""
+    return markdown_table(
+        [
+            {
+                "step": str(row["step"]),
+                "question": code(row["question"]),
+                "said": code(" ".join([row["said"], *row["calls"]]).strip()),
+                "reward": _reward(row),
+            }
+            for row in rows
+        ]
+    )
+
+
+def last_groups(rows: list[dict[str, Any]], number: int = 2) -> list[dict[str, Any]]:
+    steps = sorted({row["step"] for row in rows})[-number:]
+    return [row for row in rows if row["step"] in steps]
+
+
+def _row(step: int, rollout: dict[str, Any]) -> dict[str, Any]:
+    messages: list[Message] = rollout["messages"]
+    own = [message for message in messages if message["role"] == "assistant"]
+    return {
+        "step": step,
+        "seed": rollout["seed"],
+        "question": rollout["question"],
+        "said": "\n".join(message["content"] for message in own if message.get("content")),
+        "calls": [_call(call["function"]) for message in own for call in message.get("tool_calls") or []],
+        "replies": [message["content"] for message in messages if message["role"] == "tool"],
+        "reward": rollout["reward"],
+    }
+
+
+def _call(function: dict[str, Any]) -> str:
+    given = function["arguments"]
+    return f"{function['name']}({given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)})"
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    named = {name: str(row[name]) for name in ("step", "seed", "question", "said")}
+    cells = named | {"calls": "\n".join(row["calls"]), "reward": _reward(row)}
+    return {name: cell.replace("\0", "␀") for name, cell in cells.items()}  # PostgreSQL rejects NUL in JSON
+
+
+def _reward(row: dict[str, Any]) -> str:
+    return f"{row['reward']:g}" if row["reward"] is not None else "lost"
+
+
+def _show_in_trackio(rows: list[dict[str, Any]], step: int) -> None:
+    import trackio
+
+    shown = [_shown(row) for row in rows]
+    table = trackio.Table(columns=list(shown[0]), data=[list(row.values()) for row in shown])
+    trackio.log({"completions": table}, step=step)

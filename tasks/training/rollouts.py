@@ -4,21 +4,31 @@ In: rows with seed and question, then the model's messages turn by turn. Out: re
 Why: TRL resets environments and calls tools sequentially, two round trips per rollout. Here all rollouts of a turn are
 stepped concurrently. Resets overlap with generation, because the row has the question's text, and the last step of an
 episode is awaited only when its reward is read.
+
+The tool loop of a GRPO step: generates a turn, steps all environments concurrently, until every episode has ended.
+
+The two rollout modes of TRL's GRPOTrainer, `environment_factory` and `rollout_func`. Both play the same turns.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import spawn, start
-from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
+from apprentice.tasks.episodes.rendering import parse, prompt_ids
+from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.training import trl_internals
+from apprentice.tasks.training.trl_internals import Ids
 
 
 class Rollouts:
@@ -142,3 +152,158 @@ class Rollouts:
             await spawn(episode.step, message)
         except SessionLost:  # as above
             return
+
+
+class Played(NamedTuple):
+    """The result, with one entry per rollout; `calls` and `wrong_calls` are totals."""
+
+    completion_ids: list[list[int]]
+    mask: list[list[int]]
+    """1 for the model's tokens, 0 for tool replies; same shape as `completion_ids`."""
+    logprobs: list[list[float]] | None
+    messages: list[list[Message]]
+    calls: int
+    wrong_calls: int
+
+
+def play_turns(
+    trainer: Any,
+    rollouts: Rollouts,
+    max_turns: int,
+    prompt_ids: list[list[int]],
+    completion_ids: list[list[int]],
+    logprobs: list[list[float]] | None,
+) -> Played:
+    """Plays every rollout to its end, starting with the model's first turns.
+
+    `max_turns` must be the same in all processes. Lengths are limited as in TRL: a reply that would exceed
+    `max_completion_length` ends the completion.
+    """
+    from accelerate.utils import gather_object
+
+    tokenizer = trl_internals.tokenizer_of(trainer)
+    tools = [tool_schemas(environment) for environment in rollouts.environments]
+    written = [list(ids) for ids in completion_ids]
+    mask = [[1] * len(ids) for ids in written]
+    logprobs = [list(each) for each in logprobs] if logprobs is not None else None
+    turns = dict(enumerate(_parsed(tokenizer, written, prompt_ids, tools)))
+    messages = [[turns[n]] for n in turns]
+    calls = wrong = 0
+    for turn in range(1, max_turns + 1):
+        calls += sum(len(message.get("tool_calls") or []) for message in turns.values())
+        wrong += _wrong_calls(turns, tools)
+        rollouts.step(turns)
+        if turn == max_turns:
+            break  # every episode has ended; the last replies are not needed before the rewards
+        rollouts.wait()
+        answered = {n: replies for n in turns if (replies := rollouts.replies(n))}
+        suffixes = {n: trl_internals.tool_reply_ids(trainer, replies) for n, replies in answered.items()}
+        unfinished = [n for n, suffix in suffixes.items() if _fits(trainer, prompt_ids[n], written[n] + suffix)]
+        everyone: list[int] = gather_object([len(unfinished)])
+        if not any(everyone):
+            break
+        contexts = [prompt_ids[n] + written[n] + suffixes[n] for n in unfinished]
+        contexts += [prompt_ids[0]] * (max(everyone) - len(contexts))  # all processes must generate the same number
+        new_ids, new_logprobs = trl_internals.generate(trainer, contexts, 1)
+        turns = {}
+        for index, n in enumerate(unfinished):
+            ids = new_ids[index][: trainer.max_completion_length - len(written[n]) - len(suffixes[n])]
+            if not ids:
+                continue
+            written[n] += suffixes[n] + ids
+            mask[n] += [0] * len(suffixes[n]) + [1] * len(ids)
+            if logprobs is not None:
+                logprobs[n] += [0.0] * len(suffixes[n]) + new_logprobs[index][: len(ids)]
+            turns[n] = parse(tokenizer, ids, contexts[index], tools[n])
+            messages[n] += [*answered[n], turns[n]]
+    return Played(written, mask, logprobs, messages, calls, wrong)
+
+
+def _parsed(tokenizer: Any, completions: Ids, prompts: Ids, tools: list[list[dict[str, Any]]]) -> list[Message]:
+    """The first turns. Equal ones of one prompt, of which a group has many, are parsed once and are one object."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Message] = {}
+    keys = [(tuple(prompt), tuple(ids)) for prompt, ids in zip(prompts, completions, strict=True)]
+    for key, ids, prompt, offered in zip(keys, completions, prompts, tools, strict=True):
+        if key not in found:
+            found[key] = parse(tokenizer, ids, prompt, offered)
+    return [found[key] for key in keys]
+
+
+def _wrong_calls(turns: dict[int, Message], tools: list[list[dict[str, Any]]]) -> int:
+    """Calls of a turn that do not fit their schema; a message that several rollouts share is checked once."""
+    counts = Counter(id(message) for message in turns.values())
+    first = {id(message): n for n, message in turns.items() if message.get("tool_calls")}
+    return sum(counts[each] * len(problems(turns[n], tools[n])) for each, n in first.items())
+
+
+def _fits(trainer: Any, prompt: list[int], completion: list[int]) -> bool:
+    """Whether the limits leave room for more tokens after a completion."""
+    longest = context_length(trainer.model.config)
+    if trainer.use_vllm and trainer.vllm_mode == "colocate":
+        longest = trainer.vllm_generation.llm.llm_engine.model_config.max_model_len
+    return len(completion) <= trainer.max_completion_length and len(prompt) + len(completion) < longest
+
+
+def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+    """A trainer class with our tool loop, and its arguments; TRL renders prompts and tools, and generates."""
+
+    def play(trainer: Any, *first: Any) -> Any:
+        return play_turns(trainer, rollouts, instance.max_turns, *first)
+
+    trainer_class = trl_internals.episode_trainer(rollouts.begin, play)
+    of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
+    return trainer_class, {"environment_factory": of_parts.get("") or of_parts}  # of a mixture by label
+
+
+def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+    """TRL's trainer and its arguments; our rollout function renders the prompts, plays, and masks the tool replies."""
+    from trl import GRPOTrainer
+
+    turns = instance.max_turns
+
+    def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
+        rows = [messages[-1] for messages in prompts]
+        rollouts.begin(rows)
+        tokenizer, parts = trl_internals.tokenizer_of(trainer), [instance._part(row["seed"]) for row in rows]
+        rendered = [
+            prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part))
+            for part, row in zip(parts, rows, strict=True)
+        ]
+        mode = "num_generations" if trainer.model.training else "num_generations_eval"
+        first_ids, logprobs = trl_internals.generate(trainer, rendered, getattr(trainer, mode))
+        played = play_turns(trainer, rollouts, turns, rendered, first_ids, logprobs)
+        return {
+            "prompt_ids": rendered,
+            "completion_ids": played.completion_ids,
+            "logprobs": played.logprobs,
+            "env_mask": played.mask,
+            "seed": [row["seed"] for row in rows],
+            "question": [row["question"] for row in rows],
+        }
+
+    return GRPOTrainer, {"rollout_func": rollout}
+
+
+ROLLOUT_MODES: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[str, Any]]]] = {
+    "environment_factory": by_factory,
+    "rollout_func": by_rollout_func,
+}
+
+
+def row_of(mode: str, instance: ToolEnvironment, seed: int, question: str) -> dict[str, Any]:
+    """A dataset row. A rollout function receives only the prompt, so its last message includes seed and question."""
+    part = instance._part(seed)
+    opening = prompt(part, "")
+    named: dict[str, Any] = {"seed": seed, "question": question}
+    if mode == "rollout_func":
+        return {"prompt": [*opening[:-1], opening[-1] | named]}
+    return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
+
+
+def _facade(environment: ToolEnvironment) -> ToolEnvironment:
+    """The environment class that TRL sees: it has the tools, and its `reset` returns the row's question."""
+
+    def reset(self: ToolEnvironment, *, question: str, **row: Any) -> str:
+        return question
+
+    return type("Facade", (type(environment),), {"reset": reset})(environment.settings)

@@ -12,7 +12,7 @@ from typing import Any
 
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.dead_groups import is_random
+from apprentice.tasks.training.sampling import is_random
 
 
 def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:

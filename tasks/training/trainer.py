@@ -1,6 +1,8 @@
 """The parts that SFT and GRPO share: TRL's arguments, progress, tracking, checkpoints and resuming, the log.
 
 In: a trainer. Out: a trained model, bit-identical whether or not the training was interrupted, and log.json.
+
+The dataset of SFT: the token ids of whole episodes, with a loss on what the student would have to generate.
 """
 
 import json
@@ -10,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.analysis.diagnose import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import write_learned
-from apprentice.tasks.episodes.rendering import chat_format
+from apprentice.tasks.episodes.rendering import chat_format, prompt_ids, row_ids
 from apprentice.tasks.models.checkpoints import ending_at, merged, save
 from apprentice.tasks.models.memory import to_master_weights
 from apprentice.tasks.reporting import announce
@@ -25,9 +27,11 @@ from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.reporters import report_to, run_of_its_own
-from apprentice.tasks.training.trackio import log_by_step, trackio_arguments
-from apprentice.tasks.training.whole_checkpoints import STATE, seal, seal_when_saved, step_of, whole_checkpoints
+from apprentice.tasks.training.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
+from apprentice.tasks.training.watcher import STATE, seal, seal_when_saved, step_of, whole_checkpoints
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 SHOWN_METRIC = {"sft": "loss", "grpo": "reward"}
 """By stage, the metric of which a run's terminal shows the last value."""
@@ -256,3 +260,31 @@ def _or_none(value: Any) -> Any:
 
 def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return json.loads((checkpoint / "log.json").read_text())
+
+
+IGNORED = -100
+"""The label of a token without loss."""
+
+
+def training_dataset(tokenizer: Any, rows: list[dict[str, Any]]) -> "Dataset":
+    """The rows of `training_row` as `input_ids` and `labels`."""
+    from datasets import Dataset
+
+    return Dataset.from_list([labelled(tokenizer, row) for row in rows])
+
+
+def labelled(tokenizer: Any, row: dict[str, Any]) -> dict[str, list[int]]:
+    """A row's token ids, and as labels those of its assistant's turns that GRPO would count as a completion: what
+    follows the generation prompt, up to and including the token that ends the turn.
+
+    The template must render earlier turns the same whatever follows them, which the check before a run makes sure of.
+    """
+    ids, tools, ends = row_ids(tokenizer, row), json.loads(row["tools"]), chat_format(tokenizer).ends
+    labels = [IGNORED] * len(ids)
+    for place, message in enumerate(row["messages"]):
+        if message["role"] == "assistant":
+            begin = len(prompt_ids(tokenizer, row["messages"][:place], tools))
+            until = len(row_ids(tokenizer, row | {"messages": row["messages"][: place + 1]}))
+            end = next((at + 1 for at in range(begin, until) if ids[at] in ends), until)
+            labels[begin:end] = ids[begin:end]
+    return {"input_ids": ids, "labels": labels}

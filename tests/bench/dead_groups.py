@@ -54,7 +54,7 @@ from apprentice.tasks.questions import probe_questions, questions
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.sft import sft
 from apprentice.tasks.student import student
-from apprentice.tasks.training.refill import QUESTIONS_ASKED
+from apprentice.tasks.training.sampling import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
 
 LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"

@@ -34,11 +34,9 @@ from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.settings.stages import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import Rollouts
-from apprentice.tasks.training.rows import training_dataset
-from apprentice.tasks.training.trainer import arguments, train
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.training.trainer import arguments, train, training_dataset
 from tests.bench.device import clock, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle
 from tests.bench.gpu_settings import SIZES, TASK, How, Size, Variant, variant

@@ -17,7 +17,7 @@ from apprentice.flows.runtime.discovered_settings import completed, with_discove
 from apprentice.flows.runtime.environment_check import Needs, check
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.training.entry_points import by_factory
+from apprentice.tasks.training.rollouts import by_factory
 from tests.envs.discovered import called, playing
 from tests.envs.published import echo, mcp_shop
 from tests.envs.published.serving import serving

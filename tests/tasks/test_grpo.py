@@ -19,9 +19,8 @@ from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 

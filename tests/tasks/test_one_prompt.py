@@ -26,9 +26,8 @@ from apprentice.tasks.episodes.rendering import (
     training_row,
 )
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.training.entry_points import by_factory, row_of
-from apprentice.tasks.training.rollouts import Rollouts
-from apprentice.tasks.training.rows import IGNORED, training_dataset
+from apprentice.tasks.training.rollouts import Rollouts, by_factory, row_of
+from apprentice.tasks.training.trainer import IGNORED, training_dataset
 from apprentice.tasks.training.trl_internals import show_schemas
 
 SEEDS = (5, 6, 7, 8)

@@ -16,7 +16,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.sft import sft, train_eval_split
 from apprentice.tasks.training.trainer import newest_checkpoint
-from apprentice.tasks.training.whole_checkpoints import step_of
+from apprentice.tasks.training.watcher import step_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.test_held_apart import episode, episodes

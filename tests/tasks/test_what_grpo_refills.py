@@ -13,8 +13,8 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training import refill
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES
+from apprentice.tasks.training import sampling
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.training.test_entry_points import says
@@ -107,7 +107,7 @@ def trained(made: Made, context: StageContext, spec: GrpoSpec, add: Add = one_is
         return Puppet, how
 
     def noting(trainer_class: type, *given: Any) -> type:
-        class Noting(refill.refilling(trainer_class, *given)):
+        class Noting(sampling.refilling(trainer_class, *given)):
             def _generate_and_score_completions(self, inputs: Any) -> Any:
                 batch = super()._generate_and_score_completions(inputs)
                 ids = [tuple(row.tolist()) for row in batch["completion_ids"]]

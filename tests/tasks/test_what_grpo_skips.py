@@ -12,7 +12,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import read_learned
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.training.test_entry_points import says

@@ -2,9 +2,8 @@
 
 from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.bench.scripts.given import Given, Row
 
 

@@ -28,7 +28,7 @@ from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log
-from apprentice.tasks.training.whole_checkpoints import step_of
+from apprentice.tasks.training.watcher import step_of
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,

@@ -22,7 +22,7 @@ from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log
-from apprentice.tasks.training.whole_checkpoints import LIST, step_of, write_list
+from apprentice.tasks.training.watcher import LIST, step_of, write_list
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,

@@ -13,11 +13,9 @@ from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import HeldOut
-from apprentice.tasks.training.completions import COMPLETIONS, as_table, last_groups, log_completions, read_completions
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
-from apprentice.tasks.training.held_out import evaluation, held_out_rows
-from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.reporters import COMPLETIONS, as_table, last_groups, log_completions, read_completions
+from apprentice.tasks.training.rewards import EnvironmentReward, evaluation, held_out_rows
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.training.trainer import arguments, train
 from apprentice.tasks.training.watcher import watch
 from tests.tasks.test_one_prompt import tiny_model

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from apprentice.tasks.analysis.slices import ASKED, RATE
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
-from apprentice.tasks.training.curriculum import Curriculum
-from apprentice.tasks.training.refill import ByRewards, InOrder, refilling
 from apprentice.tasks.training.rewards import Stream
+from apprentice.tasks.training.sampling import ByRewards, Curriculum, InOrder, refilling
 
 GROUP = 4
 TRAINER: Any = SimpleNamespace(num_generations=GROUP, num_iterations=1, state=SimpleNamespace(global_step=10**9))

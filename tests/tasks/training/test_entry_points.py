@@ -16,11 +16,10 @@ from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training import entry_points
+from apprentice.tasks.training import rollouts
 from apprentice.tasks.training import rollouts as rollouts_module
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
 from apprentice.tasks.training.rewards import EnvironmentReward, Stream
-from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.tasks.test_one_prompt import tiny_model
 
 SEEDS = (3, 3, 4, 4, 5, 5, 6, 6)
@@ -133,8 +132,8 @@ def test_both_ways_give_the_same_ids_masks_and_rewards_where_one_answer_ends_it(
 def test_both_ways_give_the_same_ids_masks_and_rewards_over_several_turns(hinting, server, tmp_path):
     one, other = (rolled_out(way, hinting, server, tmp_path) for way in ROLLOUT_MODES)
     assert one == other
-    turns = {sum(a < b for a, b in zip([0, *mask], mask, strict=False)) for mask in one.tool_mask or []}
-    assert turns == {1, 3}, "the questions were meant to take one turn and three"
+    rollouts = {sum(a < b for a, b in zip([0, *mask], mask, strict=False)) for mask in one.tool_mask or []}
+    assert rollouts == {1, 3}, "the questions were meant to take one turn and three"
     assert all(mask[-1] == 1 for mask in one.tool_mask or []), "nothing stands at the end that the model did not say"
     assert 1.0 in one.rewards
 
@@ -172,9 +171,8 @@ def test_a_group_is_rendered_once_and_its_equal_completions_are_parsed_once(chai
 def test_every_rollout_of_a_group_counts_its_calls_although_equal_ones_are_checked_once(
     chain_sum, server, tmp_path, monkeypatch
 ):
-    from apprentice.tasks.training import turns
 
-    played, checked, play = [], [], turns.play_turns
+    played, checked, play = [], [], rollouts.play_turns
 
     def noting(*given: Any) -> Any:
         played.append(play(*given))
@@ -184,8 +182,8 @@ def test_every_rollout_of_a_group_counts_its_calls_although_equal_ones_are_check
         checked.append(message)
         return ["off the schema"]
 
-    monkeypatch.setattr(entry_points, "play_turns", noting)
-    monkeypatch.setattr(turns, "problems", checks)
+    monkeypatch.setattr(rollouts, "play_turns", noting)
+    monkeypatch.setattr(rollouts, "problems", checks)
     rolled_out("environment_factory", chain_sum, server, tmp_path)
     assert (played[0].calls, played[0].wrong_calls) == (len(SEEDS), len(SEEDS))
     assert len(checked) == len(set(SEEDS))

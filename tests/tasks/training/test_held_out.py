@@ -12,9 +12,9 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import HeldOut
-from apprentice.tasks.training.held_out import split
+from apprentice.tasks.training.rewards import split
 from apprentice.tasks.training.trainer import newest_checkpoint
-from apprentice.tasks.training.whole_checkpoints import step_of
+from apprentice.tasks.training.watcher import step_of
 from tests.tasks.toy_training import Toy, left_by, run, small
 
 HELD = small(held_out=HeldOut(questions=16, every=2), checkpoint_steps=4)

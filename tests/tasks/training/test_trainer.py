@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, train
-from apprentice.tasks.training.whole_checkpoints import LIST, step_of, write_list
+from apprentice.tasks.training.watcher import LIST, step_of, write_list
 from tests.tasks.test_one_prompt import tiny_model
 
 SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)

@@ -11,10 +11,9 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.entry_points import ROLLOUT_MODES, row_of
+from apprentice.tasks.training.generation import check_server
 from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import Rollouts
-from apprentice.tasks.training.vllm_server import check_server
+from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.training.test_entry_points import Hinting, says
 from tests.vllm_stand_in import CONFIG, StandIn

@@ -14,7 +14,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSignals
 from apprentice.tasks.training.trainer import newest_checkpoint
-from apprentice.tasks.training.whole_checkpoints import step_of
+from apprentice.tasks.training.watcher import step_of
 from tests.tasks.toy_training import SMALL, Toy, left_by, run, small, variety
 
 
