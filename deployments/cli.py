@@ -13,7 +13,7 @@ from apprentice.flows.cli.common import RECIPE, SET, exit_with_message
 from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.interruption import handle_signals
 from apprentice.flows.cli.streams import prepare_streams, report_write_errors, use_utf8
-from apprentice.flows.runtime.this_process import quiet
+from apprentice.flows.runtime.prefect_settings import quiet
 
 Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""
@@ -72,7 +72,7 @@ def setup(
         from prefect.client.orchestration import get_client
 
         from apprentice.deployments.server import THIS_PROCESS, set_up
-        from apprentice.flows.runtime.remote import check_server
+        from apprentice.flows.runtime.pool import check_server
 
         check_server()
         with get_client(sync_client=True) as client:
@@ -105,7 +105,7 @@ def deploy(
 
         from apprentice.deployments.deploy import deploy as deploy_it
         from apprentice.flows.recipe.loading import load_recipe
-        from apprentice.flows.runtime.remote import check_server
+        from apprentice.flows.runtime.pool import check_server
 
         check_server()
         chosen = load_recipe(recipe, set_ or [])

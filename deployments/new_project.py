@@ -13,9 +13,8 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
-from apprentice.flows.recipe import editor_schema
-from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.recipe.location import packaged, recipe_file
+from apprentice.flows.recipe import reference
+from apprentice.flows.recipe.loading import load_recipe, packaged, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.reference import model_of
 from apprentice.tasks.reporting.errors import Stop
@@ -42,7 +41,7 @@ def init(folder: Path, recipe: str | None, production: bool) -> list[Path]:
             recipe_file(Path(recipe))
             raise Stop(f"{recipe} is not one of the package's recipes.", f"Choose one of {', '.join(packaged())}.")
         name = re.sub(r"[^a-z0-9.-]+", "-", folder.resolve().name.lower()).strip("-.") or recipe
-        texts = {RECIPE: _recipe(recipe, name), editor_schema.FILE: editor_schema.editor_schema()}
+        texts = {RECIPE: _recipe(recipe, name), reference.FILE: reference.editor_schema()}
     if production:
         texts |= {"prefect.yaml": _index(name)}
         texts |= {f"pools/{path.name}": path.read_text() for path in sorted((FILES / "pools").glob("*.json"))}
@@ -67,7 +66,7 @@ def _recipe(packaged: str, name: str) -> str:
         lines[line:line] = textwrap.wrap(meaning, WIDTH, initial_indent=comment, subsequent_indent=comment)
     return "\n".join(
         [
-            editor_schema.LINE,
+            reference.LINE,
             f"# A copy of the recipe {packaged}. A field that is left out has its default.",
             *lines,
             "",

@@ -14,9 +14,7 @@ from pydantic import ValidationError
 from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.discovered_settings import with_discovered_settings
-from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
 from apprentice.tasks.analysis.comparison import (
     compare,
     comparison_rows,

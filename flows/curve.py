@@ -8,8 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.recipe.rounds import long_run_window
+from apprentice.flows.recipe.recipe import Recipe, long_run_window
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.history import PastRound
 from apprentice.tasks.analysis.statistics import wilson

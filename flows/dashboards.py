@@ -9,8 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from apprentice.flows.pages.report_page import rates_of
-from apprentice.flows.pages.view import as_title, kind_rows
+from apprentice.flows.pages.report_page import as_title, kind_rows, rates_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
 from apprentice.tasks.analysis.slices import RIGHT, outcome_of

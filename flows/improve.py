@@ -16,9 +16,8 @@ from apprentice.flows.curve import long_run_questions, measure, show_history
 from apprentice.flows.planning import has_stopped, next_round
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import pinned_for_run, train
-from apprentice.flows.runtime.place import current_location
-from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.pool import current_location
+from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, one_run

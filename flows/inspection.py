@@ -11,9 +11,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.flows.compare_models import compared
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.discovered_settings import with_discovered_settings
-from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
 from apprentice.tasks.engine.run import RunContext, leases
 from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect

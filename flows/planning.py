@@ -4,8 +4,7 @@ In: the recipe, the rounds before. Out: the recipe of the next round; its rung a
 come from the last round's results.
 """
 
-from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.recipe.rounds import round_of
+from apprentice.flows.recipe.recipe import Recipe, round_of
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty

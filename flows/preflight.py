@@ -20,7 +20,7 @@ from apprentice.flows.preflight_teacher import check_teacher
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.rescoring import to_rescore
 from apprentice.flows.runtime.environment_check import Needs, answers, check
-from apprentice.flows.runtime.hardware import check_hardware
+from apprentice.flows.runtime.servers import check_hardware
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from apprentice.flows.recipe.loading import explain, load_recipe
+from apprentice.flows.recipe.loading import explain, load_recipe, recipe_text
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.recipe.recipe_yaml import recipe_text
 from apprentice.tasks.artifacts.foreign import CODE, source_of
 from apprentice.tasks.artifacts.lineage import Lineage, Node
 from apprentice.tasks.artifacts.types import BaseStudent

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from apprentice.flows.dashboards import addresses, log_in_trackio, show_in_prefect
 from apprentice.flows.examination import Outcome
-from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
-from apprentice.flows.pages.report_page import as_markdown_page, as_report_page, first_screen
-from apprentice.flows.pages.view import as_title
+from apprentice.flows.pages.rendering import curves_of
+from apprentice.flows.pages.report_page import as_markdown_page, as_report_page, as_title, first_screen
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.teaching import Taught

@@ -21,12 +21,8 @@ from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.report import Artifacts, write_report
-from apprentice.flows.runtime.discovered_settings import with_discovered_settings
-from apprentice.flows.runtime.dispatch import Pool
-from apprentice.flows.runtime.place import current_location
-from apprentice.flows.runtime.run_folder import run_folder
-from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.pool import Pool, current_location
+from apprentice.flows.runtime.servers import RunServers, open_store, run_folder, with_discovered_settings
 from apprentice.flows.teaching import teach
 from apprentice.flows.watch import seen
 from apprentice.tasks.analysis.ending import Ending

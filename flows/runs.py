@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.flows.recipe.recipe_yaml import MAY_BE_OFF, read_recipe
+from apprentice.flows.recipe.loading import MAY_BE_OFF, read_recipe
 from apprentice.tasks.analysis.comparison import label, percent
 from apprentice.tasks.analysis.ending import state_of
 from apprentice.tasks.artifacts.champion import Champions

@@ -17,9 +17,8 @@ from pydantic import Field
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import counted
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.place import AWAY, COUNTS, current_location
-from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.pool import AWAY, COUNTS, current_location
+from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.tasks.artifacts.types import (
     BaseStudent,
     GrpoCheckpoint,

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.serving.process import server_settings
-from apprentice.flows.pages.episode_files import EpisodeFiles
-from apprentice.flows.pages.episodes import HELD_OUT, Source
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, Source
 from apprentice.flows.pages.rendering import as_view_page
-from apprentice.flows.pages.view import as_title
+from apprentice.flows.pages.report_page import as_title
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import open_store
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate

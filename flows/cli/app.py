@@ -24,7 +24,7 @@ from apprentice.flows.cli.env import env_app
 from apprentice.flows.cli.evaluate import evaluate
 from apprentice.flows.cli.runs import compare, runs
 from apprentice.flows.cli.view import view
-from apprentice.flows.runtime.this_process import quiet, ready
+from apprentice.flows.runtime.prefect_settings import quiet, ready
 
 app = typer.Typer(
     add_completion=False,
@@ -94,7 +94,7 @@ def rescore(
 def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose: bool, rescore: bool = False) -> None:
     chosen = prepared(recipe, overrides)
     from apprentice.flows.runtime.prefect_server import begin_prefect_server, start_prefect_server
-    from apprentice.flows.runtime.run_folder import check_runs
+    from apprentice.flows.runtime.servers import check_runs
 
     check_runs(runs)
     with no_collection():
@@ -111,8 +111,7 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
         begin_prefect_server()
         start_prefect_server()
     folder = done.folder if done else retrain(chosen, runs, rescore=rescore)
-    from apprentice.flows.pages.report_page import BRIEF_ENDS
-    from apprentice.flows.pages.view import closing_lines
+    from apprentice.flows.pages.report_page import BRIEF_ENDS, closing_lines
 
     report = json.loads((folder / "report.json").read_text())
     stages = [each["state"] for each in report["stages"]]
@@ -145,7 +144,7 @@ def improve(
         chosen = prepared(recipe, set_, runs_flow=True)
         from apprentice.flows.improve import improve as improve_rounds
         from apprentice.flows.runtime.prefect_server import start_prefect_server
-        from apprentice.flows.runtime.run_folder import check_runs
+        from apprentice.flows.runtime.servers import check_runs
 
         check_runs(runs)
 
@@ -158,7 +157,7 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
     quiet()
     from prefect.utilities.urls import url_for
 
-    from apprentice.flows.runtime.remote import start_on
+    from apprentice.flows.runtime.pool import start_on
 
     started = start_on(pool, recipe, overrides or [], rounds)
     print(f"Scheduled on {pool}: {started.name}\n{url_for(started) or started.id}")
@@ -182,8 +181,8 @@ def status(
         quiet()
         from apprentice.flows.cli.status import show
         from apprentice.flows.cli.status import status as look
+        from apprentice.flows.runtime.pool import check_server
         from apprentice.flows.runtime.prefect_server import check_answers, server_url
-        from apprentice.flows.runtime.remote import check_server
 
         check_server()
         check_answers(server_url())
@@ -223,7 +222,7 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
     """Upload to the Hub what was made while it was out of reach, the oldest first."""
     with exit_with_message():
         chosen = prepared(recipe, set_)
-        from apprentice.flows.runtime.store import open_store
+        from apprentice.flows.runtime.servers import open_store
         from apprentice.tasks.artifacts.hub import HubStore
         from apprentice.tasks.reporting.announce import table
         from apprentice.tasks.reporting.errors import Stop

@@ -78,7 +78,7 @@ def rollback(
 def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore, Recipe]":
     """Return the champions of a recipe's project, its store, and the recipe."""
     chosen = prepared(recipe, overrides)
-    from apprentice.flows.runtime.store import open_store
+    from apprentice.flows.runtime.servers import open_store
     from apprentice.tasks.artifacts.champion import Champions
 
     store = open_store(chosen)

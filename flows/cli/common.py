@@ -15,8 +15,7 @@ from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
 from apprentice.flows.cli.interruption import EXIT_CODE, say_interrupted
-from apprentice.flows.runtime.prefect_settings import refused
-from apprentice.flows.runtime.this_process import ready
+from apprentice.flows.runtime.prefect_settings import ready, refused
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, prepared
-from apprentice.flows.runtime.this_process import quiet
+from apprentice.flows.runtime.prefect_settings import quiet
 
 ROWS = Annotated[
     str,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from apprentice.flows.cli.common import JSON, SET, exit_with_message
-from apprentice.flows.runtime.this_process import ready
+from apprentice.flows.runtime.prefect_settings import ready
 
 env_app = typer.Typer(no_args_is_help=True, help="List, serve, check and play the environments.")
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from apprentice.flows.cli.common import HUB, JSON, exit_with_message
-from apprentice.flows.runtime.this_process import quiet
+from apprentice.flows.runtime.prefect_settings import quiet
 
 RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
 STORE_OF_RUNS = Annotated[

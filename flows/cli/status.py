@@ -22,7 +22,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from apprentice.flows.runtime.place import place_of
+from apprentice.flows.runtime.pool import place_of
 from apprentice.tasks.reporting.announce import console, duration_text
 
 BEGUN = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from apprentice.flows.cli.common import HUB, SET, exit_with_message, prepared
-from apprentice.flows.runtime.this_process import quiet
+from apprentice.flows.runtime.prefect_settings import quiet
 
 
 def view(
@@ -30,7 +30,7 @@ def view(
     """
     with exit_with_message("Nothing was changed."):
         quiet()
-        from apprentice.flows.recipe.location import find_recipe
+        from apprentice.flows.recipe.loading import find_recipe
 
         if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
             chosen = prepared(Path(what), set_)

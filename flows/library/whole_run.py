@@ -14,8 +14,7 @@ from apprentice.flows.library.results import Run
 from apprentice.flows.recipe.loading import RecipeLike, load_recipe
 from apprentice.flows.retrain import retrain as retrain_flow
 from apprentice.flows.runtime.prefect_server import start_prefect_server
-from apprentice.flows.runtime.run_folder import check_runs
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import check_runs, open_store
 from apprentice.tasks.reporting import announce
 
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from apprentice.flows.recipe.loading import RecipeLike, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import pinned_for_run
-from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 

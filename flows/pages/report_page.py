@@ -1,6 +1,8 @@
 """The report as one self-contained page: as Markdown for terminals, repositories and Prefect, as HTML for people.
 
 In: the report's data, its pictures, its episodes. Out: two texts that need no other file, from one view of the data.
+
+What the report says in words: outcome, decision, cost, contamination, power. Both templates read it.
 """
 
 from pathlib import Path
@@ -9,16 +11,256 @@ from typing import Any
 from markupsafe import Markup
 
 from apprentice.flows.pages.episodes import HELD_OUT
-from apprentice.flows.pages.rendering import as_script, data_uri, from_markdown, looks, templates
-from apprentice.flows.pages.run_graph import placed
-from apprentice.flows.pages.view import as_title, guard_rows, kind_rows, pass_rows, view_of
-from apprentice.tasks.analysis.comparison import comparison_rows, label, percent, table
+from apprentice.flows.pages.rendering import as_script, curve_of, data_uri, from_markdown, heat_of, looks, templates
+from apprentice.flows.pages.run_graph import placed, run_graph
+from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent, table
+from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.ending import as_markdown
+from apprentice.tasks.analysis.ending import as_markdown, unclean
 from apprentice.tasks.analysis.slices import faults_of_calls, text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table, visible
+from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table, points, visible
 from apprentice.tasks.training.reporters import as_table
+
+HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}
+"""What is drawn of each kind of question that a curriculum asked."""
+EMPTY = {
+    "pool, worker": "here",
+    "begun": "1",
+    "episodes": "–",
+    "tokens read + written": "–",
+    "USD": "–",
+    "retries, reconnects": "0, 0",
+    "waited s": "0",
+    "device s": "–",
+}
+"""Columns of the stages' table that are left out where no stage has more to tell than this."""
+
+
+def closing_lines(report: dict[str, Any]) -> str:
+    """What a terminal shows at the end of a run, as Markdown: warnings, outcome, reasons, next step, cost.
+
+    The folder of the page follows in a line of its own, for scripts.
+    """
+    warnings, ended = report["warnings"], report["ending"]
+    told = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
+    return "\n\n".join(
+        [
+            *(["\n".join([told[0], "", *told[1:]])] if warnings else []),
+            f"**{ended['headline']}** {ended['reasons']}",
+            ended["next"],
+            f"Cost: {_cost(report)}. Duration: {_duration(report['stages'])}. The page is report.html in",
+        ]
+    )
+
+
+def view_of(report: dict[str, Any]) -> dict[str, Any]:
+    """What the page says of a run beyond its figures."""
+    return {
+        "rate_rows": rate_rows(report),
+        "weakness": _weakness(report),
+        "standing": _standing(report),
+        "cost": _cost(report),
+        "duration": _duration(report["stages"]),
+        "contaminated_by": "" if report["contamination"]["clean"] else unclean(report["contamination"]),
+        "contamination_line": _contamination(report["contamination"]),
+        "power": _power(report),
+        "difference_rows": [
+            row | {"from": as_title(each["from"]), "to": as_title(each["to"])}
+            for row, each in zip(comparison_rows(report["comparisons"]), report["comparisons"], strict=True)
+        ],
+        "guards_at_zero": ", ".join(each["guard"] for each in report["guards"] if not each["before"]["accuracy"]),
+        "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
+        "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
+        "reward_line": _reward_line(report["grpo"]),
+        "drawings": {
+            stage: [curve_of(drawn, _says(report["grpo"] if stage == "GRPO" else None, drawn)) for drawn in of_it]
+            for stage, of_it in report["curves"].items()
+        },
+        "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
+        "run_graph": run_graph(report["lineage"], report["stages"]),
+        "bought": _bought(report["collect"]),
+    }
+
+
+def as_title(model: str) -> str:
+    """The name of a model at the head of a row."""
+    name = named(model).removeprefix("the ")
+    return name[0].upper() + name[1:]
+
+
+def pass_rows(models: dict[str, Any]) -> list[dict[str, str]]:
+    """A row a model that was asked several times; pass@k for k = 1, 2, 4, 8, …"""
+    return [
+        {"model": name} | {f"pass@{row['k']}": percent(row["pass_at_k"], row["ci"]) for row in rows}
+        for name, model in models.items()
+        if (rows := [row for row in model.get("pass_at_k", []) if row["k"] & (row["k"] - 1) == 0])
+    ]
+
+
+def guard_rows(guards: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [
+        {
+            "guard rail": each["guard"],
+            "n": str(each["before"]["n"]),
+            "before": percent(each["before"]["accuracy"], each["before"]["ci"]),
+            "after": percent(each["after"]["accuracy"], each["after"]["ci"]),
+            **difference_cells(each),
+        }
+        for each in guards
+    ]
+
+
+def kind_rows(kinds: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A row a kind of failure: the number of episodes of each model."""
+    return [
+        {"kind": row["kind"]} | {label(name): str(number) for name, number in row["models"].items()} for row in kinds
+    ]
+
+
+def rate_rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """The first table: how often each model is right, and the teacher on the questions that it was asked."""
+    rows = [
+        {
+            "": as_title(name),
+            "right": percent(model["accuracy"], model["ci"]["accuracy"]),
+            "valid calls": f"{model['format_compliance']:.1%}",
+            "n": f"{model['n']:,}",
+        }
+        for name, model in report["models"].items()
+    ]
+    teacher = report.get("teacher")
+    if teacher:
+        right = percent(teacher["accuracy"], teacher["ci"])
+        rows.append({"": "Teacher, as it taught", "right": right, "valid calls": "", "n": f"{teacher['episodes']:,}"})
+    return rows
+
+
+def _weakness(report: dict[str, Any]) -> dict[str, Any]:
+    """What the last model gets wrong, in a few figures: episodes by kind, and the slice that lies surely below all."""
+    model, found = [*report["models"].items()][-1]
+    kinds = [(row["kind"], row["models"][model]) for row in report["kinds_of_failure"] if row["models"][model]]
+    below = [row for row in report["slices"] if row["models"][model]["ci"][1] < found["accuracy"]]
+    return {
+        "model": as_title(model),
+        "episodes": found["n"] * found.get("samples", 1),
+        "wrong": sum(number for _, number in kinds),
+        "kinds": kinds[:3],
+        "slice": min(below, key=lambda row: row["models"][model]["accuracy"], default=None),
+    }
+
+
+def _standing(report: dict[str, Any]) -> str:
+    if not report["hub_in_reach"]:
+        standing = "The Hub was out of reach: who is champion is settled by the next run after `apprentice publish`."
+    elif report["is_champion"]:
+        standing = "It is the champion."
+    elif report["gate"]["rival"] == "champion":
+        standing = "The champion stays who it was."
+    else:
+        standing = "There is no champion yet."
+    other = " It became that under other rules than the recipe has now; those are not applied to it."
+    return standing + ("" if report["by_these_rules"] else other)
+
+
+def _cost(report: dict[str, Any]) -> str:
+    bought = report["collect"]
+    if not bought:
+        return "nothing was bought"
+    tokens = f"{bought['prompt_tokens']:,} prompt and {bought['completion_tokens']:,} completion tokens"
+    if bought["cost_usd"] is None:
+        return f"{tokens}, no prices given (teacher.prices)"
+    return f"{bought['cost_usd']:.4f} USD at the recipe's prices, {tokens}"
+
+
+def _duration(stages: list[dict[str, Any]]) -> str:
+    seconds, cached = sum(stage["seconds"] for stage in stages), sum(stage["state"] == "cached" for stage in stages)
+    spent = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 5400 else _hours(seconds)
+    return f"{spent}, {cached} of {len(stages)} stages cached" if cached else spent
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h"
+
+
+def _contamination(found: dict[str, Any]) -> str:
+    trained, learned = found["shared_with_training"], found["learned_from"]
+    return (
+        f"Contamination: of the {found['questions']} questions {trained} were trained on, by text; "
+        f"{found['shared_seeds']} seeds are shared. SFT learned from {learned['sft']} seeds and GRPO from "
+        f"{learned['grpo']}; the rollouts that were bought share {found['shared_with_rollouts']} questions with the "
+        "evaluation, which the filter drops."
+    )
+
+
+def _power(report: dict[str, Any]) -> str:
+    """How many questions show a difference of five points; empty where nothing was compared."""
+    needed = report["comparisons"][-1]["questions_for_5_points"] if report["comparisons"] else None
+    asked = [*report["models"].values()][-1]["n"]
+    if needed is None:
+        return ""
+    return f"Power: {needed} questions show a difference of 5 points four times in five; {asked} were asked."
+
+
+def _reward_line(grpo: dict[str, Any] | None) -> str:
+    if not grpo:
+        return ""
+    ci = f" ({points(grpo['ci'][0])} to {points(grpo['ci'][1])})" if grpo["ci"] else ""
+    return (
+        f"Training reward: {grpo['reward_initial']:.1%} in the first five logs, {grpo['reward_final']:.1%} in the last "
+        f"five: {points(grpo['delta'])}{ci}."
+    )
+
+
+def _says(grpo: dict[str, Any] | None, drawn: dict[str, Any]) -> str:
+    """What the diagnosis says of a curve: how it went, and its warnings."""
+    if grpo and drawn["title"] == "reward":
+        return " ".join([_reward_line(grpo), *drawn["warnings"]])
+    values = [value for _, value in drawn["points"] or drawn["held_out"]]
+    ends = min(ENDS, len(values))
+    first, last = sum(values[:ends]) / ends, sum(values[-ends:]) / ends
+    went = f"{first:.3g} at first, {last:.3g} at the end (means of {ends} logs)." if ends > 1 else f"{first:.3g}."
+    held_out = f" Held out: {drawn['held_out'][-1][1]:.3g} at the end." if drawn["held_out"] else ""
+    return " ".join([went + held_out, *drawn["warnings"]])
+
+
+def _bought(collect: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What became of the teacher's episodes, as parts of a bar: kept, and dropped for each cause."""
+    if not collect:
+        return []
+    counts = {"kept": collect["kept"], **dict(sorted(collect["causes"].items(), key=lambda each: -each[1]))}
+    return [
+        {"what": what, "number": number, "share": number / max(collect["episodes"], 1)}
+        for what, number in counts.items()
+    ]
+
+
+def _stage_rows(stages: list[dict[str, Any]], priced: bool) -> list[dict[str, str]]:
+    """A row a stage, without the columns that tell nothing."""
+    rows = [_stage_row(stage, priced) for stage in stages]
+    filled = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
+    return [{name: row[name] for name in row if name not in EMPTY or name in filled} for row in rows]
+
+
+def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:
+    """Where a stage ran, how often it was begun, what it counted."""
+    counts = stage["counts"]
+    tokens = f"{counts.get('prompt_tokens', 0):,.0f} + {counts.get('completion_tokens', 0):,.0f}"
+    return {
+        "stage": stage["title"],
+        "state": stage["state"],
+        "seconds": f"{stage['seconds']:.1f}",
+        "pool, worker": ", ".join(filter(None, (stage["pool"], stage["worker"]))) or "here",
+        "begun": str(stage["attempts"]) if stage["state"] == "ran" else "1",
+        "episodes": f"{counts['episodes']:,.0f}" if "episodes" in counts else "–",
+        "tokens read + written": tokens if "prompt_tokens" in counts else "–",
+        "USD": f"{counts['cost_usd']:.4f}" if priced and "cost_usd" in counts else "–",
+        "retries, reconnects": f"{counts.get('retries', 0):.0f}, {counts.get('reconnects', 0):.0f}",
+        "waited s": f"{counts.get('waited_s', 0):.0f}",
+        "device s": f"{counts['device_s']:.1f}" if "device_s" in counts else "–",
+        "key": code(stage["key"][:12]),
+    }
+
 
 BRIEF_ENDS = "## Where it is right"
 """Up to here the page is what the terminal of a verbose run shows."""

@@ -1,8 +1,11 @@
 """Generates docs/recipes.md: every field of a recipe, from the settings' docstrings.
 
 In: the `Recipe` model. Out: Markdown with one table per section. `make docs` writes it; a test checks it.
+
+The JSON schema of recipes, for editors: mistakes are underlined while they are typed.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from apprentice.flows.recipe.loading import MAY_BE_OFF
 from apprentice.flows.recipe.recipe import Recipe
 
 OPENING = """# Recipes
@@ -93,3 +97,30 @@ def _meaning(field: FieldInfo) -> str:
 
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(reference())
+
+
+FILE = "recipe.schema.json"
+LINE = f"# yaml-language-server: $schema=./{FILE}"
+"""What an editor's YAML support reads, such as that of VS Code, Neovim or PyCharm."""
+
+
+def editor_schema() -> str:
+    """Return the schema as JSON text."""
+    schema = Recipe.model_json_schema()
+    schema["$schema"] = "http://json-schema.org/draft-07/schema#"
+    for name, field in Recipe.model_fields.items():
+        if model_of(field.annotation):
+            others: list[Any] = [{"type": "null"}]  # an empty section has the defaults
+            others += [{"enum": ["off", False]}] if name in MAY_BE_OFF else []
+            schema["properties"][name] = _or(schema["properties"][name], *others)
+    environment = schema["$defs"]["EnvironmentSpec"]
+    environment["required"].remove("name")
+    environment["anyOf"] = [{"required": ["name"]}, {"required": ["path"]}]
+    grpo = schema["$defs"]["GrpoSpec"]["properties"]
+    grpo["curriculum"] = _or(grpo["curriculum"], {"enum": ["on", "reasoning_gym", True]})
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def _or(field: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: field.pop(name) for name in ("description", "default", "title") if name in field}
+    return kept | {"anyOf": [*(field.get("anyOf") or [field]), *others]}

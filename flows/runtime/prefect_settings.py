@@ -2,13 +2,18 @@
 
 In: the environment and the files that Prefect reads in this folder. Out: names of files; Stops.
 https://docs.prefect.io/v3/concepts/settings-and-profiles#settings-sources
+
+Prepares this process for a flow or a stage, before the libraries that read variables are imported.
 """
 
 import os
+import tempfile
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.defaults import debugging
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.text import one_line
 
@@ -87,3 +92,46 @@ def _in_file(file: Path, variable: str) -> bool:
 def _files() -> str:
     there = [str(Path(name).absolute()) for name in FILES if Path(name).is_file()]
     return " or ".join(there) or "Prefect's profile (prefect profile inspect)"
+
+
+QUIET = {
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the run prints its own progress; Prefect has the logs
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+LOUD = ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "TRANSFORMERS_VERBOSITY")
+"""Variables that `--debug` does not set."""
+
+
+def ready() -> None:
+    """Prepare the process for a flow. Call it before importing Prefect, which creates its folder at import time.
+
+    Raises Stop if Prefect's settings are not valid.
+    """
+    quiet()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm's in a notebook; the run shows its own bars
+    if "PREFECT_HOME" not in os.environ and not _can_be_written(Path("~/.prefect")):
+        os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="apprentice-prefect-")
+        print(f"~/.prefect is not writable: Prefect stores its data in {os.environ['PREFECT_HOME']}.")
+    check_settings()
+
+
+def quiet() -> None:
+    """Set the variables that libraries read at import time, if they are not set."""
+    for name, value in QUIET.items():
+        if not (debugging() and name in LOUD):
+            os.environ.setdefault(name, value)
+
+
+def _can_be_written(folder: Path) -> bool:
+    try:
+        there = folder.expanduser()
+        there.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=there):
+            return True
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+        return False

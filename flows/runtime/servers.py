@@ -2,18 +2,36 @@
 
 In: a recipe. Out: URLs. A run of cache hits starts nothing. A URL in the recipe is used unchanged, an image becomes a
 container, anything else a child process.
+
+Opens the store of a recipe's artifacts: a local folder, or the Hub with that folder as its cache.
+
+The folder of a run's report: created when the run begins, removed if it fails.
+
+Reads from an environment's server what only the server knows, such as the tools of an MCP environment.
+
+Checks before a run buys anything that this machine can train: packages, GPU, vLLM server.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from apprentice.envs.catalog import ExtraMissing, NoServer, check_server
+from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
 from apprentice.envs.serving.container import PORT, USER, ContainerFailed, container
 from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session, SessionLost
+from apprentice.flows.recipe.loading import recipe_text
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.artifacts.hub import HubStore
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
@@ -115,3 +133,121 @@ def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
             f"See its output: docker run --rm --user {USER} --publish 127.0.0.1:{PORT}:{PORT} {server.image}. "
             "Or set server.url or server.local.",
         ) from failed
+
+
+def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = True) -> LocalStore:
+    """Return the recipe's store.
+
+    Args:
+        holds_device: Whether this process holds a GPU: it then waits for the Hub only for a quarter of `grace`.
+        hub_needed: Whether other machines need the artifacts. If not, an unreachable Hub does not stop the run.
+    """
+    spec = recipe.store
+    if spec.hub is None:
+        return LocalStore(spec.path, recipe.name, license=spec.license)
+    patience = recipe.server.grace / 4 if holds_device else spec.hub.patience
+    hub = spec.hub
+    return HubStore(spec.path, recipe.name, hub.namespace, hub.private, patience, hub_needed, license=spec.license)
+
+
+def check_runs(runs: Path) -> None:
+    """Raise Stop if no folder can be created there; creates nothing."""
+    there = next(each for each in (runs.absolute(), *runs.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise _impossible(runs, f"{there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _impossible(runs, f"{there} cannot be written")
+
+
+@contextmanager
+def run_folder(runs: Path, recipe: Recipe) -> Iterator[Path]:
+    """Yield a new folder with the run's recipe; remove it if the block raises."""
+    check_runs(runs)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    folder = runs.absolute() / f"{recipe.name}-seed{recipe.seed}-{stamp}"
+    try:
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(recipe_text(recipe.model_dump(mode="json")))
+    except OSError as error:
+        raise _impossible(runs, error.strerror or str(error)) from error
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _impossible(runs: Path, why: str) -> Stop:
+    return Stop(f"The run's folder cannot be created in {runs}: {why}.", "Choose another folder with --runs.")
+
+
+def with_discovered_settings(recipe: Recipe) -> Recipe:
+    """Return the recipe with complete settings of its environment, its guards and its rungs. Raises Stop."""
+
+    def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in ladder]
+
+    grpo = recipe.grpo
+    if grpo is not None:
+        grpo = grpo.model_copy(update={"auto_difficulty": rungs(grpo.auto_difficulty)})
+    guards = []
+    for guard in recipe.guards:
+        whole = completed(guard.environment, recipe.server_of(guard.environment.name))
+        guards.append(guard.model_copy(update={"environment": whole}))
+    changed = {
+        "environment": completed(recipe.environment, recipe.server),
+        "grpo": grpo,
+        "guards": guards,
+        "improve": recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
+    }
+    return recipe.model_copy(update=changed)
+
+
+def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
+    """Return the environment with the settings that its server tells. Raises Stop."""
+    if spec.mixed:
+        like = server.model_copy(update={"parts": {}})
+        parts = {
+            label: given | {"settings": completed(spec.mixed[label], server.parts.get(given["name"], like)).settings}
+            for label, given in spec.settings["parts"].items()
+            if not spec.mixed[label].knows_all()
+        }
+        return spec.with_settings(spec.settings | {"parts": spec.settings["parts"] | parts}) if parts else spec
+    if spec.knows_all():
+        return spec
+    if server.url:
+        return _asked(spec, server)
+    with environment_server(spec.name, server, sessions=1, say=announce.say) as url:
+        return _asked(spec, server.at(url))
+
+
+def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
+    session = Session(server)
+    try:
+        settings = environment_class(spec.name)._completed(spec.settings, session)
+    except (ValueError, Refused, BadReply, SessionLost) as error:
+        cause = " ".join(str(error).split())[:400]
+        raise Stop(
+            f"{server.url} does not tell what {spec.name} needs: {cause}.",
+            "Check its URL and environment.settings; docs/environments.md has both.",
+        ) from error
+    finally:
+        session.close()
+    return spec.with_settings(settings)
+
+
+def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) -> None:
+    """Check only recipes that need more than a CPU, because importing torch takes seconds. Raises Stop."""
+    specs = {section: getattr(recipe, section) for section in sections if section in recipe.trains_on}
+    demanding = [spec for spec in specs.values() if spec.lora or spec.liger]
+    generating = recipe.grpo if "grpo" in specs and recipe.grpo and recipe.grpo.generation.engine != "plain" else None
+    if not demanding and generating is None:
+        return
+    from apprentice.tasks.models.memory import check_training, this_machine
+    from apprentice.tasks.training.generation import check_generation
+
+    machine = this_machine()
+    for section, spec in specs.items():
+        check_training(section, spec, machine._replace(processes=spec.processes))
+    if generating is not None:
+        check_generation(generating.generation, machine._replace(processes=generating.processes))

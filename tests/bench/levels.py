@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from apprentice.flows.recipe.gym_levels import levels_by_label
+from apprentice.flows.recipe.sections import levels_by_label
 from apprentice.tasks.analysis.comparison import compare, rate
 from apprentice.tasks.analysis.slices import ASKED
 from apprentice.tasks.episodes.record import EvaluatedEpisode

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.serving.process import local_server
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.this_process import quiet
+from apprentice.flows.runtime.prefect_settings import quiet
 from tests.digests import digest_of_some
 from tests.prefect_database import prefect_home
 

@@ -115,7 +115,7 @@ def left_behind(folder: str) -> list[str]:
 
 def rounds_of(recipe: Path, overrides: list[str]) -> dict[str, Any]:
     from apprentice.flows.recipe.loading import load_recipe
-    from apprentice.flows.runtime.store import open_store
+    from apprentice.flows.runtime.servers import open_store
     from apprentice.tasks.analysis.history import past_rounds
     from apprentice.tasks.artifacts.champion import Champions
 

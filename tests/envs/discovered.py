@@ -7,7 +7,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.flows.runtime.discovered_settings import completed
+from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 
 

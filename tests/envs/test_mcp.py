@@ -13,8 +13,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.mcp.tools import Tool, methods_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.discovered_settings import completed, with_discovered_settings
 from apprentice.flows.runtime.environment_check import Needs, check
+from apprentice.flows.runtime.servers import completed, with_discovered_settings
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.rollouts import by_factory

@@ -14,8 +14,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused
-from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.environment_check import Needs, check
+from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from tests.envs.discovered import called, playing

@@ -16,7 +16,7 @@ import time
 import uuid
 from typing import Any
 
-from apprentice.flows.runtime.this_process import quiet
+from apprentice.flows.runtime.prefect_settings import quiet
 
 
 def main(seen: str, *arguments: str) -> None:

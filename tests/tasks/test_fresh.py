@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.recipe.rounds import round_of
+from apprentice.flows.recipe.recipe import round_of
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext

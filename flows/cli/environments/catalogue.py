@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import ToolEnvironment, tools_of
 from apprentice.envs.catalog import ExtraMissing, check_extra, described, environment_class, known
-from apprentice.flows.recipe.loading import read_file
-from apprentice.flows.recipe.location import RECIPES
+from apprentice.flows.recipe.loading import RECIPES, read_file
 from apprentice.tasks.training.rewards import Stream, streams_of_parts
 
 

@@ -15,12 +15,10 @@ from pydantic import BaseModel, ValidationError
 from apprentice.envs.catalog import EnvironmentSpec, add_folder, environment_class, known
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.environments.catalogue import settings_from_a_recipe
-from apprentice.flows.recipe.loading import explain, load_recipe, override_field, read_file
-from apprentice.flows.recipe.location import recipe_file
+from apprentice.flows.recipe.loading import explain, load_recipe, override_field, read_file, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.discovered_settings import completed
 from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
-from apprentice.flows.runtime.servers import environment_server
+from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

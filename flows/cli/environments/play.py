@@ -27,8 +27,7 @@ from apprentice.flows.cli.environments.choice import (
     server_at,
     settings_class,
 )
-from apprentice.flows.runtime.discovered_settings import completed
-from apprentice.flows.runtime.servers import environment_server
+from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 

@@ -20,8 +20,8 @@ from apprentice.flows.cli import interruption, streams
 from apprentice.flows.cli.common import exit_with_message
 from apprentice.flows.cli.evaluate import _window
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.runtime.place import _is_passing
-from apprentice.flows.runtime.run_folder import check_runs, run_folder
+from apprentice.flows.runtime.pool import _is_passing
+from apprentice.flows.runtime.servers import check_runs, run_folder
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.stages import Window
 from tests.flows.commands import TOY

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apprentice.flows.pages.charts import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
-from apprentice.flows.pages.report_page import as_report_page
-from apprentice.flows.pages.view import as_title
+from apprentice.flows.pages.rendering import curves_of
+from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
 from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.slices import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.pages.view import _bought, _duration, _power, _says, _stage_rows
+from apprentice.flows.pages.report_page import _bought, _duration, _power, _says, _stage_rows
 
 
 def stage(seconds: float, state: str = "ran", **given: Any) -> dict[str, Any]:

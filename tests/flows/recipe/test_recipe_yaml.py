@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.loading import MAX_BYTES, load_recipe, recipe_text
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.recipe.recipe_yaml import MAX_BYTES, recipe_text
 from apprentice.tasks.reporting.errors import Stop
 
 BARE = """name: bare

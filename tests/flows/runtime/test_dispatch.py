@@ -17,9 +17,8 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime import dispatch
-from apprentice.flows.runtime.dispatch import Pool
-from apprentice.flows.runtime.place import AWAY
+from apprentice.flows.runtime import pool
+from apprentice.flows.runtime.pool import AWAY, Pool
 from apprentice.flows.stages import sft_stage
 from apprentice.tasks.artifacts.types import SftCheckpoint
 from apprentice.tasks.engine.run import Dispatched
@@ -50,8 +49,8 @@ def deployed(prefect_server) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "POLL", 0.05)
-    monkeypatch.setattr(dispatch, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(pool, "POLL", 0.05)
+    monkeypatch.setattr(pool, "BACKOFF_S", 0.01)
 
 
 class Worker(threading.Thread):
@@ -120,7 +119,7 @@ def test_a_stage_that_always_dies_is_left_to_a_person():
     crashes = [Crashed(message="killed by the kernel")] * 9
     with Worker(*crashes, Completed()) as worker, pytest.raises(Stop, match="by the kernel"):
         dispatched(recipe(), "k3")
-    assert len(worker.taken) == dispatch.MAX_CRASHES + 1
+    assert len(worker.taken) == pool.MAX_CRASHES + 1
 
 
 def test_a_failure_that_a_second_try_cannot_mend_is_not_tried_again():
@@ -152,7 +151,7 @@ def test_an_environment_that_is_away_is_waited_for_before_the_stage_is_begun(mon
         there.append(environment.process.poll() is None)
         return Completed()
 
-    monkeypatch.setattr(dispatch.announce, "warn", warn)
+    monkeypatch.setattr(pool.announce, "warn", warn)
     with Worker(begun):
         dispatched(recipe(url=environment.url, patience=60), "k6")
     environment.kill()

@@ -9,7 +9,7 @@ import pytest
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import open_store
 from apprentice.flows.stages import _made
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.types import Questions

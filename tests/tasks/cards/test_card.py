@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
-from apprentice.flows.runtime.store import open_store
+from apprentice.flows.runtime.servers import open_store
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent, read_record

@@ -1,33 +1,101 @@
-"""Runs a GPU stage as a deployment on another work pool, so that all waiting happens on the cheap side.
+"""Stages on work pools: where one runs, how it is sent there, and what it does when it arrives.
 
-In: a stage whose artifact is missing, and its arguments. Out: where it ran; its artifact is in the store.
-Checks the environment before dispatching the stage. If the environment fails during the stage, the stage saves its
-progress and ends, which frees its device; this side waits for the environment and schedules the same flow run again,
-which resumes from its checkpoint. A crashed run (worker or machine) is also scheduled again; a cancelled one is not.
+Reads where a flow run is running from Prefect's server, with retries while that server is down.
+
+Runs a GPU stage as a deployment on another work pool, so that all waiting happens on the cheap side.
+
+Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RECIPE`, or `apprentice improve`.
 """
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
+import tenacity
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Scheduled
+from prefect.types._datetime import now
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import wait_until_there
+from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.place import AWAY, COUNTS, MAX_CRASHES, place_of, read_run, retry_while_away
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
-from apprentice.tasks.engine.run import Dispatched
+from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import Stop
+
+MAX_CRASHES = 5
+"""How often a crashed run is scheduled again."""
+SERVER_AWAY = 900.0
+"""Seconds that Prefect's server may be unreachable."""
+
+
+def current_location() -> WorkerLocation:
+    """Return the work pool and worker of this flow run. Raises Stop if it crashed too often."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        return WorkerLocation()
+    run = read_run(context.flow_run.id)  # the worker labels a run after it started
+    with get_client(sync_client=True) as client:
+        states = client.read_flow_run_states(run.id)
+    recent = now("UTC") - timedelta(days=1)
+    crashes = sum(state.type == StateType.CRASHED and state.timestamp > recent for state in states)
+    if crashes > MAX_CRASHES:
+        raise Stop(f"This run crashed {crashes} times within a day.", "See its log, fix the cause and retry it.")
+    return place_of(run)
+
+
+def place_of(run: FlowRun) -> WorkerLocation:
+    """Return the work pool and the worker of a flow run; empty if it was started without a worker."""
+    return WorkerLocation(run.work_pool_name or "", str(run.labels.get("prefect.worker.name", "")))
+
+
+def _is_passing(error: BaseException) -> bool:
+    if isinstance(error, PrefectHTTPStatusError):
+        return error.response.status_code >= 500 or error.response.status_code == 429
+    return isinstance(error, httpx.TransportError)
+
+
+retry_while_away = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(_is_passing),
+    wait=tenacity.wait_random_exponential(multiplier=0.5, max=10.0),
+    stop=tenacity.stop_after_delay(SERVER_AWAY),
+    reraise=True,
+)
+"""Retries a call while Prefect's server is unreachable."""
+
+
+@retry_while_away.wraps
+def read_run(run_id: UUID) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run_id)
+
+
+AWAY = {
+    "environment": "EnvironmentAway",
+    "hub": "HubAway",
+    "another run": "MadeElsewhere",
+    "Prefect's server": "ServerAway",
+}
+"""State names of a stage that ended because of a temporary outage, by what failed."""
+COUNTS = "apprentice."
+"""Prefix of the labels in which a flow run stores its counts."""
+
 
 POLL = 1.0
 """Seconds between two polls of a dispatched stage."""
@@ -166,3 +234,58 @@ def _schedule_again(run: FlowRun) -> None:
     with get_client(sync_client=True) as client:
         state: State[Any] = Scheduled(message="Resumes from its saved progress.")
         client.set_flow_run_state(run.id, state, force=True)
+
+
+MISSING = object()
+
+
+def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None = None) -> FlowRun:
+    """Schedule a run, or that many rounds, and return immediately. Raises Stop."""
+    check_server()
+    wanted = load_recipe(path, list(overrides))
+    kind = "retrain" if rounds is None else "improve"
+    deploy = f"apprentice deploy {path} --pool {pool}" + ("" if rounds is None else " --rounds 1")
+    deployment = _deployment_of(f"{kind}/{wanted.name}", pool, deploy)
+    deployed = with_overrides(Recipe.model_validate(deployment.parameters["recipe"]), overrides)
+    ours, theirs = (each.as_parameters() | {"store": None} for each in (wanted, deployed))
+    if changed := next(_differences(ours, theirs), None):
+        raise Stop(
+            f"{path} differs from the deployment {kind}/{wanted.name}: {changed}.",
+            f"Deploy it again ({deploy}), with or without this run's --set options.",
+        )
+    named = f"{wanted.name}-seed{wanted.seed}" if rounds is None else f"{wanted.name}-improve"
+    changed_here = {"overrides": list(overrides)} | ({} if rounds is None else {"rounds": rounds})
+    run = run_deployment(deployment.id, parameters=changed_here, flow_run_name=named, timeout=0)
+    assert isinstance(run, FlowRun)
+    return run
+
+
+def check_server() -> None:
+    """Raise Stop if no Prefect server is configured."""
+    if not shared():
+        raise Stop(
+            "No Prefect server is configured: a run without one shows its progress in its own terminal.",
+            "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
+        )
+
+
+def _deployment_of(name: str, pool: str, deploy: str) -> DeploymentResponse:
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(name)
+        except ObjectNotFound:
+            raise Stop(f"There is no deployment {name} on Prefect's server.", f"Create it: {deploy}") from None
+    if found.work_pool_name != pool:
+        raise Stop(
+            f"{name} is deployed on the pool {found.work_pool_name}, not on {pool}.",
+            f"Use --on {found.work_pool_name}, or deploy it there: {deploy}",
+        )
+    return found
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in {**one, **other}:
+            yield from _differences(one.get(name, MISSING), other.get(name, MISSING), f"{path}.{name}".lstrip("."))
+    elif one != other:
+        yield path
