@@ -8,9 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from apprentice.flows.library.calls import collect, evaluate, grpo, retrain, sft
     from apprentice.flows.library.results import Model, Result, Rows, Run, open_artifact
-    from apprentice.flows.library.stages import collect, evaluate, grpo, sft
-    from apprentice.flows.library.whole_run import retrain
     from apprentice.flows.recipe.loading import load_recipe
     from apprentice.flows.recipe.recipe import Recipe
     from apprentice.tasks.reporting.errors import Stop
@@ -33,8 +32,8 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("Model", "Result", "Rows", "Run", "open_artifact"), "apprentice.flows.library.results"),
-    **dict.fromkeys(("collect", "evaluate", "grpo", "sft"), "apprentice.flows.library.stages"),
-    "retrain": "apprentice.flows.library.whole_run",
+    **dict.fromkeys(("collect", "evaluate", "grpo", "sft"), "apprentice.flows.library.calls"),
+    "retrain": "apprentice.flows.library.calls",
     "load_recipe": "apprentice.flows.recipe.loading",
     "Recipe": "apprentice.flows.recipe.recipe",
     "Stop": "apprentice.tasks.reporting.errors",

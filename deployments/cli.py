@@ -9,10 +9,16 @@ from typing import Annotated, Literal
 import typer
 
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.common import RECIPE, SET, exit_with_message
+from apprentice.flows.cli.common import (
+    RECIPE,
+    SET,
+    exit_with_message,
+    handle_signals,
+    prepare_streams,
+    report_write_errors,
+    use_utf8,
+)
 from apprentice.flows.cli.env import env_app
-from apprentice.flows.cli.interruption import handle_signals
-from apprentice.flows.cli.streams import prepare_streams, report_write_errors, use_utf8
 from apprentice.flows.runtime.prefect_settings import quiet
 
 Infrastructure = Literal["process", "kubernetes"]
@@ -123,7 +129,7 @@ def build(
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
     with exit_with_message("Nothing else was written."):
         from apprentice.deployments import spaces
-        from apprentice.flows.cli.environments.choice import name_of, settings_class
+        from apprentice.flows.cli.choice import name_of, settings_class
 
         names = [name_of(each) for each in names or []]
         for name in names:
@@ -141,7 +147,7 @@ def init(
 ) -> None:
     """Write the folder of a new environment: a package of its own with a test and a recipe."""
     with exit_with_message("Nothing was written."):
-        from apprentice.deployments.new_environment import init_environment as write
+        from apprentice.deployments.new_project import init_environment as write
 
         folder = write(name, out)
         here = folder if folder.is_absolute() else f"./{folder}"

@@ -3,16 +3,21 @@
 In: the name of one of the package's recipes. Out: files that need no checkout: a copy of the recipe in which the fields
 are explained, the schema with which an editor checks it; prefect.yaml with that recipe in place of the package's, the
 pools' templates.
+
+`apprentice env init NAME`: the folder of an environment that is a package of its own, outside this project.
 """
 
+import keyword
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 
+from apprentice.envs.catalog import known
 from apprentice.flows.recipe import reference
 from apprentice.flows.recipe.loading import load_recipe, packaged, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
@@ -98,3 +103,42 @@ def _index(name: str) -> str:
     kept = [each for each in deployments if ours in each or "recipe: " not in each]
     named = [each.replace(ours, f"recipe: {RECIPE}").replace(IN_THE_INDEX, name) for each in kept]
     return "\n".join([head, *named])
+
+
+TEMPLATE_OF = {
+    "pyproject.toml": "pyproject.toml",
+    "recipe.yaml": "recipe.yaml",
+    "tests/test_{name}.py": "test.py",
+    "{name}/__init__.py": "__init__.py",
+    "{name}/README.md": "README.md",
+    "{name}/env.py": "env.py",
+    "{name}/policy.py": "policy.py",
+    "{name}/server/__init__.py": "",
+    "{name}/server/game.py": "game.py",
+}
+"""The template of each file."""
+TEMPLATES = Environment(
+    loader=PackageLoader("apprentice.deployments", "environment"),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+)
+
+
+def init_environment(name: str, out: Path) -> Path:
+    """Write `out/name` and return it. Raises Stop for a name that cannot be one, or a folder that holds files."""
+    if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
+        raise Stop(f"{name!r} cannot be an environment's name.", "Use small letters, digits and _, such as my_env.")
+    if name in known():
+        raise Stop(f"There is an environment of the name {name}.", "Choose another name.")
+    folder = out / name
+    if folder.exists() and any(folder.iterdir()):
+        raise Stop(f"{folder} holds files.", "Empty it, or choose another folder with --out.")
+    values = {"name": name, "title": "".join(word.capitalize() for word in name.split("_"))}
+    try:
+        for file, template in TEMPLATE_OF.items():
+            path = folder / file.format(name=name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(TEMPLATES.get_template(f"{template}.j2").render(values) if template else "")
+    except OSError as error:
+        raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
+    return folder

@@ -2,6 +2,8 @@
 
 In: a recipe, the models' names. Out: rates with intervals, differences from the first model, overlap with training.
 Trains nothing; earlier evaluations are cache hits.
+
+Evaluates models with Inspect AI on a recipe's environment: `apprentice evaluate --protocol inspect`.
 """
 
 from pathlib import Path
@@ -11,6 +13,7 @@ from urllib.parse import urlsplit
 from prefect import flow
 from pydantic import ValidationError
 
+from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
@@ -28,10 +31,12 @@ from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.engine.run import RunContext, leases
+from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_model import pinned
+from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect
 from apprentice.tasks.players.play import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
@@ -215,3 +220,37 @@ def _show(models: dict[str, Any], comparisons: list[dict[str, Any]], protocol: s
         announce.warn(CANNOT_SEE)
     if comparisons:
         announce.table("differences", "Differences on the same questions", comparison_rows(comparisons))
+
+
+@flow(name="inspect", flow_run_name="{recipe.name}-inspect", result_serializer="json")
+def inspect_models(
+    recipe: Recipe,
+    models: list[str],
+    spec: EvaluateSpec,
+    window: Window,
+    serves_student: bool = False,
+    base_url: str | None = None,
+) -> dict[str, Any]:
+    """Evaluate each model, by Inspect's name, on the first questions of the window. Raises Stop."""
+    recipe = with_discovered_settings(recipe)
+    store = open_store(recipe)
+    logs = store.root / "inspect" / recipe.name
+    episodes, kept = {}, {}
+    with RunServers(recipe) as servers:
+        run = RunContext(store, servers)
+        EvaluationPreflight(recipe, window)(run, "exam")
+        questions = exam(run, recipe.environment, window, spec.questions)
+        rows = read_questions(store.fetch(questions), "evaluate")
+        server = servers.environment(recipe.environment.name)
+        tokens = spec.max_new_tokens if serves_student or recipe.teacher is None else recipe.teacher.max_tokens
+        temperature = spec.temperature if spec.decoding == "sampled" else 0.0
+        for model in models:
+            with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases) as pool:
+                task = episodes_task(pool, recipe.environment, rows, tokens, temperature, spec.samples, serves_student)
+                kept[model] = run_inspect(task, model, logs, base_url)["log"]
+            episodes[model] = records_of(kept[model])
+    report = compared(episodes, dict.fromkeys(models), "inspect")
+    for model in models:
+        report["models"][model]["log"] = str(kept[model])
+        announce.console.print(f"  Inspect's log of {model}: {kept[model]}")
+    return report

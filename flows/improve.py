@@ -1,28 +1,191 @@
 """Improves a champion round by round: what is asked, learned and examined in a round is new.
 
 In: a recipe. Out: the folders of the rounds' reports. A round is the run of flows/retrain.py with the recipe that
-flows/planning.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
+flows/improve.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
+
+Decides what the next round does, from the store's history alone.
+
+Measures champions on the window that no gate reads, and shows the history of all rounds.
 """
 
+import json
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
-from apprentice.flows.curve import long_run_questions, measure, show_history
-from apprentice.flows.planning import has_stopped, next_round
-from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe import Recipe, long_run_window, round_of
+from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.pool import current_location
 from apprentice.flows.runtime.servers import RunServers, open_store
-from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.analysis.comparison import percent
+from apprentice.tasks.analysis.diagnose import RULES
+from apprentice.tasks.analysis.difficulty import difficulty
+from apprentice.tasks.analysis.ending import read_verdict
+from apprentice.tasks.analysis.history import PastRound, past_rounds
+from apprentice.tasks.analysis.statistics import wilson
+from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext, one_run
+from apprentice.tasks.episodes.jsonl import read_rows, same_text
+from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.pictures import rounds_curve
+from apprentice.tasks.settings.stages import EvaluateSpec, Shares
+
+LEAST_SHARE = 0.2
+"""Share of the easiest kind of question that is still asked, so that it is not forgotten."""
+LEAST_SPREAD = 0.1
+"""Difference in accuracy between two kinds from which their shares differ."""
+REJECTIONS = 3
+"""Rejected rounds in a row after which the model has stopped improving."""
+
+
+def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_run: Questions | None) -> Recipe:
+    """Return the recipe of the round after those that were run. Raises Stop where the history is not whole, or no seeds
+    are left."""
+    champion = Champions(store).current()
+    if champion is not None and champion.revision not in [each.release.revision for each in past]:
+        raise Stop(
+            f"{recipe.name} has a champion, but the store has no history of it: its tag champion-… is gone.",
+            "Restore the tags of its models' repository, or begin anew under another recipe name.",
+        )
+    if not past:
+        return round_of(recipe, None)
+    rung = _next_rung(recipe, past[-1])
+    same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
+    plan = RoundSpec(
+        number=past[-1].number + 1,
+        champion=champion.revision if champion else None,
+        asked=list(dict.fromkeys(each.questions.revision for each in past)) + ([long_run.revision] if long_run else []),
+        kept=list(dict.fromkeys(each.kept.revision for each in past if each.kept)) if recipe.improve.replay else [],
+        shares=_shares(past[-1]) if recipe.improve.adapt and same_task else None,
+    )
+    return round_of(recipe, plan, rung)
+
+
+def has_stopped(past: list[PastRound]) -> bool:
+    """Return whether the last rounds were all rejected, and say what could be changed."""
+    last = [each for each in past if each.number][-REJECTIONS:]
+    if len(last) < REJECTIONS or any(each.release.promoted for each in last):
+        return False
+    announce.warn(
+        f"The last {REJECTIONS} rounds were rejected: this recipe has stopped improving. More tries or a stronger "
+        "teacher (collect.students, teacher.model), a harder task (environment.settings, improve.ladder), longer "
+        "training (sft.epochs, grpo.max_steps) or a larger student may help."
+    )
+    return True
+
+
+def _next_rung(recipe: Recipe, last: PastRound) -> int:
+    """Return the index of the last round's rung, or of the next one if the champion has mastered it."""
+    ladder, settings = recipe.improve.ladder, _settings(last)
+    rung = ladder.index(settings) if settings in ladder else 0
+    found = difficulty(last.judged, recipe.grpo.signals if recipe.grpo else RULES)
+    mastered = settings in ladder and found.reading == "too easy" and not found.not_ruled_out
+    return min(rung + mastered, max(len(ladder) - 1, 0))
+
+
+def _settings(last: PastRound) -> dict[str, object]:
+    return (last.recipe.get("environment") or {}).get("settings") or {}
+
+
+def _shares(last: PastRound) -> Shares | None:
+    """Return the shares by the trait whose kinds differ most in accuracy; None where no kinds differ."""
+    judged = last.node.inputs.get("judged")
+    folder = judged.fetch() if judged else None
+    kinds: dict[str, dict[str, float]] = {}
+    for row in read_verdict(folder)["slices"] if folder else []:
+        models = [*row["models"].values()]
+        if row["trait"] != "turns" and row["kind"] != "others":  # neither is a property of a question
+            champion = models[-1] if last.release.promoted else models[0]
+            kinds.setdefault(row["trait"], {})[row["kind"]] = champion["accuracy"]
+    spread = {trait: max(of.values()) - min(of.values()) for trait, of in kinds.items()}
+    trait = max(spread, key=lambda each: spread[each], default="")
+    if not trait or spread[trait] < LEAST_SPREAD:
+        return None
+    room = {kind: max(LEAST_SHARE, 1 - accuracy) for kind, accuracy in kinds[trait].items()}
+    return Shares(trait=trait, of={kind: round(each / max(room.values()), 2) for kind, each in room.items()})
+
+
+def long_run_questions(run: RunContext, recipe: Recipe) -> Questions | None:
+    """Return the questions of the long-run window, in the recipe's own environment; None if the recipe wants none."""
+    if not recipe.improve.long_run:
+        return None
+    stage = exam.titled("Questions of the long-run window")
+    return stage(run, recipe.environment, long_run_window(recipe), recipe.improve.long_run)
+
+
+def measure(
+    recipe: Recipe, questions: Questions | None, past: list[PastRound], run: RunContext, challenger: Checkpoint
+) -> None:
+    """Evaluate the champions so far and the challenger on the long-run window; earlier ones are cache hits."""
+    if questions is None:
+        return
+    stage = evaluate.titled("{checkpoint.stage} on the long-run window in {environment}")
+    for model in [*(each.trained for each in past if each.release.promoted), challenger]:
+        stage(run, _spec(recipe), model, recipe.environment, questions, recipe.seed)
+
+
+def history_rows(store: LocalStore, recipe: Recipe, past: list[PastRound]) -> list[dict[str, str]]:
+    """Return one row per round, with the champion's accuracy on the long-run window where it was measured."""
+    rows = []
+    for each in past:
+        curve = _long_run(store, recipe, each, past[0])
+        row = each.row()
+        shown = {"long run": percent(*curve) if curve else "–"}
+        first = ("round", "champion's accuracy")
+        rows.append({name: row[name] for name in first} | shown | {n: v for n, v in row.items() if n not in first})
+    return rows
+
+
+def show_history(store: LocalStore, recipe: Recipe, past: list[PastRound], folder: Path) -> None:
+    """Show the table and the picture, and write them into the last round's folder."""
+    if not past:
+        return
+    rows = history_rows(store, recipe, past)
+    key = f"history-{recipe.name.replace('.', '-')}"
+    announce.table(key, f"Rounds of {recipe.name}: {len(past)} gates so far", rows)
+    points: list[dict[str, Any]] = []
+    for each in past:
+        judged = each.judged
+        ci = wilson(round(judged.accuracy * judged.n), judged.n)
+        curve = _long_run(store, recipe, each, past[0])
+        points.append({"round": each.number, "accuracy": judged.accuracy, "ci": ci, "long_run": curve and curve[0]})
+    (folder / "history.json").write_text(json.dumps({"rows": rows, "points": points}, indent=2) + "\n")
+    announce.picture(f"{key}-curve", rounds_curve(points, folder / "history.png"), f"Champions of {recipe.name}")
+
+
+def _long_run(
+    store: LocalStore, recipe: Recipe, each: PastRound, first: PastRound
+) -> tuple[float, tuple[float, float]] | None:
+    """Return a promoted model's accuracy on the long-run window, without questions that the first training asked."""
+    if not (each.release.promoted and recipe.improve.long_run):
+        return None
+    examined = recipe.environment, long_run_window(recipe), recipe.improve.long_run
+    questions = store.find(Questions, exam.key(examined, {}))
+    if questions is None:
+        return None
+    given = _spec(recipe), each.trained, recipe.environment, questions, recipe.seed
+    found = store.find(Evaluation, evaluate.key(given, {}))
+    if found is None:
+        return None
+    asked = {same_text(row["question"]) for row in read_rows(store.fetch(first.questions) / "questions.jsonl")}
+    right = [each.is_right for each in read_episodes(store.fetch(found)) if same_text(each.question) not in asked]
+    return (sum(right) / len(right), wilson(sum(right), len(right))) if right else None
+
+
+def _spec(recipe: Recipe) -> EvaluateSpec:
+    return recipe.evaluate.model_copy(update={"questions": max(recipe.improve.long_run, 1), "samples": 1})
 
 
 def rounds_left(rounds: int, store: LocalStore, started: FlowRun | None) -> int:

@@ -2,39 +2,135 @@
 
 In: the recipe, the store, the servers. Out: nothing; Stop with cause and remedy before a token is bought or a step is
 trained. A run in which every stage is cached checks nothing and starts no server.
+
+Requests one tool call from the teacher's endpoint before a collection begins.
 """
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
-from apprentice.flows.beginning import begun_from
-from apprentice.flows.preflight_teacher import check_teacher
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.rescoring import to_rescore
 from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.servers import check_hardware
-from apprentice.tasks.collect import collect
+from apprentice.flows.steps import begun_from, to_rescore
+from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
+from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.models.checkpoints import check_targets, context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
+from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
+from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
+from apprentice.tasks.reporting.text import one_line
 from apprentice.tasks.settings.stages import Window
 from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
+
+
+def check_teacher(
+    run: RunContext,
+    recipe: Recipe,
+    buys: TeacherSpec,
+    environment: ToolEnvironment,
+    questions: Sequence[tuple[int, str]],
+) -> None:
+    """Raise Stop if the endpoint returns no valid tool call to any of the questions, each with its seed.
+
+    The collection handles an exhausted budget.
+    """
+    window = recipe.seed_windows().collect
+    first = recipe.collect.by_teacher(), buys, recipe.environment, window.split(recipe.collect.shards)[0]
+    key = collect_shard.key(first, {})
+    with run.store.exclusive(
+        f"{collect_shard.name}-{key}", announce.warn
+    ):  # a concurrent collection charges the same budget
+        if collect.find(run, recipe.collect.by_teacher(), buys, recipe.environment, window) is not None:
+            return
+        scratch = collect_shard.scratch(run, key)
+        scratch.mkdir(parents=True, exist_ok=True)
+        cap = buys.budget_usd
+        budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
+        try:
+            _ask(run, recipe, buys, environment, questions, budget)
+        except BudgetReached:
+            return
+        finally:
+            budget.close()
+            if recipe.chooses_seeds:  # then the collection has a folder of its own
+                shutil.rmtree(scratch)
+
+
+def _ask(
+    run: RunContext,
+    recipe: Recipe,
+    buys: TeacherSpec,
+    environment: ToolEnvironment,
+    questions: Sequence[tuple[int, str]],
+    budget: Budget,
+) -> None:
+    url = run.servers.teacher()
+    teacher = Teacher(buys, url, recipe.collect.asks, budget)
+    called = buys.called
+    if not recipe.is_scripted:
+        for line in inherited(url):
+            announce.say(line)
+    last: TeacherFailed | None = None
+    refused = 0
+    try:
+        for seed, question in questions:
+            try:
+                teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
+                return
+            except TeacherRefused as failed:
+                last, refused = failed, refused + (not failed.is_understood)
+            except TeacherFailed as failed:
+                last = failed
+        if isinstance(last, TeacherRefused) and not refused:
+            return  # a filter; the collection bounds how many questions may meet it
+        if refused:
+            raise Stop(
+                f"{called} at {url or 'OpenAI'} refuses {len(questions)} questions: {last}.",
+                "Correct the teacher section: teacher.request adds or removes any part of the request.",
+            ) from last
+        raise Stop(
+            f"{called} at {url or 'OpenAI'} returns no valid tool call to {len(questions)} questions: {last}.",
+            "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
+            "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them up.",
+        ) from last
+    except TeacherUnavailable as error:
+        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
+    finally:
+        teacher.close()
+
+
+def inherited(url: str | None) -> Iterator[str]:
+    """Yield a sentence for each variable of the process that decides where the key goes, or for whom."""
+    parts = urlsplit(url or "https://api.openai.com")
+    proxy = getproxies().get(parts.scheme)
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        yield f"The teacher is asked through the proxy {urlsplit(proxy).hostname} ({parts.scheme}_proxy)."
+    for name, whom in (("OPENAI_ORG_ID", "organization"), ("OPENAI_PROJECT_ID", "project")):
+        if value := os.environ.get(name):
+            yield f"The teacher is asked for the {whom} {one_line(value)} ({name})."
+
 
 JUDGING = ("verdict", "gate", "release")
 """The last stages; they play no episodes."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.examination import guard_questions
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.steps import guard_questions
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
     advice_on_groups,

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from apprentice.envs.defaults import DEBUG, no_collection
-from apprentice.flows.cli.champion import champion_app
 from apprentice.flows.cli.common import (
     HUB,
     JSON,
@@ -19,11 +18,9 @@ from apprentice.flows.cli.common import (
     exit_with_message,
     prepared,
 )
-from apprentice.flows.cli.data import export_rollouts, import_rows
+from apprentice.flows.cli.data import export_rollouts, import_rows, view
 from apprentice.flows.cli.env import env_app
-from apprentice.flows.cli.evaluate import evaluate
-from apprentice.flows.cli.runs import compare, runs
-from apprentice.flows.cli.view import view
+from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.runtime.prefect_settings import quiet, ready
 
 app = typer.Typer(
@@ -209,7 +206,7 @@ def dashboard(
     with exit_with_message():
         ready()
         chosen = prepared(recipe, set_) if recipe else None
-        from apprentice.flows.cli.dashboard import show_dashboard
+        from apprentice.flows.cli.status import show_dashboard
 
         if chosen and chosen.trackio.space_id:
             print(f"The Space has the curves too: https://huggingface.co/spaces/{chosen.trackio.space_id}.")

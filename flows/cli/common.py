@@ -1,24 +1,97 @@
-"""Shared by all commands: common options, the process's environment, error messages instead of tracebacks."""
+"""Shared by all commands: common options, the process's environment, error messages instead of tracebacks.
 
+Handles Ctrl-C, SIGTERM and SIGHUP: a command ends within seconds, with one message.
+
+Standard streams that never fail a command, even if they are closed, full or lack characters in their encoding.
+"""
+
+import contextlib
+import errno
+import io
+import locale
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
-from apprentice.flows.cli.interruption import EXIT_CODE, say_interrupted
 from apprentice.flows.runtime.prefect_settings import ready, refused
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 4.0
+"""Seconds for an orderly shutdown."""
+EXIT_CODE = 130
+SHOW_CURSOR = "\x1b[?25h"
+
+_reported = threading.Event()
+_received = threading.Event()
+
+
+def handle_signals() -> None:
+    """Turn each of the signals into a KeyboardInterrupt; one that is ignored, as under nohup, stays ignored."""
+    for each in SIGNALS:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, _interrupt)
+    sys.unraisablehook = interrupt_again
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # also works while the main thread is in native code
+    threading.Thread(target=_leave_late, args=(reading,), name="interruption", daemon=True).start()
+
+
+def say_interrupted(remedy: str) -> None:
+    """Print one message about the interruption, once."""
+    if not _reported.is_set():
+        _reported.set()
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+            print(f"Interrupted. {remedy}", flush=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    if _received.is_set():  # Ctrl-C twice, or several signals: the process is already ending
+        return
+    _received.set()
+    raise KeyboardInterrupt
+
+
+def interrupt_again(ignored: Any) -> None:
+    """Interrupt again if Python dropped the interruption because it arrived in a finalizer (`__del__`).
+
+    https://docs.python.org/3/library/sys.html#sys.unraisablehook
+    """
+    if issubclass(ignored.exc_type, KeyboardInterrupt) or ignored.exc_type.__name__ == "TerminationSignal":
+        _received.clear()
+        # SIGTERM is handled like Ctrl-C; SIGINT may be ignored in this process
+        again = signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
+        threading.Timer(0.05, *again).start()  # after this hook has returned
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def _leave_late(reading: int) -> None:
+    """Exit the process a few seconds after the first signal, if it is still running."""
+    while os.read(reading, 1)[0] not in SIGNALS:
+        pass
+    threading.Event().wait(PATIENCE)
+    if sys.stdout is not None and sys.stdout.isatty():
+        os.write(1, SHOW_CURSOR.encode())  # a progress bar may have hidden it
+    say_interrupted("Run the same command again: it resumes from the last finished stage.")
+    os._exit(EXIT_CODE)
+
 
 RECIPE = Annotated[Path, typer.Argument(help="A YAML file, or the name of a recipe of the package, such as laptop.")]
 SET = Annotated[
@@ -119,3 +192,78 @@ def _cause_and_remedy(error: Exception) -> tuple[str, str]:
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return cause, "This is unexpected: run again with --debug for the traceback, and report it."
+
+
+GONE = (errno.EPIPE, errno.EIO)
+"""The reader has closed the stream, such as `head` or a terminal: not worth reporting."""
+
+
+class _Lenient(io.FileIO):
+    """Drops what cannot be written, and remembers the first error."""
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            self.failed = self.failed or error
+            return len(data)
+
+
+_kept: list[_Lenient] = []
+
+
+def use_utf8() -> None:
+    """Restart this command in UTF-8 mode if the locale's encoding lacks characters.
+
+    https://docs.python.org/3/library/os.html#utf8-mode
+    """
+    if sys.flags.utf8_mode or locale.getencoding().lower() in ("utf-8", "utf8"):
+        return
+    terminal = sys.stdout.encoding if sys.stdout is not None else "utf-8"
+    environment = {"PYTHONIOENCODING": f"{terminal}:replace"} | os.environ | {"PYTHONUTF8": "1"}
+    os.execve(sys.executable, sys.orig_argv, environment)
+
+
+def prepare_streams() -> None:
+    """Replace standard output and error; reopen closed descriptors, so that no file gets their numbers."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            if descriptor == 0:
+                sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        raw = _Lenient(descriptor, "w", closefd=False)
+        _kept.append(raw)
+        was = getattr(sys, name)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=was.encoding if was is not None else "utf-8",
+            errors="replace",  # a check mark becomes a question mark
+            line_buffering=True,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+@contextmanager
+def report_write_errors() -> Iterator[None]:
+    """End a command whose output could not be written with a message and exit code 1."""
+    try:
+        yield
+    except SystemExit as end:
+        if not end.code and (why := _write_error()):
+            print(f"Standard output could not be written: {why}.", file=sys.stderr)
+            print("The work is saved: run again with a writable output.", file=sys.stderr)
+            sys.exit(1)
+        raise
+
+
+def _write_error() -> str | None:
+    """Return why standard output could not be written; None if nobody reads it any more."""
+    sys.stdout.flush()
+    failed = next((each.failed for each in _kept if each.fileno() == 1), None)
+    return None if failed is None or failed.errno in GONE else failed.strerror

@@ -2,6 +2,8 @@
 
 In: a file, a folder or a dataset of the Hub, and a recipe; or the key of rollouts. Out: an artifact that the printed
 command trains on; or files that the other tools read. No teacher and no Prefect server is asked.
+
+`apprentice view`: every episode of an artifact or of a recipe's newest run, in a browser on this machine.
 """
 
 import json
@@ -54,10 +56,9 @@ def import_rows(
         overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds)}"]
         overrides += [f"collect.unverified={unverified}"] if unverified else []
         chosen = prepared(recipe, overrides)
-        from apprentice.flows.beginning import asked
-        from apprentice.flows.library.work import at_work, pinned_recipe
+        from apprentice.flows.library.calls import at_work, pinned_recipe
         from apprentice.flows.preflight import EvaluationPreflight
-        from apprentice.flows.teaching import rollouts_of
+        from apprentice.flows.steps import asked, rollouts_of
         from apprentice.tasks.dataset import REPORT, show_report
 
         pinned = pinned_recipe(chosen)
@@ -134,3 +135,37 @@ def export_rollouts(
         if failed:
             print(f"{failed} episodes failed when they were collected, and are not exported.")
         print(f"{written} episodes are in {folder}.")
+
+
+def view(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY|RECIPE",
+            help="A recipe, by file or name, for the newest run of it; or the key, revision or tag of rollouts, an "
+            "evaluation, a verdict, a decision or a release.",
+        ),
+    ],
+    store: Annotated[Path, typer.Option(help="The folder of artifacts, where a key is given.")] = Path("artifacts"),
+    hub: HUB = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
+    set_: SET = None,
+) -> None:
+    """Show episodes as a table with filters, each beside the other models' on its question; until Ctrl-C.
+
+    The table is that of the report's page; here it is as large as the files are. Serves 127.0.0.1 only.
+    """
+    with exit_with_message("Nothing was changed."):
+        quiet()
+        from apprentice.flows.recipe.loading import find_recipe
+
+        if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
+            chosen = prepared(Path(what), set_)
+            from apprentice.flows.view import serve, shown_of_recipe
+
+            serve(shown_of_recipe(chosen), port, browser)
+        else:
+            from apprentice.flows.view import serve, shown_of_key
+
+            serve(shown_of_key(what, store, hub), port, browser)

@@ -25,7 +25,7 @@ SETTINGS = Annotated[
 def list_(json_: JSON = False) -> None:
     """List the environments: tools, turns, rewards, extras, recipes."""
     with exit_with_message():
-        from apprentice.flows.cli.environments.catalogue import catalogue, rows
+        from apprentice.flows.cli.choice import catalogue, rows
 
         _table(rows())
         if json_:
@@ -41,7 +41,7 @@ def serve(
     """Serve an environment on 127.0.0.1 until Ctrl-C."""
     with exit_with_message("The server did not start."):
         ready()
-        from apprentice.flows.cli.environments.serve import serve_environment
+        from apprentice.flows.cli.play import serve_environment
 
         serve_environment(name, port, max_sessions)
 
@@ -64,7 +64,7 @@ def check(
     """Check that a server works for an environment or a recipe: exit code 0, or 1 with the fixes."""
     with exit_with_message("Nothing was changed."):
         ready()
-        from apprentice.flows.cli.environments.choice import as_json, chosen_for, reachable, verdict
+        from apprentice.flows.cli.choice import as_json, chosen_for, reachable, verdict
         from apprentice.flows.runtime.environment_check import check as look
 
         with reachable(url) as (served, name):
@@ -89,11 +89,11 @@ def play(
     """Play an episode yourself. Ctrl-D ends it."""
     with exit_with_message("The episode was abandoned."):
         ready()
-        from apprentice.flows.cli.environments.play import open_environment
+        from apprentice.flows.cli.play import open_environment
 
         with open_environment(name, set_, url, recipe) as environment:
-            from apprentice.flows.cli.environments.play import any_seed
-            from apprentice.flows.cli.environments.play import play as play_it
+            from apprentice.flows.cli.play import any_seed
+            from apprentice.flows.cli.play import play as play_it
 
             try:
                 play_it(environment, any_seed() if seed is None else seed)

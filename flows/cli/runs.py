@@ -1,16 +1,27 @@
-"""`apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
+"""The commands on what is stored: runs, champion, evaluate.
 
-In: the runs' folders; for a comparison artifacts, too. Out: tables and a page, or one line of JSON. Both only read.
+`apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
+
+`apprentice champion show | history | rollback RECIPE`: the current champion and its history.
+
+`apprentice evaluate`: models on a recipe's environment, each compared with the first.
 """
 
 import json
+from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import HUB, JSON, exit_with_message
+from apprentice.flows.cli.common import HUB, JSON, RECIPE, SET, exit_with_message, prepared
 from apprentice.flows.runtime.prefect_settings import quiet
+
+if TYPE_CHECKING:
+    from apprentice.flows.recipe.recipe import Recipe
+    from apprentice.tasks.artifacts.champion import Champions
+    from apprentice.tasks.artifacts.local import LocalStore
+    from apprentice.tasks.settings.stages import Window
 
 RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
 STORE_OF_RUNS = Annotated[
@@ -25,7 +36,7 @@ def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = F
     """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
     with exit_with_message():
         quiet()
-        from apprentice.flows.runs import finished
+        from apprentice.flows.compare import finished
         from apprentice.tasks.reporting.announce import console, table
 
         rows = [run.row(store) for run in finished(runs)]
@@ -68,8 +79,7 @@ def compare(
     """
     with exit_with_message():
         quiet()
-        from apprentice.flows.compare_runs import compare_runs, shown_in_terminal
-        from apprentice.flows.comparison_side import side_named
+        from apprentice.flows.compare import compare_runs, shown_in_terminal, side_named
 
         found = compare_runs([side_named(each, runs, store, hub) for each in run], runs)
         if json_:
@@ -77,3 +87,151 @@ def compare(
             return
         shown_in_terminal(found)
         print(found["page"])
+
+
+champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the gate's promotions.")
+
+
+@champion_app.command()
+def show(recipe: RECIPE, set_: SET = None) -> None:
+    """Show which model is the champion, and the gate's decision."""
+    with exit_with_message():
+        champion, store, _ = champions_of(recipe, set_)
+        current = champion.current()
+        if current is None:
+            print("There is no champion yet: no model has passed the gate.")
+            return
+        from apprentice.tasks.analysis.ending import as_markdown, read_decision
+        from apprentice.tasks.reporting.announce import say
+
+        folder = store.fetch(current)
+        say(as_markdown(read_decision(folder)))
+        print(f"{current.repository}@{current.revision}")
+        print(folder)
+
+
+@champion_app.command()
+def history(recipe: RECIPE, set_: SET = None) -> None:
+    """List every change of champion and every round, the oldest first."""
+    with exit_with_message():
+        champion, store, chosen = champions_of(recipe, set_)
+        current = champion.current()
+        rows = [
+            {
+                "": "→" if current is not None and change.revision == current.revision else "",
+                "number": str(change.number),
+                "at": change.at,
+                "how": change.how,
+                "revision": change.revision[:12],
+            }
+            for change in champion.history()
+        ]
+        if not rows:
+            print("There was no champion yet.")
+            return
+        from apprentice.tasks.reporting.announce import table
+
+        table("champions", f"Champions of {store.project}", rows)
+        from apprentice.flows.improve import history_rows
+        from apprentice.tasks.analysis.history import past_rounds
+
+        table("rounds", f"Rounds of {store.project}", history_rows(store, chosen, past_rounds(store)))
+
+
+@champion_app.command()
+def rollback(
+    recipe: RECIPE,
+    to: Annotated[
+        int | None, typer.Option(help="Number of the change to return to. Default: the previous one.")
+    ] = None,
+    set_: SET = None,
+) -> None:
+    """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
+    with exit_with_message():
+        release = champions_of(recipe, set_)[0].roll_back(to)
+        print(f"The champion is {release.repository}@{release.revision} again.")
+
+
+def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore, Recipe]":
+    """Return the champions of a recipe's project, its store, and the recipe."""
+    chosen = prepared(recipe, overrides)
+    from apprentice.flows.runtime.servers import open_store
+    from apprentice.tasks.artifacts.champion import Champions
+
+    store = open_store(chosen)
+    return Champions(store), store, chosen
+
+
+def evaluate(
+    recipe: RECIPE,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            help="A key, a revision or a tag from the report's lineage, or at least its first 6 characters; champion, "
+            "teacher, a folder, owner/name@revision on the Hub, or https://host/v1#model for an endpoint. "
+            "Repeatable: each is compared with the first."
+        ),
+    ],
+    protocol: Annotated[
+        Literal["parity", "tutorial", "inspect"],
+        typer.Option(
+            help="parity: as in training. tutorial: as the tutorial does, to compare with its results. "
+            "inspect: as an Inspect AI task, with Inspect's model names, such as openai/gpt-5-mini."
+        ),
+    ] = "parity",
+    questions: Annotated[
+        int | None, typer.Option(min=1, help="Number of questions. Default: the recipe's evaluate.questions.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the first question. Default: the recipe's evaluation window.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="Label for the state of a model behind an endpoint. Default: today's date.")
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
+    served_student: Annotated[bool, typer.Option(help="The endpoints serve students trained by this project.")] = False,
+    trust_code: Annotated[
+        list[str] | None,
+        typer.Option(help="A folder, or owner/name@commit on the Hub, whose Python code you have read and trust."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+    set_: SET = None,
+) -> None:
+    """Evaluate models on a recipe's environment, and compare them."""
+    with exit_with_message():
+        chosen = prepared(recipe, set_, runs_flow=True)
+        from apprentice.flows.compare_models import check_addresses
+        from apprentice.flows.runtime.prefect_server import start_prefect_server
+
+        check_addresses([*model, *([base_url] if base_url else [])])
+        spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
+        window = _window(chosen, spec.questions, seed)
+        start_prefect_server()
+        if protocol == "inspect":
+            from apprentice.flows.compare_models import inspect_models
+
+            report = inspect_models(chosen, model, spec, window, served_student, base_url)
+        else:
+            from apprentice.flows.compare_models import compare_models
+
+            spec = spec.model_copy(update={"protocol": protocol})
+            report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
+        if json_:
+            only = next(iter(report["models"].values())) if len(model) == 1 else None
+            print(json.dumps({"model": model[0], **only} if only else report))
+
+
+def _window(recipe: "Recipe", questions: int, seed: int | None) -> "Window":
+    """The seeds to ask: the recipe's evaluation window, or as many as there are questions from `seed` on."""
+    from apprentice.tasks.reporting.errors import Stop
+    from apprentice.tasks.settings.stages import Window
+
+    if seed is not None:
+        return Window(start=seed, size=questions)
+    window = recipe.seed_windows().evaluate
+    if questions > window.size:
+        raise Stop(
+            f"windows.evaluate has {window.size} seeds, fewer than the {questions} questions.",
+            "Lower --questions, or choose another first seed with --seed.",
+        )
+    return window

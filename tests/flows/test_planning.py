@@ -9,9 +9,7 @@ from uuid import uuid4
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from apprentice.flows.curve import show_history
-from apprentice.flows.improve import rounds_left
-from apprentice.flows.planning import has_stopped, next_round
+from apprentice.flows.improve import has_stopped, next_round, rounds_left, show_history
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import PastRound, past_rounds

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from apprentice.envs.serving.process import local_server
-from apprentice.flows.preflight import EvaluationPreflight, Preflight
-from apprentice.flows.preflight_teacher import inherited
+from apprentice.flows.preflight import EvaluationPreflight, Preflight, inherited
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers

@@ -10,7 +10,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.rescoring import made_or_rescored, to_rescore
+from apprentice.flows.steps import made_or_rescored, to_rescore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance
 from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts

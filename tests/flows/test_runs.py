@@ -13,9 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
-from apprentice.flows.compare_runs import compare_runs
-from apprentice.flows.comparison_side import side_named
-from apprentice.flows.runs import finished, run_named
+from apprentice.flows.compare import compare_runs, finished, run_named, side_named
 from apprentice.tasks.analysis.comparison import with_intervals
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.hub import HubStore

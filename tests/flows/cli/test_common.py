@@ -16,9 +16,9 @@ import typer
 from huggingface_hub.errors import OfflineModeIsEnabled
 from prefect.exceptions import PrefectHTTPStatusError
 
-from apprentice.flows.cli import interruption, streams
+from apprentice.flows.cli import common
 from apprentice.flows.cli.common import exit_with_message
-from apprentice.flows.cli.evaluate import _window
+from apprentice.flows.cli.runs import _window
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime.pool import _is_passing
 from apprentice.flows.runtime.servers import check_runs, run_folder
@@ -34,8 +34,8 @@ def prefects(status: int) -> PrefectHTTPStatusError:
 
 @pytest.fixture(autouse=True)
 def uninterrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruption, "_reported", threading.Event())
-    monkeypatch.setattr(interruption, "_received", threading.Event())
+    monkeypatch.setattr(common, "_reported", threading.Event())
+    monkeypatch.setattr(common, "_received", threading.Event())
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_an_exit_code_that_a_command_chose_is_its_own(ending: BaseException):
 
 
 def test_an_interruption_is_told_once(capsys: pytest.CaptureFixture[str]):
-    interruption.say_interrupted("Nothing was written.")
-    interruption.say_interrupted("Run again.")
+    common.say_interrupted("Nothing was written.")
+    common.say_interrupted("Run again.")
     assert capsys.readouterr().out == "Interrupted. Nothing was written.\n"
 
 
 def test_the_first_signal_interrupts_and_the_next_ones_do_not():
     with pytest.raises(KeyboardInterrupt):
-        interruption._interrupt(signal.SIGINT, None)
-    interruption._interrupt(signal.SIGTERM, None)
+        common._interrupt(signal.SIGINT, None)
+    common._interrupt(signal.SIGTERM, None)
 
 
 def test_an_interruption_that_a_finalizer_swallowed_comes_again_and_another_error_does_not(
@@ -91,9 +91,9 @@ def test_an_interruption_that_a_finalizer_swallowed_comes_again_and_another_erro
     before = signal.signal(signal.SIGTERM, lambda *_: came.set())
     monkeypatch.setattr("sys.__unraisablehook__", shown.append)
     try:
-        interruption.interrupt_again(SimpleNamespace(exc_type=ValueError))
+        common.interrupt_again(SimpleNamespace(exc_type=ValueError))
         assert (len(shown), came.wait(0.2)) == (1, False)
-        interruption.interrupt_again(SimpleNamespace(exc_type=KeyboardInterrupt))
+        common.interrupt_again(SimpleNamespace(exc_type=KeyboardInterrupt))
         assert came.wait(20)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -104,7 +104,7 @@ def test_an_interruption_that_a_finalizer_swallowed_comes_again_and_another_erro
 def full() -> Iterator[Any]:
     """A stream to a device that is always full."""
     descriptor = os.open("/dev/full", os.O_WRONLY)
-    yield streams._Lenient(descriptor, "w", closefd=False)
+    yield common._Lenient(descriptor, "w", closefd=False)
     os.close(descriptor)
 
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_is_dropped_and_the_first_reason_kept(full: Any, 
     assert first.errno == errno.ENOSPC
     assert full.write(b"again") == 5
     assert full.failed is first
-    with streams._Lenient(str(tmp_path / "out"), "w") as whole:
+    with common._Lenient(str(tmp_path / "out"), "w") as whole:
         assert whole.write(b"four") == 4
         assert whole.failed is None
 
@@ -126,16 +126,16 @@ def test_a_command_whose_output_is_lost_does_not_end_as_if_it_were_read(
     number: int, code: int, ends: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     failed = OSError(number, os.strerror(number))
-    monkeypatch.setattr(streams, "_kept", [SimpleNamespace(fileno=lambda: 1, failed=failed)])
-    with pytest.raises(SystemExit) as ended, streams.report_write_errors():
+    monkeypatch.setattr(common, "_kept", [SimpleNamespace(fileno=lambda: 1, failed=failed)])
+    with pytest.raises(SystemExit) as ended, common.report_write_errors():
         raise SystemExit(code)
     assert (ended.value.code or 0) == ends
     assert ("could not be written" in capsys.readouterr().err) == (ends == 1)
 
 
 def test_without_a_failed_write_a_command_ends_as_it_would(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streams, "_kept", [SimpleNamespace(fileno=lambda: 2, failed=OSError(errno.ENOSPC, "full"))])
-    with pytest.raises(SystemExit) as ended, streams.report_write_errors():
+    monkeypatch.setattr(common, "_kept", [SimpleNamespace(fileno=lambda: 2, failed=OSError(errno.ENOSPC, "full"))])
+    with pytest.raises(SystemExit) as ended, common.report_write_errors():
         raise SystemExit(0)
     assert ended.value.code == 0
 

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from apprentice.flows.cli.dashboard import show_dashboard
+from apprentice.flows.cli.status import show_dashboard
 from apprentice.tasks.engine.run import FOLDER
 from apprentice.tasks.reporting.errors import Stop
 

@@ -1,31 +1,111 @@
-"""The stages of a run, each as a function of a recipe and of what was made before.
+"""A notebook calls the stages one by one, or a whole run.
 
-In: a recipe, results. Out: a result. Each is the stage that the flow runs, with the same key: what a run has made is a
-cache hit here, and the other way round.
+What a stage is given in a notebook: a result, an artifact, a key, or a folder.
+
+Opens what a stage needs outside of a flow: the recipe's servers and its store.
+
+The stages of a run, each as a function of a recipe and of what was made before.
+
+A whole run by a call: what `apprentice run` does, with the run as an object.
 """
 
-from contextlib import AbstractContextManager
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
 
-from apprentice.flows.beginning import asked
-from apprentice.flows.examination import held_out
-from apprentice.flows.library.inputs import Given, model_given, rollouts_given
-from apprentice.flows.library.results import Model, Rows
-from apprentice.flows.library.work import at_work, pinned_recipe
+from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+
+from apprentice.flows.compare_models import checkpoint_of
+from apprentice.flows.library.results import Model, Result, Rows, Run, open_artifact
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.probe import ladder, probe
-from apprentice.flows.recipe.loading import RecipeLike
+from apprentice.flows.recipe.loading import RecipeLike, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.teaching import rollouts_of
-from apprentice.tasks.artifacts.types import Evaluation, GrpoCheckpoint, KeptRollouts, Rollouts, SftCheckpoint
+from apprentice.flows.retrain import pinned_for_run
+from apprentice.flows.retrain import retrain as retrain_flow
+from apprentice.flows.runtime.prefect_server import start_prefect_server
+from apprentice.flows.runtime.servers import RunServers, check_runs, open_store
+from apprentice.flows.steps import asked, beginning, held_out, rollouts_of
+from apprentice.tasks.artifacts.foreign import pinned_rows
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    Checkpoint,
+    Evaluation,
+    GrpoCheckpoint,
+    KeptRollouts,
+    Questions,
+    Rollouts,
+    SftCheckpoint,
+)
+from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo as grpo_stage
 from apprentice.tasks.lengths import lengths
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import ProbeSpec
+from apprentice.tasks.settings.stages import DatasetSpec, ProbeSpec
 from apprentice.tasks.sft import sft as sft_stage
 from apprentice.tasks.training.reporters import check_reporters
+
+A = TypeVar("A", bound=Artifact)
+Given = Result[Any] | Artifact | str | Path
+"""An earlier call's result, its artifact, a key, or a folder."""
+
+
+def rollouts_given(run: RunContext, recipe: Recipe, given: Given, questions: Questions) -> Rollouts | KeptRollouts:
+    """Return rollouts, or rows that were kept of some; those of a folder are verified. Raises Stop."""
+    found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts", "the result of `collect`")
+    if isinstance(found, Path):
+        spec = pinned_rows(DatasetSpec(path=str(found)))
+        return take_rollouts(run, spec, recipe.environment, questions, recipe.collect.unverified)
+    return found
+
+
+def model_given(run: RunContext, recipe: Recipe, given: Given | None, questions: Questions) -> Checkpoint:
+    """Return a model: the recipe's student if none is given. Raises Stop."""
+    if given is None:
+        return beginning(run, recipe, questions)
+    if isinstance(given, str) and not Path(given).is_dir():
+        return checkpoint_of(run, recipe, given, questions)
+    found = _artifact(run.store, given, (Checkpoint,), "a model", "the result of `sft` or `grpo`")
+    return checkpoint_of(run, recipe, str(found), questions) if isinstance(found, Path) else found
+
+
+def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wanted: str, made_by: str) -> A | Path:
+    """Return an artifact of the store, or the folder of what is none of it. Raises Stop for one of another kind."""
+    remedy = f"Give {made_by}, its key, or a folder."
+    found: Any = given
+    if isinstance(given, Result):
+        found = given.artifact if given.store.root == store.root else given.folder
+    if not isinstance(found, Artifact):
+        folder = Path(found).expanduser()
+        if folder.is_dir() and not folder.resolve().is_relative_to(store.root.resolve()):
+            return folder
+        if isinstance(found, Path) and not folder.is_dir():
+            raise Stop(f"There is no folder {folder}.", remedy)
+        found = open_artifact(found, store.root).artifact
+    if not isinstance(found, kinds):
+        raise Stop(f"{found.repository}@{found.key} is {type(found).__name__}, not {wanted}.", remedy)
+    return found
+
+
+def pinned_recipe(given: RecipeLike) -> Recipe:
+    """Return the recipe as a run of it would use it, so that both find the same artifacts. Raises Stop."""
+    return pinned_for_run(load_recipe(given), [])
+
+
+@contextmanager
+def at_work(recipe: Recipe, preflight: Callable[[RunContext, str], None]) -> Iterator[RunContext]:
+    """Yield the context of the recipe's stages; stops the servers that they started."""
+    with RunServers(recipe) as servers:
+        run = RunContext(open_store(recipe, hub_needed=False), servers, **recipe.for_work())
+        run.preflight = preflight
+        yield run
+        announce.show_cached()
 
 
 def collect(recipe: RecipeLike) -> Rows[Rollouts]:
@@ -135,3 +215,28 @@ def _training(recipe: Recipe, stage: str, checked: Recipe) -> AbstractContextMan
 def _only(recipe: Recipe, **without: Any) -> Recipe:
     """Return the recipe for the checks of one stage: guard rails and other stages are not played."""
     return recipe.model_copy(update={"guards": [], **without})
+
+
+def retrain(recipe: RecipeLike, runs: str | Path = "runs") -> Run:
+    """Train a student as a recipe describes, and measure what it learned.
+
+    Args:
+        recipe: A `Recipe`, or what `load_recipe` takes: a file, a name such as "laptop", a dictionary.
+        runs: The folder in which the run's folder with its report is created.
+
+    Returns:
+        The finished run. Stages that exist in the recipe's store are not run again.
+
+    Raises:
+        Stop: Something needs a person; its text has the cause and what to do. What is finished is kept: the same call
+            goes on from there.
+    """
+    chosen = load_recipe(recipe)
+    check_runs(Path(runs))
+    start_prefect_server()
+    results: dict[Any, str] = {PREFECT_LOCAL_STORAGE_PATH: str(chosen.store.path.absolute() / ".prefect")}
+    named = "PREFECT_LOCAL_STORAGE_PATH" in os.environ
+    with nullcontext() if named else temporary_settings(updates=results):
+        folder = retrain_flow(chosen, Path(runs))
+    announce.show_cached()
+    return Run(folder, open_store(chosen, hub_needed=False))

@@ -1,1 +1,0 @@
-"""`apprentice env`: list, play, serve, check, build."""
