@@ -6,6 +6,8 @@ The API key comes from an environment variable or a Prefect Secret block and is 
 
 import asyncio
 import json
+import math
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -75,6 +77,9 @@ class Teacher:
         self._answered = monotonic()
         self._answered_once = False
         self._known: dict[str, Any] | None = None
+        self._looked = -math.inf
+        self._looking = asyncio.Lock()
+        self._waiting = self._most_waiting = 0
         self._settings: dict[str, Any] = {"model": spec.model or "script", "max_tokens": spec.max_tokens}
         if spec.temperature is not None:
             self._settings["temperature"] = spec.temperature
@@ -124,7 +129,7 @@ class Teacher:
             seed: The question's seed, for a scripted teacher.
             ask: How often this turn was asked for before, for a scripted teacher.
         """
-        answer = wait_for(self._ask(messages, tools, spent, choice, {"seed": seed, "ask": ask}))
+        answer = wait_for(self._counted(self._ask(messages, tools, spent, choice, {"seed": seed, "ask": ask})))
         if self._wrong_usage and not self._warned:
             self._warned = True
             announce.warn(
@@ -188,16 +193,29 @@ class Teacher:
             elif not learned:
                 self._explain(failed, number, question)
 
+    async def _counted(self, asking: Awaitable[Completion]) -> Completion:
+        self._waiting += 1
+        self._most_waiting = max(self._most_waiting, self._waiting)
+        try:
+            return await asking
+        finally:
+            self._waiting -= 1
+
     def recall(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> None:
         """Takes over what was answered in an earlier run, to ask it where nothing is answered now."""
         self._known = self._body(messages, tools, Spent(), "required", {"seed": seed, "ask": 0})
 
     async def _look_again(self, body: dict[str, Any], spent: Spent) -> None:
         """Asks once more what was answered before, where nothing has been answered for the patience: it tells an
-        endpoint that is away from a question that it never answers."""
-        if self._known not in (None, body) and monotonic() - self._answered >= self._spec.patience:
-            with suppress(Refused, Unanswered, Redirected):
-                await self._send(self._known, spent)  # type: ignore[arg-type]
+        endpoint that is away from a question that it never answers. One session does so for all; none while as many
+        wait as ever did, which no single question explains."""
+        async with self._looking:
+            if monotonic() - max(self._answered, self._looked) < self._spec.patience:
+                return
+            if self._known not in (None, body) and not 1 < self._most_waiting <= self._waiting:
+                with suppress(Refused, Unanswered, Redirected):
+                    await self._send(self._known, spent)  # type: ignore[arg-type]
+            self._looked = monotonic()
 
     def _body(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]

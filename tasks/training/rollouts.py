@@ -223,9 +223,9 @@ def _parsed(tokenizer: Any, completions: Ids, prompts: Ids, tools: list[list[dic
     """The first turns. Equal ones of one prompt, of which a group has many, are parsed once and are one object."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Message] = {}
     keys = [(tuple(prompt), tuple(ids)) for prompt, ids in zip(prompts, completions, strict=True)]
-    for key, ids, prompt, offered in zip(keys, completions, prompts, tools, strict=True):
+    for key, ids, before, offered in zip(keys, completions, prompts, tools, strict=True):
         if key not in found:
-            found[key] = parse(tokenizer, ids, prompt, offered)
+            found[key] = parse(tokenizer, ids, before, offered)
     return [found[key] for key in keys]
 
 

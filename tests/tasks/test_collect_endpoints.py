@@ -504,6 +504,17 @@ def test_a_question_that_is_never_answered_is_asked_in_two_runs_and_then_left_ou
     assert len({question(asked) for asked in endpoint.requests}) == SIZE, "no other question is asked a second time"
 
 
+def test_an_endpoint_that_goes_away_is_not_asked_again_what_it_has_answered(
+    servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    quick(monkeypatch)
+    endpoint = Endpoint(lambda body: good(body) if len(endpoint.requests) <= 4 else error(503, "away"))
+    with pytest.raises(Stop, match="has not answered for"):
+        collected_from(endpoint, servers, tmp_path, ECHO, patience=0.3)
+    bought = Counter(question(asked) for asked in endpoint.requests[:4])
+    assert not bought & Counter(question(asked) for asked in endpoint.requests[4:])
+
+
 def test_questions_that_are_never_answered_are_no_questions_if_they_are_many(
     servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
