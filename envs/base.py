@@ -16,8 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from apprentice.envs.game import EnvironmentSettings as EnvironmentSettings
+from apprentice.envs.game import whole_number as whole_number
 from apprentice.envs.source import digest_of, joined
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.reply import BadReply, Reply, checked_text
@@ -30,12 +32,6 @@ LONGEST_ACTION = 20_000
 
 ROUNDING = 1e-9
 """A reward may exceed its range by this much and is clipped to the bound: it is floating-point error."""
-
-
-class EnvironmentSettings(BaseModel):
-    """The settings of an environment, as a recipe gives them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class ToolEnvironment(ABC):
@@ -224,17 +220,6 @@ def _tool_names(environment: type[ToolEnvironment]) -> list[str]:
 def whole_characters(text: str) -> str:
     """Return the text as it can be sent: without half characters, which no encoding has."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def whole_number(value: Any, what: str, least: int, most: int) -> int:
-    """Parse a number from a model, which may write 7 as "7". Raises ValueError with a message for the model."""
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        raise ValueError(f"{what} must be a whole number, {least} to {most}.") from None
-    if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"{what} must be a whole number, {least} to {most}.")
-    return number
 
 
 def tool_schemas(environment: ToolEnvironment) -> list[dict[str, Any]]:

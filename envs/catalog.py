@@ -18,6 +18,8 @@ from typing_extensions import get_original_bases
 
 from apprentice.envs import folders
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.game import Game
+from apprentice.envs.one_file import environment_of, game_in
 from apprentice.envs.wire.session import Session
 
 if TYPE_CHECKING:
@@ -27,21 +29,23 @@ if TYPE_CHECKING:
 CATALOGUE = {
     "browsergym": "fill in a web form in a real browser, shown as text",
     "catch": "move a paddle under a falling ball (OpenSpiel)",
-    "echo": "repeat a text: the smallest environment, a template for new ones",
+    "echo": "repeat a text, also on servers of the published Echo environment",
+    "number": "find a number by higher and lower: one file, the one to copy",
     "multi": "several other environments in one run, mixed by weight",
     "reasoning_gym": "one question, one answer, checked by an algorithm (over 100 datasets)",
     "sudoku": "fill the empty cells of a grid, one at a time (TextArena)",
     "wordle": "guess a secret word in six guesses (TextArena)",
 }
-"""Every environment of this project with a one-line description; a name is a folder beside this file. No entry points,
-so that an environment that is added to a checkout needs no new installation."""
+"""Every environment of this project with a one-line description; a name is a folder or file beside this one. No entry
+points, so that an environment that is added to a checkout needs no new installation."""
 ADAPTERS = {
     "mcp": "any OpenEnv environment of MCP tools, on a server that somebody else runs",
     "verifiers": "any environment of the verifiers package",
 }
 """Environments of others, played by a class of this project; each is a folder beside this file."""
 GROUP = "apprentice.environments"
-"""The entry points of other packages: a name, and a package with `env`, `policy` and `server` as in a folder here."""
+"""The entry points of other packages: a name, and a module with a `Game`, or a package with `env`, `policy` and
+`server` as in a folder here."""
 
 
 class ExtraMissing(ValueError):
@@ -68,14 +72,16 @@ def known() -> dict[str, str]:
 
 
 def _take(folder: Path, packages: dict[str, str]) -> None:
-    """Import the environment in a folder and add it to `packages`. Raises ValueError if its name is taken."""
-    if (taken := packages.get(folder.name, folder.name)) != folder.name:
-        raise ValueError(f"there is an environment {folder.name!r} already, {taken}: rename the folder {folder}")
-    packages[folder.name] = folders.import_package(folder)
+    """Import the environment in a folder or file and add it to `packages`. Raises ValueError if its name is taken."""
+    name = folder.stem
+    if (taken := packages.get(name, name)) != name:
+        raise ValueError(f"there is an environment {name!r} already, {taken}: rename {folder}")
+    packages[name] = folders.import_package(folder)
 
 
 def add_folder(path: Path) -> tuple[str, Path]:
-    """Make the environment in a folder known, here and to the servers that are started here; return name and folder.
+    """Make the environment in a folder or file known, here and to the servers that are started here; return its name
+    and where it is.
 
     Raises ValueError if there is none, or its name is taken.
     """
@@ -84,7 +90,7 @@ def add_folder(path: Path) -> tuple[str, Path]:
         _take(folder, dict(known()))
         folders.add(folder)
         known.cache_clear()
-    return folder.name, folder
+    return folder.stem, folder
 
 
 def described(name: str) -> str:
@@ -93,8 +99,13 @@ def described(name: str) -> str:
     return own or (importlib.import_module(package_of(name)).__doc__ or name).strip().split("\n")[0]
 
 
+def game_of(name: str) -> type[Game] | None:
+    """Return the game of an environment that is one file; None for one that is a folder."""
+    return game_in(importlib.import_module(package_of(name))) if ":" not in name else None
+
+
 def folder_of(name: str) -> Path:
-    """Return the folder of an environment's package."""
+    """Return the folder of an environment's package, or of its file."""
     return Path(str(importlib.import_module(package_of(name)).__file__)).resolve().parent
 
 
@@ -119,6 +130,8 @@ def environment_class(name: str) -> type[ToolEnvironment]:
     the nearest known one."""
     if ":" in name:
         return _class_at(*name.split(":", 1))
+    if (game := game_of(name)) is not None:
+        return environment_of(game)
     return importlib.import_module(f"{package_of(name)}.env").Environment
 
 
@@ -152,8 +165,10 @@ def check_extra(name: str) -> None:
 
 
 def part_of(name: str, part: str) -> str:
-    """Return the module `server` or `policy` of an environment; empty if it has none."""
+    """Return the module `server` or `policy` of an environment; empty if it has none. One file is both."""
     package = package_of(name)
+    if game_of(name) is not None:
+        return package if part == "server" or hasattr(importlib.import_module(package), "call") else ""
     module = f"{package}.{part}" if package else ""
     return module if module and _is_installed(module) else ""
 
@@ -190,9 +205,13 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
 
 
 def _game(name: str) -> "type[Environment[Any, Any, Any]]":
-    """Return the class of `server/game.py` that is an OpenEnv environment."""
+    """Return the class of `server/game.py` that is an OpenEnv environment, or one that serves a game in one file."""
     from openenv.core.env_server.interfaces import Environment
 
+    if (game := game_of(name)) is not None:
+        from apprentice.envs.serving.game_server import server_of
+
+        return server_of(game)
     module = importlib.import_module(f"{part_of(name, 'server')}.game")
     defined = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return next(each for each in defined if issubclass(each, Environment))
@@ -207,8 +226,8 @@ class EnvironmentSpec(BaseModel):
     """An environment of this package, an entry point of another one (`apprentice env init`), or an installed class as
     module:Class."""
     path: Path | None = Field(default=None, exclude_if=lambda path: path is None)
-    """In place of a name: the folder of an environment that is not installed, as seen from the recipe's file. It is no
-    part of any key; the folder's code is."""
+    """In place of a name: the file or folder of an environment that is not installed, as seen from the recipe's
+    file. It is no part of any key; its code is."""
     settings: dict[str, Any] = {}
     """The environment's own settings, validated by its `Settings` model."""
 

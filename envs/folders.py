@@ -1,4 +1,4 @@
-"""Environments in folders that no installed package has: `environment: {path: ./my_env}` in a recipe.
+"""Environments in files and folders that no installed package has: `environment: {path: ./my_env}` in a recipe.
 
 In: the path of a package with env.py, policy.py and server/, or of the project around it that `apprentice env init`
 writes. Out: the package, imported under the folder's name. The environment variable APPRENTICE_ENVIRONMENTS lists the
@@ -26,33 +26,44 @@ def add(folder: Path) -> None:
 
 
 def package_at(path: Path) -> Path:
-    """Return the folder of the package at a path. Raises ValueError if there is none."""
+    """Return the folder of the package at a path, or the file that is all of an environment. Raises ValueError if there
+    is neither."""
     whole = path.expanduser().resolve()
     if not whole.exists():
         raise ValueError(
             f"{path} is not on this machine; where a run is played on another one, install the environment there (pip "
             "install FOLDER) and write environment.name in place of environment.path"
         )
+    for file in (whole, whole / f"{whole.name}.py"):
+        if file.is_file() and file.suffix == ".py":
+            if not file.stem.isidentifier():
+                raise ValueError(f"{file.stem!r} cannot be a module's name: rename the file, such as my_env.py")
+            return file
     for folder in (whole, whole / whole.name):
         if (folder / "env.py").is_file() and (folder / "__init__.py").is_file():
             if not folder.name.isidentifier():
                 raise ValueError(f"{folder.name!r} cannot be a package's name: rename the folder, such as my_env")
             return folder
-    raise ValueError(f"{path} is no environment: neither it nor {whole.name}/ in it has __init__.py and env.py")
+    raise ValueError(
+        f"{path} is no environment: neither it nor {whole.name}/ in it has __init__.py and env.py, and "
+        f"there is no {whole.name}.py in it"
+    )
 
 
 def import_package(folder: Path) -> str:
-    """Import the package in a folder under the folder's name, and return it. Raises ValueError if the name is taken.
+    """Import the package in a folder, or a file, under its name, and return that. Raises ValueError if it is taken.
 
     Nothing is added to sys.path, where what stands beside the folder could hide an installed package.
     """
-    name, init = folder.name, folder / "__init__.py"
+    name, init = folder.stem, folder if folder.is_file() else folder / "__init__.py"
     loaded = sys.modules.get(name)
     found = loaded.__spec__ if loaded else importlib.util.find_spec(name)
     if found is not None and found.origin is not None and Path(found.origin).resolve() != init:
-        raise ValueError(f"the name of the folder {folder} is that of another package, {found.origin}: rename it")
+        raise ValueError(f"the name of {folder} is that of another package, {found.origin}: rename it")
     if loaded is None or found is None or found.origin is None:
-        spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+        spec = importlib.util.spec_from_file_location(
+            name, init, submodule_search_locations=None if folder.is_file() else [str(folder)]
+        )
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,0 +1,70 @@
+"""A game in one file: a question for each seed, and tools as public methods. `envs/number.py` is the one to copy.
+
+In: a subclass of `Game`. Out: what `one_file.py` makes an environment of, `serving/game_server.py` an OpenEnv server.
+Imports nothing of this project, so that a Space can have a copy of it beside the game.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class EnvironmentSettings(BaseModel):
+    """The settings of an environment, as a recipe gives them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Game(ABC):
+    """One episode, played on the server. Every public method except those of this class is a tool of the model.
+
+    A tool takes what its signature says, returns the text that the model sees, and sets `reward` and `done`. A
+    ValueError that it raises is told to the model and costs a turn.
+
+    Attributes:
+        instructions: The system prompt; a property where it depends on the settings, as `max_turns` may be.
+        version: Raise it when the same seed asks something else; 1 to 1.1 when only rewards changed.
+        max_turns: The maximum number of tool calls in an episode.
+        reward: The reward so far, within `reward_range`; 1.0 is a whole success.
+        correct: The right answer, once the episode is over; never shown to a model.
+    """
+
+    Settings: ClassVar[type[BaseModel]] = EnvironmentSettings
+    version: ClassVar[str] = "1"
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    instructions: Any
+    max_turns: Any = 1
+
+    def __init__(self, settings: Any):
+        self.settings = settings
+        self.reward, self.done = 0.0, False
+        self.correct: str | None = None
+
+    @abstractmethod
+    def ask(self, seed: int) -> str:
+        """Begin the episode that `seed` names, the same one on every server, and return its question."""
+
+    def traits(self, question: str) -> dict[str, int | str]:
+        """Return what tells kinds of questions apart, such as {"letters": 4}, for the slices of an evaluation."""
+        return {}
+
+
+def tools_in(game: type[Game]) -> list[str]:
+    """Return the names of the game's tools, in their alphabetical order."""
+    return [name for name in dir(game) if _is_tool(game, name)]
+
+
+def _is_tool(game: type[Game], name: str) -> bool:
+    return not name.startswith("_") and not hasattr(Game, name) and callable(getattr(game, name)) and name != "Settings"
+
+
+def whole_number(value: Any, what: str, least: int, most: int) -> int:
+    """Parse a number from a model, which may write 7 as "7". Raises ValueError with a message for the model."""
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise ValueError(f"{what} must be a whole number, {least} to {most}.") from None
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ValueError(f"{what} must be a whole number, {least} to {most}.")
+    return number

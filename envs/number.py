@@ -1,0 +1,73 @@
+"""Find a number by "higher" and "lower": the environment to copy from. One file is all of it.
+
+In: how many numbers and how many guesses. Out: a reward of 1.0 for the number, found within the guesses.
+Its scripted teacher guesses at random within what is still possible, so a student that learns to halve it does better.
+"""
+
+import random
+from typing import Any
+
+from pydantic import Field
+
+from apprentice.envs.game import EnvironmentSettings, Game, whole_number
+from apprentice.envs.policy import digest, errs, question_in
+
+
+class Settings(EnvironmentSettings):
+    """How far to search."""
+
+    most: int = Field(default=31, ge=2, le=1000)
+    """The number is one of 1 to this."""
+    guesses: int = Field(default=5, ge=1, le=20)
+    """Guesses an episode. Five are enough for 31 numbers, if each halves what is left."""
+
+
+class Number(Game):
+    """A hidden number, found by guessing."""
+
+    Settings = Settings
+    settings: Settings
+    instructions = "Find the hidden number. Call the tool `guess`; it says what the number can still be."
+
+    @property
+    def max_turns(self) -> int:
+        return self.settings.guesses
+
+    def ask(self, seed: int) -> str:
+        draw = random.Random(seed)
+        self._hidden = draw.randint(1, self.settings.most)
+        self._low, self._high = 1, self.settings.most
+        self.correct = str(self._hidden)
+        return f"Game {draw.randbytes(4).hex()}: the number is from 1 to {self.settings.most}."
+
+    def guess(self, number: int) -> str:
+        """Guess the number.
+
+        Args:
+            number: A whole number.
+
+        Returns:
+            Whether it is right, or what the number can still be.
+        """
+        guessed = whole_number(number, "number", 1, self.settings.most)
+        if guessed == self._hidden:
+            self.reward, self.done = 1.0, True
+            return "Right."
+        if guessed < self._hidden:
+            self._low = max(self._low, guessed + 1)
+        else:
+            self._high = min(self._high, guessed - 1)
+        return f"It is from {self._low} to {self._high}."
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Nothing: the script plays under all settings."""
+
+
+def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
+    """Return the scripted teacher's next call: any number that is still possible; on a share of the games always 1."""
+    question = question_in(messages)
+    told = next(text for text in (str(each["content"]) for each in reversed(messages)) if " from " in text)
+    low, high = map(int, told.rpartition(" from ")[2].strip(".").split(" to "))
+    chance = random.Random(digest(f"{question} {len(messages)}"))
+    return "guess", {"number": 1 if errs(question, error_rate) else chance.randint(low, high)}
