@@ -10,25 +10,54 @@ COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
 
-.PHONY: run test test-all test-counterparts test-vllm test-openenv test-verifiers test-docker mutants lint bench bench-episodes bench-collect bench-rescore bench-eval bench-grpo bench-step bench-gpu bench-signal bench-levels bench-envs bench-flywheel bench-overhead faults-collect faults-hostile faults-train faults-flywheel e2e e2e-weeks e2e-faults e2e-hub bench-commands bench-scaling bench-view axe screenshots page-pictures docs spaces lock clean
+NAME :=
+
+# What NAME can be, by target; without a NAME it is the first.
+NAMES_bench := laptop collect rescore view commands grpo signal step levels flywheel eval overhead episodes envs gpu scaling
+NAMES_faults := collect train flywheel hostile
+NAMES_e2e := whole weeks faults hub
+NAMES_pictures := all page
+NAMES_test-counterparts := all vllm
+$(foreach goal,$(MAKECMDGOALS),$(if $(NAMES_$(goal)),$(if $(filter-out $(NAMES_$(goal)),$(NAME)),\
+    $(error make $(goal) has no NAME=$(NAME). Its names are: $(NAMES_$(goal))))))
+
+BENCH_eval := evaluate
+BENCH_signal := dead_groups
+BENCH_envs := environments
+FAULTS_collect := pytest tests/faults/test_collect_faults.py
+FAULTS_hostile := pytest tests/hostile tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
+FAULTS_train := tests.faults.train
+FAULTS_flywheel := tests.faults.flywheel
+
+.PHONY: run test test-all test-counterparts test-openenv test-verifiers test-docker axe mutants lint bench faults e2e docs pictures spaces lock clean help
 .DEFAULT_GOAL := run
 
-run: .venv/ready  ## run the recipe on the embedded default; ends with the report
+##@ Use
+
+run: .venv/ready  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20
 	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
 
-test: .venv/dev  ## the tests, all but the long ones
+spaces: .venv/dev  ## write every environment as a Space into build/spaces; ENV=echo writes one
+	$(BIN)/apprentice env build $(ENV)
+
+clean:  ## remove .venv and build
+	rm -rf .venv build *.egg-info
+
+help:  ## show this list
+	@awk -F ':.*##  *' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## /{printf "  make %-19s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+##@ Test
+
+test: .venv/dev  ## the quick tests
 	$(PYTEST) -m "not long"
 
-test-all: test  ## the long ones, too: whole commands, browsers, several training processes
+test-all: test  ## the quick and the long tests: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev build/types/apprentice build/llmock/ready build/litellm/ready build/vllm/ready build/smollm2/ready build/tokenizers/ready  ## against what others wrote: LLMock, LiteLLM's proxy, vLLM on the CPU, a pretrained model, models' tokenizers
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts
+test-counterparts: .venv/dev build/types/apprentice $(patsubst %,build/%/ready,$(or $(filter vllm,$(NAME)),llmock litellm vllm smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm: vLLM alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm,$(NAME)))
 
-test-vllm: .venv/dev build/types/apprentice build/vllm/ready  ## vLLM on the CPU: as a teacher, as a student's server, as GRPO's engine
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts -k vllm
-
-test-openenv: $(OPENENV)/ready  ## the environments' tests on openenv 0.10, the successor of the locked openenv-core
+test-openenv: $(OPENENV)/ready  ## the environments' tests with openenv 0.10, the successor of openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(OPENENV)/bin/python -m pytest tests/envs/test_outside.py -k openenv_validates  # needs uv
 
@@ -36,107 +65,50 @@ test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifier
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(VERIFIERS)/bin/python -m pytest tests/envs/test_deployable.py -k "verifiers and not publishes"  # needs uv
 
-test-docker: .venv/dev  ## every image, built from HEAD and used; skipped where no Docker daemon runs and none can be started
+test-docker: .venv/dev  ## build every image from HEAD and use it; skipped without a Docker daemon
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -rs tests/docker
 
-mutants: .venv/dev  ## breaks the product in small ways that a seed draws, one at a time: the tests must notice 90%. MUTANTS="--help" says what can be set
+axe: .venv/dev  ## check the report's accessibility with axe-core, in light and dark
+	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4.14.1
+	$(BIN)/python -m pytest tests/flows/pages -m long -k axe
+
+mutants: .venv/dev  ## break the code in small ways; 90% must fail a test. MUTANTS="--help" lists options
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
 
-lint: .venv/dev build/types/apprentice
+lint: .venv/dev build/types/apprentice  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-bench: .venv/dev  ## the laptop recipe anew for seeds 20, 21 and 22; prints the README's table
-	$(BIN)/python -m tests.bench.laptop
+##@ Measure (an unknown NAME lists the names; BENCH=--help, FAULTS=--help and E2E=--help list the options)
 
-bench-episodes: .venv/dev  ## the laptop recipe with 24 to 384 of the teacher's episodes: docs/episodes.png
-	$(BIN)/python -m tests.bench.episodes
+bench: .venv/dev  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
+	$(BIN)/python -m tests.bench.$(or $(BENCH_$(NAME)),$(NAME),laptop) $(BENCH)
 
-bench-collect: .venv/dev  ## our collection against OpenEnv's own at four latencies of the teacher, and its memory
-	$(BIN)/python -m tests.bench.collect
+faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel or hostile
+	$(BIN)/python -m $(FAULTS_$(or $(NAME),collect)) $(FAULTS)
 
-bench-rescore: .venv/dev  ## how fast 10,000 recorded episodes are scored again, and what a teacher is asked for it: nothing
-	$(BIN)/python -m tests.bench.rescore
+e2e: .venv/dev  ## the toy recipe as a deployment on PostgreSQL and two pools; NAME=weeks, faults or hub
+	$(BIN)/python -m tests.e2e.$(or $(NAME),whole) $(E2E)
 
-bench-eval: .venv/dev  ## our evaluation against the tutorial's loop: one model, the same questions, the same texts
-	$(BIN)/python -m tests.bench.evaluate
+##@ Write
 
-bench-grpo: .venv/dev  ## what the environment costs a GRPO step, against the walkthrough's wrapper, at four distances
-	$(BIN)/python -m tests.bench.grpo
-
-bench-signal: .venv/dev  ## plain TRL, skipped dead groups, refill, curriculum: what each gains GRPO on the laptop recipe, side by side. BENCH="--help" says what can be set
-	$(BIN)/python -m tests.bench.dead_groups $(BENCH)
-
-bench-levels: .venv/dev  ## a curriculum over Reasoning Gym's levels against all levels alike, on six datasets; BENCH="--help" says what can be set
-	$(BIN)/python -m tests.bench.levels $(BENCH)
-
-bench-step: .venv/dev  ## a GRPO step that computes what its prompts share once, against TRL's own, at four sizes
-	$(BIN)/python -m tests.bench.step
-
-bench-gpu: .venv/dev  ## what SFT and GRPO cost on a GPU, at Qwen3-1.7B's size; a toy without one. BENCH="--help" says what can be set
-	$(BIN)/python -m tests.bench.gpu $(BENCH)
-
-bench-envs: .venv/dev  ## every environment's laptop recipe, each moving its own reward; ENVS="--only wordle" runs some
-	$(BIN)/python -m tests.bench.environments $(ENVS)
-
-bench-flywheel: .venv/dev  ## rounds against one longer run, with and without a teacher; an hour a seed. FLYWHEEL=--toy looks
-	$(BIN)/python -m tests.bench.flywheel $(FLYWHEEL)
-
-bench-overhead: .venv/dev  ## what the flow costs over bare TRL scripts: the laptop recipe six times. OVERHEAD=--toy looks
-	$(BIN)/python -m tests.bench.overhead $(OVERHEAD)
-
-faults-collect: .venv/dev  ## what outages, kills and full disks cost a collection: nothing
-	$(BIN)/python -m pytest tests/faults/test_collect_faults.py
-
-faults-hostile: .venv/dev  ## all hostile counterparts and surroundings, whole runs against them, Ctrl-C at every stage
-	$(BIN)/python -m pytest tests/hostile tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
-
-faults-train: .venv/dev  ## what ten kills cost SFT and GRPO: no row, no bit. FAULTS="--seed 7" names the moments
-	$(BIN)/python -m tests.faults.train $(FAULTS)
-
-faults-flywheel: .venv/dev  ## kill -9 in every stage of the second round of `apprentice improve`: the same keys and revisions
-	$(BIN)/python -m tests.faults.flywheel
-
-e2e: .venv/dev  ## a server on PostgreSQL, two pools, the toy recipe as a deployment; needs Debian's postgresql
-	$(BIN)/python -m tests.e2e.whole
-
-e2e-weeks: .venv/dev  ## four rounds by schedule on the pools, a fault in each week, and what they cost. WEEKS="--seed 7" draws them; as root the disk becomes full, too
-	$(BIN)/python -m tests.e2e.weeks $(WEEKS)
-
-e2e-faults: .venv/dev  ## what outages and kills cost a run on two pools: time. FAULTS="grpo evaluation" names some
-	$(BIN)/python -m tests.e2e.faults $(FAULTS)
-
-e2e-hub: .venv/dev  ## every stage on a machine of its own over a local Hub, and what faults of the Hub cost: time
-	$(BIN)/python -m tests.e2e.hub
-
-screenshots: .venv/dev  ## the pictures in docs/ of Prefect's pages and of a report, taken anew
-	$(BIN)/python -m tests.e2e.screenshots
-
-page-pictures: .venv/dev  ## those of a report's page alone, of the newest run; RUN=runs/NAME takes another
-	$(BIN)/python -m tests.e2e.page_pictures $(RUN)
-
-bench-commands: .venv/dev  ## the seconds of commands that have nothing to train: a cached run, status, compare
-	$(BIN)/python -m tests.bench.commands
-
-bench-scaling: .venv/dev  ## the figures behind deployments/SCALING.md, and its predictions, as this machine has them
-	$(BIN)/python -m tests.bench.scaling
-
-bench-view: .venv/dev  ## `apprentice view` over 100,000 episodes: first page, filter, search, memory. BENCH="--episodes 1000" looks
-	$(BIN)/python -m tests.bench.view $(BENCH)
-
-axe: .venv/dev  ## axe-core from npm, and with it the report's page in light and dark: no violation
-	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4.14.1
-	$(BIN)/python -m pytest tests/flows/pages -m long -k axe
-
-docs: .venv/ready  ## docs/recipes.md, anew from the settings; docs/students.md, anew from TRL's chat templates
+docs: .venv/ready  ## docs/recipes.md from the settings, docs/students.md from TRL's chat templates
 	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md
 	$(BIN)/python -m apprentice.tasks.training.families docs/students.md
 
-spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; uv.lock needs PyPI. ENV=echo: one
-	$(BIN)/apprentice env build $(ENV)
+pictures: .venv/dev  ## the pictures in docs/; NAME=page: of the newest run's report, or of RUN=runs/NAME
+	$(BIN)/python -m tests.e2e.$(if $(filter page,$(NAME)),page_pictures $(RUN),screenshots)
 
-.venv/ready: pyproject.toml constraints.txt  ## what a run needs
+lock: .venv/dev  ## write constraints.txt from what is installed
+	mkdir -p build
+	grep '^bitsandbytes==\|^liger-kernel==' constraints.txt > build/for-a-gpu.txt  # not installed here
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda\|^bitsandbytes=\|^liger.kernel=' > constraints.txt
+	cat build/for-a-gpu.txt >> constraints.txt
+
+# What the targets need
+
+.venv/ready: pyproject.toml constraints.txt  # what a run needs
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	@echo "Set-up 1 of 3: a virtual environment in .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -146,7 +118,7 @@ spaces: .venv/dev  ## build/spaces/NAME: what OpenEnv validates and publishes; u
 	@$(PIP) --editable .
 	@touch $@
 
-.venv/dev: .venv/ready  ## what the tests, the benchmarks and the checks of the code need besides
+.venv/dev: .venv/ready  # what the tests, the benchmarks and the checks of the code need besides
 	@echo "Set-up for tests: the development tools and every environment's packages into .venv: some minutes, once"
 	@$(PIP) --editable '.[dev]'
 	@touch $@
@@ -157,12 +129,12 @@ build/%/venv: .venv/dev  # has all of .venv, torch as well, and what is installe
 	$(BIN)/python -c "import sysconfig as s; print(f'import site; site.addsitedir({s.get_path(\"purelib\")!r})')" \
 	    > $$(echo $@/lib/python3.*/site-packages)/all_else.pth
 
-$(OPENENV)/ready: .venv/dev | $(OPENENV)  ## what openenv needs in other versions
+$(OPENENV)/ready: .venv/dev | $(OPENENV)  # what openenv needs in other versions
 	grep -v -i '^fastmcp\|^mcp\|^openenv' constraints.txt > build/openenv/constraints.txt
 	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/openenv/constraints.txt 'openenv>=0.10,<0.11'
 	@touch $@
 
-$(VERIFIERS)/ready: .venv/dev | $(VERIFIERS)  ## verifiers, of which 0.1.10 is the newest that fits the locked packages
+$(VERIFIERS)/ready: .venv/dev | $(VERIFIERS)  # verifiers, of which 0.1.10 is the newest that fits the locked packages
 	$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'verifiers>=0.1.10,<0.4'
 	@touch $@
 
@@ -198,12 +170,3 @@ build/vllm/ready: constraints.txt pyproject.toml
 build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>
 	mkdir -p $@
 	for each in __init__.py envs tasks flows deployments; do ln -sfn ../../../$$each $@/$$each; done
-
-lock: .venv/dev  ## writes constraints.txt from what is installed
-	mkdir -p build
-	grep '^bitsandbytes==\|^liger-kernel==' constraints.txt > build/for-a-gpu.txt  # not installed here
-	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v -i '^nvidia\|^triton\|^cuda\|^bitsandbytes=\|^liger.kernel=' > constraints.txt
-	cat build/for-a-gpu.txt >> constraints.txt
-
-clean:
-	rm -rf .venv build *.egg-info

@@ -1,6 +1,6 @@
 """Computes what limits a collection, and the cost of the stages around it, from 300 to 10 million episodes.
 
-In: figures.json, the measurements of `make bench-…`. Out: the tables of SCALING.md, printed by
+In: figures.json, the measurements of `make bench NAME=…`. Out: the tables of SCALING.md, printed by
 `python -m apprentice.deployments.scaling`. `Collection` and `SIZES` hold the assumptions about a teacher.
 """
 

@@ -1,4 +1,4 @@
-"""The judge of `make faults-train` sees what it judges by."""
+"""The judge of `make faults NAME=train` sees what it judges by."""
 
 import subprocess
 import sys

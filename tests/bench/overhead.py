@@ -1,4 +1,4 @@
-"""What the flow costs over bare TRL scripts: `python -m tests.bench.overhead`, or `make bench-overhead`.
+"""What the flow costs over bare TRL scripts: `python -m tests.bench.overhead`, or `make bench NAME=overhead`.
 
 In: nothing; folders of its own. Out: a table for each stage, then one line of JSON; the exit code is 1 where the flow
 costs more than 5% over bare TRL in one process, or where weights differ. Needs idle cores; the laptop recipe takes some

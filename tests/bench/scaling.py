@@ -1,4 +1,4 @@
-"""Measures the figures of deployments/figures.json that say `make bench-scaling`, and checks what its tables predict.
+"""Measures the figures of deployments/figures.json that say `make bench NAME=scaling`, and checks its predictions.
 
 In: nothing; `--small` for a look in half a minute. Out: a row of Markdown a point, then one line of JSON: recorded (or
 predicted from what is recorded) and measured seconds and their ratio. Takes under four minutes on two idle cores.

@@ -1,7 +1,8 @@
-"""What outages and kills cost a run on two pools: time, and nothing else. `make e2e-faults` [names of faults].
+"""What outages and kills cost a run on two pools: time, and nothing else. `make e2e NAME=faults`.
 
 Each fault disturbs a run of the toy recipe at the stage that it names; the stages before are there already. The run
-must end like an undisturbed one, with its keys and digests. In: names, or none for all. Out: a line of JSON.
+must end like an undisturbed one, with its keys and digests. In: names of faults (`E2E="grpo evaluation"`), or none
+for all. Out: a line of JSON.
 """
 
 import json

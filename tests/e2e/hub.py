@@ -1,4 +1,4 @@
-"""The toy recipe over a Hub: every stage on a machine of its own, and what faults of the Hub cost. `make e2e-hub`.
+"""The toy recipe over a Hub: every stage on a machine of its own, and what faults of the Hub cost. `make e2e NAME=hub`.
 
 In: names of faults, or parts of them; none for everything. Out: a line for each part as it ends, and a last one of
 JSON: {"stages_from_hub": …, "faults": [{"name", "half_artifacts", "double_artifacts", "found_after"}, …]}.

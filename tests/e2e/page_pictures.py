@@ -1,4 +1,4 @@
-"""Pictures of a report's page: `make page-pictures`, of the newest run in runs/, or of RUN=runs/NAME.
+"""Pictures of a report's page: `make pictures NAME=page`, of the newest run in runs/, or of RUN=runs/NAME.
 
 In: a run's folder. Out: docs/page*.png. What a picture must show is asserted before it is taken.
 """

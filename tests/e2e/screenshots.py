@@ -1,4 +1,4 @@
-"""Pictures of Prefect's own pages during and after a run, and of the run's report: `make screenshots`.
+"""Pictures of Prefect's own pages during and after a run, and of the run's report: `make pictures`.
 
 In: nothing. Out: docs/*.png. What a page must say is asserted before it is pictured.
 """

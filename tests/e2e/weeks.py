@@ -1,4 +1,4 @@
-"""Four weeks that nobody watches: a round a week by schedule on two pools, a fault in each. `make e2e-weeks`.
+"""Four weeks that nobody watches: a round a week by schedule on two pools, a fault in each. `make e2e NAME=weeks`.
 
 In: --seed, from which the faults and their moments are drawn, or --faults, which names them. Out: a line a run, and a
 last one of JSON with the figures. Nobody touches anything but what the fault itself asks a person for.

@@ -1,4 +1,4 @@
-"""Faults against real processes: too long for `make test`, run by `make faults-collect`.
+"""Faults against real processes: too long for `make test`, run by `make faults NAME=collect`.
 
 A run ends with one line of JSON: what each fault cost.
 """

@@ -1,4 +1,4 @@
-"""What kills cost the second round of `apprentice improve`: time. `make faults-flywheel`, real processes.
+"""What kills cost the second round of `apprentice improve`: time. `make faults NAME=flywheel`, real processes.
 
 In: nothing; two folders of its own. Out: one line of JSON; exit code 1 when anything is not as it must be.
 Round 0 is run once and copied. In one copy round 1 is undisturbed; in the other `kill -9` strikes all its processes

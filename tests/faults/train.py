@@ -1,4 +1,4 @@
-"""What ten kills cost a training: time. `python -m tests.faults.train [--seed N]`, or `make faults-train`.
+"""What ten kills cost a training: time. `python -m tests.faults.train [--seed N]`, or `make faults NAME=train`.
 
 In: nothing; two folders of its own. Out: a table, then one line of JSON; exit code 1 when anything is not as it must
 be. `apprentice run` on a small recipe is killed with -9, with all its children, at ten random moments of SFT and GRPO,
