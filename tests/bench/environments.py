@@ -20,7 +20,7 @@ from apprentice.envs.catalog import CATALOGUE
 ROOT = Path(__file__).parent.parent.parent
 APPRENTICE = Path(sys.executable).parent / "apprentice"
 RECIPES = ROOT / "deployments" / "recipes"
-LABELS = {"base": "untrained", "sft": "SFT at its best", "grpo": "SFT + GRPO"}
+LABELS = {"base": "untrained", "sft": "best SFT", "grpo": "SFT + GRPO"}
 
 
 def recipe_of(name: str) -> Path:
