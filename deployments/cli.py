@@ -35,7 +35,7 @@ def init_project(
         bool, typer.Option("--production", help="Also write prefect.yaml and the work pools' templates.")
     ] = False,
 ) -> None:
-    """Write a recipe of your own, a copy of one of the package's with every field explained. Overwrites nothing."""
+    """Write a recipe: a copy of one of the package's, with an explanation for every field. Overwrites nothing."""
     with exit_with_message("Not all files were written."):
         quiet()
         from apprentice.deployments.new_project import RECIPE, init
@@ -145,7 +145,7 @@ def init(
     name: Annotated[str, typer.Argument(help="Small letters, digits and _: the package's name.")],
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
 ) -> None:
-    """Write the folder of a new environment: a package of its own with a test and a recipe."""
+    """Write the folder of a new environment: a package with a test and a recipe."""
     with exit_with_message("Nothing was written."):
         from apprentice.deployments.new_project import init_environment as write
 

@@ -1,10 +1,10 @@
-"""`apprentice init`: a folder with a recipe of one's own and, for production, the index of deployments and the pools.
+"""`apprentice init`: a folder with a recipe and, for production, the index of deployments and the pools.
 
 In: the name of one of the package's recipes. Out: files that need no checkout: a copy of the recipe in which the fields
 are explained, the schema with which an editor checks it; prefect.yaml with that recipe in place of the package's, the
 pools' templates.
 
-`apprentice env init NAME`: the folder of an environment that is a package of its own, outside this project.
+`apprentice env init NAME`: the folder of an environment that is a separate package, outside this project.
 """
 
 import keyword
@@ -80,7 +80,7 @@ def _recipe(packaged: str, name: str) -> str:
 
 
 def _meanings(section: yaml.Node | None, model: type[BaseModel]) -> Iterator[tuple[int, int, str]]:
-    """Yield line, indent and the first sentence of the docstring of each field that stands on a line of its own."""
+    """Yield line number, indent and first docstring sentence of each field that has its own line."""
     assert isinstance(section, yaml.MappingNode)
     for key, value in section.value:
         field = model.model_fields[key.value]

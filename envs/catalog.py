@@ -110,7 +110,7 @@ def folder_of(name: str) -> Path:
 
 
 def package_of(name: str) -> str:
-    """Return the package of an environment; empty for a class in a module of its own.
+    """Return the package of an environment; empty for a class in a separate module.
 
     Raises ValueError with the nearest known name.
     """

@@ -45,7 +45,7 @@ def set_defaults() -> None:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect nothing in the block, and count what it made as old: for imports, which make no garbage to speak of."""
+    """Collect nothing in the block, and count its objects as old: for imports, which make no garbage to speak of."""
     gc.disable()
     try:
         yield
@@ -56,7 +56,7 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def old_objects_ignored() -> Iterator[None]:
-    """Collect in the block only what was made in it, and all of that at its end: a trainer and its model are cycles.
+    """Collect in the block only its own objects, and all of them at its end: a trainer and its model are cycles.
 
     Blocks may nest, and overlap in threads.
     """

@@ -53,7 +53,7 @@ def package_at(path: Path) -> Path:
 def import_package(folder: Path) -> str:
     """Import the package in a folder, or a file, under its name, and return that. Raises ValueError if it is taken.
 
-    Nothing is added to sys.path, where what stands beside the folder could hide an installed package.
+    Nothing is added to sys.path, where a neighbour of the folder could hide an installed package.
     """
     name, init = folder.stem, folder if folder.is_file() else folder / "__init__.py"
     loaded = sys.modules.get(name)

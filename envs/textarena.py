@@ -1,6 +1,6 @@
 """Reads TextArena's one cumulative message, with which the published TextArena environment answers.
 
-In: replies whose `messages` hold all that was said since the reset, as one text. Out: what is new in each.
+In: replies whose `messages` have all messages since the reset, as one text. Out: the new part of each.
 Read in envs/textarena_env of github.com/huggingface/OpenEnv (385de5eb) and in textarena 0.7.4: LLMObservationWrapper.
 """
 
@@ -22,7 +22,7 @@ INVALID = re.compile(
 
 
 class Transcript:
-    """What was said since the reset, in which only TextArena's own words are read, never the player's."""
+    """Messages since the reset. Only TextArena's messages are parsed, never the player's."""
 
     def __init__(self, reply: Reply):
         """Begin with the reply to a reset. Raises BadReply."""
@@ -34,12 +34,12 @@ class Transcript:
         rest = text.removeprefix(self.text)
         sender = SENDER.match(rest)
         if not text.startswith(self.text) or sender is None:
-            raise BadReply("the reply's messages do not go on from those before")
+            raise BadReply("the reply's messages do not continue those before")
         said = whole_characters(message)
         for tag in TAGS:
             said = said.replace(tag, "")
         if not rest.startswith(said, sender.end()):
-            raise BadReply("the reply's messages do not repeat what was sent")
+            raise BadReply("the reply's messages do not repeat the sent message")
         self.text = text
         return rest[sender.end() + len(said) :]
 

@@ -1,11 +1,11 @@
-"""One side of a comparison: a finished run, or an artifact in which models were judged.
+"""One side of a comparison: a finished run, or an artifact with evaluated models.
 
 In: a run's folder; the key, revision or tag of a verdict, a decision, a release or an evaluation, of a folder or of the
 Hub. Out: `Side`: the evaluation of each model, what made it, and whether training had seen its questions.
 
 The finished runs of a folder: what each one was, when it ran, how it ended.
 
-Runs side by side: what was set otherwise, who answers more of the same questions, the curves, the cost.
+Runs side by side: different settings, accuracy on the same questions, the curves, the cost.
 """
 
 import json
@@ -163,7 +163,7 @@ class Side(NamedTuple):
 
 
 def side_named(name: str, runs: Path, root: Path | None = None, hub: str | None = None) -> Side:
-    """Return the run or the artifact of that name. Raises Stop where there is none, or nobody was judged in it.
+    """Return the run or the artifact of that name. Raises Stop if there is none, or no model was evaluated in it.
 
     Args:
         name: As `run_named` or `locate` takes it; `owner/name@revision` is looked for on the Hub, too.
@@ -178,7 +178,7 @@ def side_named(name: str, runs: Path, root: Path | None = None, hub: str | None 
 
 
 def of_run(run: FinishedRun, root: Path | None = None) -> Side:
-    """Return the run as it was judged. Raises Stop where its verdict is gone."""
+    """Return the run with its evaluations. Raises Stop where its verdict is gone."""
     store = run.store(root)
     row = next(row for row in run.report["lineage"] if row["stage"] == "verdict")
     verdict = store.at(Verdict, row["revision"])
@@ -194,7 +194,7 @@ def of_run(run: FinishedRun, root: Path | None = None) -> Side:
 
 
 def of_artifact(node: Node) -> Side:
-    """Return a verdict, what was decided or released by it, or one evaluation. Raises Stop for another kind."""
+    """Return a verdict, its decision or release, or one evaluation. Raises Stop for another kind."""
     verdict = node if node.is_a(Verdict) else next((each for each in node.inputs.values() if each.is_a(Verdict)), None)
     if not node.is_a(Verdict, Decision, Release, Evaluation):
         raise Stop(

@@ -1,7 +1,8 @@
-"""Improves a champion round by round: what is asked, learned and examined in a round is new.
+"""Improves a champion round by round. Questions for training and evaluation are new in each.
 
 In: a recipe. Out: the folders of the rounds' reports. A round is the run of flows/retrain.py with the recipe that
-flows/improve.py derives from the store's history; round 0 is the recipe itself. A round begun twice is the same round.
+flows/improve.py derives from the store's history; round 0 is the recipe itself. A round that starts twice is the same
+round.
 
 Decides what the next round does, from the store's history alone.
 
@@ -87,7 +88,7 @@ def has_stopped(past: list[PastRound]) -> bool:
 
 
 def _next_rung(recipe: Recipe, last: PastRound) -> int:
-    """Return the index of the last round's rung, or of the next one if the champion has mastered it."""
+    """Return the index of the last round's difficulty level, or of the next one if the champion has mastered it."""
     ladder, settings = recipe.improve.ladder, _settings(last)
     rung = ladder.index(settings) if settings in ladder else 0
     found = difficulty(last.judged, recipe.grpo.signals if recipe.grpo else RULES)

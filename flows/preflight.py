@@ -233,7 +233,7 @@ class Preflight:
 class EvaluationPreflight:
     """The check of `apprentice evaluate`: called before each model's first stage that is not cached; checks once.
 
-    What an endpoint answers is not checked, because that is what is evaluated.
+    An endpoint's answers are not checked, because the evaluation measures them.
     """
 
     recipe: Recipe

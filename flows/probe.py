@@ -1,7 +1,7 @@
-"""Measures how hard GRPO's task is for the SFT model, and chooses from a ladder of tasks the one that teaches most.
+"""Measures how hard GRPO's task is for the SFT model, and chooses the difficulty level that teaches most.
 
 In: the recipe, its questions, the SFT model. Out: the task and the questions that GRPO trains on, with the rates behind
-the choice. For a curriculum the task is a mixture of all rungs, and the probe tells what is known of each kind. The
+the choice. For a curriculum the task is a mixture of all levels, and the probe gives the first rates of each slice. The
 gate does not depend on it: evaluations use the recipe's own environment.
 """
 
@@ -46,16 +46,16 @@ class Probed(NamedTuple):
 
     rungs: list[Rung]
     asked: list[Questions]
-    """The questions that the probe played of each rung; empty without a probe."""
+    """The questions that the probe played of each level; empty without a probe."""
     played: list[Evaluation]
     chosen: int
     grpo: GrpoSpec
     """What GRPO trains with. Its signals are the thresholds for too easy and too hard, its group size decides how many
     groups teach, and its curriculum knows what the probe found."""
     groups: list[Evaluation]
-    """Groups of answers to the same questions, of the rungs on which the model had all right or none."""
+    """Groups of answers to the same questions, of the levels on which the model had all correct or none."""
     stopped: str
-    """Why GRPO does not start: no group on any rung differed; else empty."""
+    """Why GRPO does not start: no group on any level differed; else empty."""
 
     @property
     def environment(self) -> EnvironmentSpec:
@@ -91,11 +91,10 @@ class Probed(NamedTuple):
 
 
 def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
-    """Return the tasks that GRPO can train on, with their questions; without a ladder the recipe's own task.
+    """Return the tasks that GRPO can train on, with their questions; without difficulty levels the recipe's own task.
 
-    Excludes all evaluation questions, those of guard rails included, from every rung. Raises Stop for an invalid rung
-    or one with too few questions, and for a curriculum whose questions are of one kind, before anything is bought or
-    trained.
+    Excludes all evaluation questions, also of regression evaluations, from every level. Raises Stop before anything is
+    bought or trained: for an invalid level, for one with too few questions, and for a curriculum with one slice.
     """
     rungs = _rungs(run, recipe, questions)
     if recipe.grpo and recipe.grpo.curriculum:
@@ -123,7 +122,7 @@ def _rungs(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
 
 
 def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint) -> Probed | None:
-    """Play every rung with the model that GRPO begins from, and report how hard GRPO's task is."""
+    """Play every level with the model from which GRPO begins, and report how hard GRPO's task is."""
     spec = recipe.grpo
     if spec is None:
         return None
@@ -157,9 +156,9 @@ def _in_groups(
     played: list[Evaluation],
     model: Checkpoint,
 ) -> tuple[int, list[Evaluation], str]:
-    """Answer each question as often as a group of GRPO does, on one rung after the other until a group differs there.
+    """Answer each question as often as a group of GRPO does, level after level, until a group differs.
 
-    Return the rung that GRPO trains on, what was played, and why GRPO does not start; empty where a group differs.
+    Return GRPO's difficulty level, the evaluations, and why GRPO does not start; empty if a group differs.
     """
     chosen, groups, why = nearest_to_half([each.accuracy for each in played]), [], {}
     for place in sorted(range(len(rungs)), key=lambda place: place != chosen):

@@ -64,7 +64,7 @@ TRANSCRIPTS = 100
 
 
 def link_up(recipe: Recipe) -> None:
-    """Links on the run's page in Prefect: where its curves grow, and what it uses of the Hub."""
+    """Links on the run's page in Prefect: to its growing curves, and to its inputs on the Hub."""
     from huggingface_hub import constants
 
     hub = constants.ENDPOINT
@@ -288,7 +288,7 @@ def _pictures(
 
 
 def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:
-    """The episodes that the page shows: of the held-out questions, the guard rails, the teacher.
+    """The episodes that the page shows: of the held-out questions, the regression evaluations, the teacher.
 
     `measured`: the teacher's slices that have a figure in the page.
     """
@@ -328,7 +328,7 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: l
 
 
 def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:
-    """What SFT learned from, and what it cost; None without SFT."""
+    """The rows of SFT, and their cost; None without SFT."""
     if taught is None:
         return None
     bought, names = taught.rollouts, ("prompt_tokens", "completion_tokens")

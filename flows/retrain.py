@@ -49,7 +49,7 @@ def retrain(
     overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
     rescore: bool = False,
 ) -> Path:
-    """Train a student as the recipe describes and report what it learned; return the run's folder.
+    """Train a student as the recipe describes and report the gain; return the run's folder.
 
     Args:
         recipe: The recipe of the run.

@@ -58,7 +58,7 @@ def grpo_stage(
     questions: Questions,
     seed: int,
 ) -> State:
-    """GRPO in the recipe's environment, or in that of the chosen rung."""
+    """GRPO in the recipe's environment, or in that of the chosen difficulty level."""
     return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
 
 

@@ -1,10 +1,10 @@
-"""The steps of a run between its stages: where it begins, what is taught, what is examined.
+"""The steps of a run between its stages: its beginning, its SFT data, its evaluations.
 
 Finds what a run begins with: its questions, and the model to train.
 
 Finds rollouts that only the environment's rewards have outdated, and has them rescored in place of a new collection.
 
-Evaluates trained models on held-out questions and guard rails, and promotes the challenger if the gate passes it.
+Runs evaluations and regression evaluations of trained models, and promotes the challenger if the gate passes it.
 
 Makes the SFT model: rollouts, filter, lengths, SFT and its control.
 """
@@ -70,14 +70,14 @@ def beginning(run: RunContext, recipe: Recipe, question_set: Questions) -> Check
 
 
 def begun_from(store: LocalStore, recipe: Recipe) -> Checkpoint | None:
-    """Return the checkpoint of this project from which the run goes on; None for a student of its own."""
+    """Return the checkpoint of this project from which the run continues; None for a new student."""
     if recipe.round is not None and recipe.round.champion is not None:
         found: Checkpoint | None = store.at(Release, recipe.round.champion)
     elif recipe.student.champion:
         found = Champions(store).current()
         if found is None:
             raise Stop(
-                f"{recipe.name} has no champion to go on from.",
+                f"{recipe.name} has no champion to continue from.",
                 "Train one first (student.model or student.build), or use `apprentice improve`, which does.",
             )
     elif recipe.student.checkpoint is not None:
@@ -100,7 +100,7 @@ def _check_fits(store: LocalStore, recipe: Recipe, found: Checkpoint) -> None:
     if environment != recipe.environment.name:
         raise Stop(
             f"{node.ref} was trained in {environment}, and this recipe plays {recipe.environment.name}.",
-            "Give the recipe another name, or go on from a model of this environment.",
+            "Give the recipe another name, or continue from a model of this environment.",
         )
     began = node.nearest(BaseStudent)
     if began is None or recipe.student.goes_on or "spec" not in began.settings:
@@ -113,9 +113,9 @@ def _check_fits(store: LocalStore, recipe: Recipe, found: Checkpoint) -> None:
 
 
 def made_or_rescored(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ...], always: bool) -> Rollouts:
-    """Return what the stage `make` makes of `given`, or the same episodes under the environment's present rewards.
+    """Return the rollouts of the stage `make` for `given`, or the same episodes under the present rewards.
 
-    Where no reward changed, these are the rollouts that exist: everything after them is then what it was before.
+    Where no reward changed, these are the existing rollouts: later stages are then cached.
     """
     found = to_rescore(run, make, given, always)
     if found is None:
@@ -206,7 +206,7 @@ def held_out(
 
 
 def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
-    """Evaluate every model on every guard rail; return the evaluations by `<guard>.<model>`."""
+    """Run every regression evaluation with every model; return the evaluations by `<guard>.<model>`."""
     evaluations = {}
     by_guard = guard_questions(run, recipe)
     for guard in recipe.guards:
@@ -220,14 +220,14 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
 
 
 def protected(recipe: Recipe, base: Checkpoint) -> Literal["base", "sft"]:
-    """Return which model's skills the guard rails protect where there is no champion: the student's, or after SFT if it
-    was built here, since random weights have no skill to lose."""
+    """Return the baseline of the regression evaluations if there is no champion: the student, or SFT's model if the
+    student was built here, because random weights have no skill to lose."""
     built = base.stage == "base" and recipe.student.build is not None
     return "sft" if built and recipe.trains_on == ["sft", "grpo"] else "base"
 
 
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
-    """Return the questions of every guard rail, by its name."""
+    """Return the questions of every regression evaluation, by its name."""
     return {
         guard.name: exam(run, guard.environment, recipe.guard_window(index), guard.questions)
         for index, guard in enumerate(recipe.guards)
@@ -246,8 +246,8 @@ def promotion(
 ) -> Outcome:
     """Release the trained model with the gate's decision, and move the champion's tag if it passed.
 
-    The gate compares it with the champion, or with the untrained student if there is no champion; on the guard rails
-    then with the student that `protected` names.
+    The gate compares it with the champion, or with the untrained student if there is no champion; in
+    regression evaluations then with the student that `protected` names.
     """
     champions = Champions(run.store)
     champion = champions.current()
@@ -292,7 +292,7 @@ class Taught(NamedTuple):
     controls: dict[str, Checkpoint]
 
     def artifacts(self) -> list[Artifact]:
-        """Return what was made, in order."""
+        """Return the artifacts, in order."""
         bought = [self.rollouts] if self.rollouts else []
         return [*bought, self.kept, self.length_stats, self.model, *self.controls.values()]
 

@@ -24,7 +24,7 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 class Shown(NamedTuple):
-    """One file of episodes, and what is said of it."""
+    """One file of episodes, with its title and kind."""
 
     source: Source
     episodes: int

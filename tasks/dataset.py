@@ -152,7 +152,7 @@ class RowReport:
         self.left_out.append({"where": where, "field": field, "cause": cause, "verified": "no"})
 
     def write(self, out: Path) -> None:
-        """Write verification.json: the title, one line a cause with the first row that has it, what is left out."""
+        """Write verification.json: the title, a line a cause with its first row, the number of other rows."""
         rows = [
             {"rows": what, "count": number, "such as": self._examples[what]} for what, number in self._counts.items()
         ]

@@ -66,7 +66,7 @@ def evaluate_endpoint(
     questions: Questions,
     as_of: str,
 ) -> dict[str, Any]:
-    """Like `evaluate`, for a model behind an endpoint: a served student, a teacher, a rival. Raises Stop.
+    """Like `evaluate`, for a model behind an endpoint: a served student, a teacher, another model. Raises Stop.
 
     `as_of`: the state of the model there, such as a date. It is part of the key, because the weights cannot be.
     """

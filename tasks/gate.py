@@ -1,9 +1,11 @@
 """Decides whether a trained model replaces the champion.
 
-In: challenger and rival (the champion, or the untrained student without one), evaluated on the same questions and guard
-rails. Out: `Decision`: decision.json, with every rule, its finding, and whether it holds.
+In: the challenger and its baseline, evaluated on the same questions and in the same regression evaluations. The
+baseline is the champion, or the untrained student if there is no champion. Out: `Decision`: decision.json, with every
+rule, its finding, and whether it holds.
 The recipe fixes the rules before training: at least the floor; better on one metric by a margin, with the interval
-above zero, on questions that neither model has seen; no guard rail falls by more than its allowance; no contamination.
+above zero, on questions that neither model has seen; no regression evaluation falls by more than its allowance; no
+contamination.
 """
 
 import json
@@ -39,7 +41,7 @@ def gate(
     Args:
         evaluations: "challenger" and "rival".
         guards: Keyed `<guard>.challenger` and `<guard>.rival`.
-        allowances: For each guard rail, the share by which it may fall.
+        allowances: For each regression evaluation, the share by which it may fall.
         rolled_back: Whether the challenger was the champion before and was rolled back.
         champion_known: Whether the current champion could be looked up.
     """
@@ -115,7 +117,7 @@ def _enough(spec: GateSpec, unseen: int, questions: int) -> dict[str, Any]:
 
 
 def _floor(spec: GateSpec, verdict: dict[str, Any], ours: list[EvaluatedEpisode]) -> dict[str, Any]:
-    """The bar that does not depend on a rival: whoever is better than nothing is not yet good."""
+    """The bar that does not depend on a baseline: better than nothing is not yet good."""
     at_least, why = floor_of(spec, verdict)
     reached, metric = fmean(per_question(ours, spec.metric)), spec.metric.replace("_", " ")
     found = f"{metric} {reached:.1%}; the floor is {at_least:.1%} ({why})."

@@ -1,4 +1,4 @@
-"""GRPO in the teacher's environment: the student learns from the rewards of its own rollouts.
+"""GRPO in the teacher's environment: the student learns from the rewards of its rollouts.
 
 In: the SFT checkpoint or the student itself, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer,
 log.json, curves.png, signals.json, completions.jsonl.

@@ -1,7 +1,7 @@
-"""Puts together what SFT learns from: right rollouts of the teacher, right tries of the student, earlier rounds' rows.
+"""Joins the SFT data: correct rollouts of the teacher, correct attempts of the student, earlier rounds' rows.
 
 In: `Rollouts` of the teacher, an `Evaluation` in which the student played each question several times, earlier
-`KeptRollouts`. Out: `KeptRollouts`; every row tells who played it. What is dropped of the new ones, as in `filter`.
+`KeptRollouts`. Out: `KeptRollouts`; every row names its player. New rows are dropped as in `filter`.
 Keeping the model's own right answers is rejection sampling: RAFT (Dong et al., 2023), expert iteration, best-of-k.
 """
 

@@ -133,7 +133,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
 def rung_questions(
     context: StageContext, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
 ) -> dict[str, Any]:
-    """GRPO's questions under the settings of one rung. Raises Stop like `questions`, or when too few remain.
+    """GRPO's questions under the settings of one level. Raises Stop like `questions`, or when too few remain.
 
     Args:
         kept_out: Question sets whose evaluation questions are excluded from training; the names are not read.
@@ -146,8 +146,8 @@ def rung_questions(
     left = sum(row["used"] for row in rows)
     if left < LEAST_FRESH * len(rows):
         raise Stop(
-            f"A rung of grpo.auto_difficulty is too small: {len(rows) - left} of its {len(rows)} seeds repeat "
-            f"questions of the evaluation or of a guard rail. Its settings: {environment.settings}.",
+            f"A level of grpo.auto_difficulty is too small: {len(rows) - left} of its {len(rows)} seeds repeat "
+            f"questions of an evaluation. Its settings: {environment.settings}.",
             "Widen it, remove it, or reduce evaluate.questions.",
         )
     write_questions(context.out, rows)
@@ -208,7 +208,7 @@ def fresh_questions(
             f"The questions of {environment} are used up: the evaluation has {len(chosen)} new ones of {examined}, "
             f"training {new['collect']} of {windows.collect.size} and {new['grpo']} of {windows.grpo.size}. At this "
             f"size they last about {rounds} rounds.",
-            "Widen the task (environment.settings), add a rung (improve.ladder), or make the windows smaller, under "
+            "Widen the task (environment.settings), add a level (improve.ladder), or make the windows smaller, under "
             "another recipe name.",
         )
     if rounds <= SOON:

@@ -1,9 +1,9 @@
 """Scores rollouts that exist anew: plays the recorded actions of each episode under the environment's present rewards.
 
 In: `Rollouts`, the environment as it is now. Out: `RescoredRollouts`: rollouts.jsonl in the same order, left_out.json.
-A question is its seed, so the replay is exact, and a changed reward costs no request to a teacher. Where the
-environment asks or answers otherwise than was recorded, the teacher might have acted otherwise: that episode is named
-and left out.
+A question is its seed, so the replay is exact, and a changed reward costs no request to a teacher. An
+episode is skipped, with its seed, if the environment's question or reply differs from the record, because the teacher
+might have acted differently.
 """
 
 import json

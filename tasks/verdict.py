@@ -1,6 +1,6 @@
 """Compares the models on the same questions, diagnoses GRPO's curves, and checks for contamination.
 
-In: the models' `Evaluation`s, the guard rails' ones, rollouts, the GRPO checkpoint. Out: `Verdict`: verdict.json.
+In: the models' `Evaluation`s, also regression ones, rollouts, the GRPO checkpoint. Out: `Verdict`: verdict.json.
 Nothing is compared when training has seen more of the evaluation's questions than the recipe allows.
 """
 
@@ -33,7 +33,8 @@ def verdict(
     beta: float,
     stopped: str = "",
 ) -> dict[str, Any]:
-    """Rates with intervals, paired differences of consecutive models, slices, failures, guard rails, the diagnosis.
+    """Rates with intervals, paired differences of consecutive models, slices, failures, regression evaluations, the
+    diagnosis.
 
     Args:
         evaluations: base, sft, grpo, in this order, without those that the recipe leaves out; the last one is of

@@ -32,7 +32,7 @@ class Known(NamedTuple):
     """The questions of the evaluation, normalized."""
 
     def seed_of(self, text: str) -> int | None:
-        """The seed of the question that a text is, or of the longest one that stands in it."""
+        """The seed of the question that equals a text, or of the longest one inside it."""
         if text in self.seeds:
             return self.seeds[text]
         within = [each for each in self.seeds if stands_in(each, text)]
@@ -202,7 +202,7 @@ def _is_closing(turn: Message) -> bool:
 
 
 def _fitting(turns: list[Message], part: ToolEnvironment, claim: Conversation) -> tuple[list[Message], list[str]]:
-    """The turns as calls of the environment's tools, and what was changed for that.
+    """The turns as calls of the environment's tools, and the changes for that.
 
     Raises NotAConversation for a call that does not fit; where the row has the environment's own tools, such a call is
     the player's mistake and stays.

@@ -1,6 +1,6 @@
-"""What a server tells about itself.
+"""A server's own metadata.
 
-In: a server. Out: its name, such as EchoEnvironment, and its version; empty where it tells none.
+In: a server. Out: its name, such as EchoEnvironment, and its version; empty if it has none.
 """
 
 from typing import NamedTuple

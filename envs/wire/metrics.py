@@ -1,6 +1,6 @@
 """Counters of this process: episodes, tokens, dollars, retries, reconnects.
 
-In: `count(...)` from any thread. Out: what was counted while a block ran.
+In: `count(...)` from any thread. Out: the counts of a block.
 """
 
 import threading
@@ -32,7 +32,7 @@ def count(what: Counted, by: float = 1) -> None:
 
 @contextmanager
 def counted() -> Iterator[dict[str, float]]:
-    """Yield a dictionary that holds, after the block, what was counted inside it."""
+    """Yield a dictionary that has, after the block, the counts from inside it."""
     before = dict(_totals)
     here: dict[str, float] = {}
     try:

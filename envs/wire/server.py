@@ -78,7 +78,7 @@ class EnvironmentServer(BaseModel):
         return not self.url and not self.image
 
     def at(self, url: str) -> "EnvironmentServer":
-        """Return a copy with the URL at which this run started it; nobody else uses it."""
+        """Return a copy with the URL at which this run started it; it is for this run alone."""
         return self.model_copy(update={"url": url, "image": "", "local": None, "shared": False})
 
     @model_validator(mode="after")

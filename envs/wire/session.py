@@ -94,7 +94,7 @@ class Session:
         return reply
 
     def state(self) -> dict[str, Any]:
-        """Return what the server tells about the current episode besides its replies. Raises BadReply, SessionLost."""
+        """Return the server's state of the current episode. Raises BadReply, SessionLost."""
         return wait_for(self._persist(self._ask_state))
 
     def wait_for_server(self) -> None:

@@ -5,7 +5,7 @@ Why: TRL calls environments synchronously, while OpenEnv sessions and OpenAI cli
 blocks while it waits; code spawned on the loop yields to other code. So hundreds of episodes need one thread and no
 locks. SQLAlchemy's asyncio support uses the same bridge (`greenlet_spawn`, `await_only`).
 
-How long to go on asking: a stop condition measured from the first failure, and the wait that a server asks for.
+How long to retry: a stop condition measured from the first failure, and the wait that a server asks for.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the coroutine's result, in spawned code or in a plain thread. Raises what it raises."""
+    """Return the coroutine's result, in spawned code or in a plain thread. Raises the coroutine's exceptions."""
     here = greenlet.getcurrent()
     if isinstance(here, _Spawned):
         assert here.parent is not None

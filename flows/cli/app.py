@@ -81,7 +81,7 @@ def rescore(
 ) -> None:
     """Run a recipe on its newest rollouts, scored again by its environment; no teacher is asked.
 
-    For rewards that changed: the recorded actions are played again, and the filter and all after it go on from there.
+    For rewards that changed: plays the recorded actions again, and continues with the filter and all after it.
     `apprentice run` does so by itself where only the second number of the environment's version was raised.
     """
     with exit_with_message():
@@ -173,7 +173,7 @@ def status(
     hours: Annotated[float, typer.Option(min=0.0, help="Show failures of the last HOURS.")] = 24.0,
     json_: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Show what is running, waiting or failed on Prefect's server, and why."""
+    """Show the running, waiting and failed runs on Prefect's server, and why."""
     with exit_with_message():
         quiet()
         from apprentice.flows.cli.status import show
@@ -216,7 +216,7 @@ def dashboard(
 
 @app.command()
 def publish(recipe: RECIPE, set_: SET = None) -> None:
-    """Upload to the Hub what was made while it was out of reach, the oldest first."""
+    """Upload to the Hub the artifacts that were made while it was out of reach, the oldest first."""
     with exit_with_message():
         chosen = prepared(recipe, set_)
         from apprentice.flows.runtime.servers import open_store

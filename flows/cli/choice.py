@@ -198,7 +198,7 @@ def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentServer]:
-    """Return an environment of a recipe, of its guard rails or of its mixture, with its server.
+    """Return an environment of a recipe, of its regression evaluations or of its mixture, with its server.
 
     Raises Stop if the recipe has no environment of that name.
     """

@@ -263,7 +263,7 @@ def report_write_errors() -> Iterator[None]:
 
 
 def _write_error() -> str | None:
-    """Return why standard output could not be written; None if nobody reads it any more."""
+    """Return why standard output could not be written; None if its reader is gone."""
     sys.stdout.flush()
     failed = next((each.failed for each in _kept if each.fileno() == 1), None)
     return None if failed is None or failed.errno in GONE else failed.strerror

@@ -1,7 +1,7 @@
 """Lets a person play an episode in the terminal, by the same rules as a model.
 
 In: an environment with its session, a seed, input and output functions. Out: the finished episode.
-Prompts again after an invalid argument, because people mistype; any other mistake costs what it costs a model.
+Prompts again after an invalid argument, because people mistype; any other mistake has the same cost as for a model.
 
 Serves an environment of the catalogue on this machine until Ctrl-C.
 """

@@ -1,4 +1,4 @@
-"""The commands on what is stored: runs, champion, evaluate.
+"""The commands on stored results: runs, champion, evaluate.
 
 `apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
 

@@ -1,4 +1,4 @@
-"""Lists what is running, waiting or failed on Prefect's server, and why: `apprentice status`.
+"""Lists the running, waiting and failed runs on Prefect's server, and why: `apprentice status`.
 
 In: the server in PREFECT_API_URL. Out: rows of text, for the terminal and as JSON.
 

@@ -1,12 +1,12 @@
 """A notebook calls the stages one by one, or a whole run.
 
-What a stage is given in a notebook: a result, an artifact, a key, or a folder.
+The inputs of a stage in a notebook: a result, an artifact, a key, or a folder.
 
 Opens what a stage needs outside of a flow: the recipe's servers and its store.
 
-The stages of a run, each as a function of a recipe and of what was made before.
+The stages of a run, each as a function of a recipe and of earlier results.
 
-A whole run by a call: what `apprentice run` does, with the run as an object.
+A whole run by a call, like `apprentice run`, with the run as an object.
 """
 
 import os
@@ -76,7 +76,7 @@ def model_given(run: RunContext, recipe: Recipe, given: Given | None, questions:
 
 
 def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wanted: str, made_by: str) -> A | Path:
-    """Return an artifact of the store, or the folder of what is none of it. Raises Stop for one of another kind."""
+    """Return an artifact of the store, or a folder that is no artifact. Raises Stop for one of another kind."""
     remedy = f"Give {made_by}, its key, or a folder."
     found: Any = given
     if isinstance(given, Result):
@@ -130,7 +130,7 @@ def collect(recipe: RecipeLike) -> Rows[Rollouts]:
 
 
 def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Model[SftCheckpoint]:
-    """Filter rollouts by reward and fine-tune a model on what is kept.
+    """Filter rollouts by reward and fine-tune a model on the rest.
 
     Args:
         recipe: As for `collect`. Read: environment, windows.evaluate (its questions are kept from training), student,
@@ -213,12 +213,12 @@ def _training(recipe: Recipe, stage: str, checked: Recipe) -> AbstractContextMan
 
 
 def _only(recipe: Recipe, **without: Any) -> Recipe:
-    """Return the recipe for the checks of one stage: guard rails and other stages are not played."""
+    """Return the recipe for the checks of one stage: without regression evaluations and other stages."""
     return recipe.model_copy(update={"guards": [], **without})
 
 
 def retrain(recipe: RecipeLike, runs: str | Path = "runs") -> Run:
-    """Train a student as a recipe describes, and measure what it learned.
+    """Train a student as a recipe describes, and measure the gain.
 
     Args:
         recipe: A `Recipe`, or what `load_recipe` takes: a file, a name such as "laptop", a dictionary.

@@ -52,7 +52,7 @@ class Result(Generic[A]):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What it was made from, as `Rows`, `Model` or `Result`, by the names that its stage has for them.
+        """Its inputs, as `Rows`, `Model` or `Result`, by their names in the stage.
 
         Raises:
             Stop: One of them no longer exists.

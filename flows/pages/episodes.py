@@ -1,7 +1,7 @@
 """Episodes as rows of a table and as transcripts: in the report's page, and for `apprentice view`.
 
 In: files of episodes, of evaluations or of rollouts. Out: short rows for filters, and one transcript an episode. In the
-page both are JSON within a budget: texts that repeat are there once, and what does not fit is named as left out.
+page both are JSON within a budget: repeated texts are stored once, and the number of episodes that do not fit is given.
 
 Files of episodes behind a table: rows in the order of the lines, transcripts by row, a search. Memory stays flat.
 """

@@ -29,7 +29,7 @@ MATTERS = (
 
 
 def as_tree(lineage: Lineage) -> Tree:
-    """The root, and below each artifact what it was made from."""
+    """The root, and below each artifact its inputs."""
     tree = Tree(_words(lineage, lineage.root))
     shown = {lineage.root.named.revision}
     waiting = [(tree, *each) for each in reversed(lineage.root.inputs.items())]
@@ -45,7 +45,7 @@ def as_tree(lineage: Lineage) -> Tree:
 
 
 def condensed(seeds: Iterable[int]) -> str:
-    """Seeds for people: "seeds 0 to 59 without 7, 12"; what is far apart is several ranges."""
+    """Seeds for people: "seeds 0 to 59 without 7, 12"; distant seeds are several ranges."""
     ordered = sorted(set(seeds))
     groups: list[list[int]] = []
     for seed in ordered:
@@ -64,7 +64,7 @@ def in_short(settings: dict[str, Any]) -> str:
 
 
 def _words(lineage: Lineage, node: Node) -> str:
-    """What is told of one artifact."""
+    """The line of one artifact."""
     named, record = node.named, node.record
     if record is None:
         what = node.ref if named.repository else "an input of which older code wrote down no more"
@@ -122,7 +122,7 @@ def _leaves(settings: dict[str, Any]) -> Iterator[str]:
 
 
 def _range(group: list[int]) -> str:
-    """One range: what is in it, or what is missing from it, whichever is told in fewer words."""
+    """One range: its seeds, or the missing ones, whichever is shorter."""
     runs: list[list[int]] = []
     for seed in group:
         if runs and seed == runs[-1][-1] + 1:

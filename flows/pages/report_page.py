@@ -40,7 +40,7 @@ EMPTY = {
 def closing_lines(report: dict[str, Any]) -> str:
     """What a terminal shows at the end of a run, as Markdown: warnings, outcome, reasons, next step, cost.
 
-    The folder of the page follows in a line of its own, for scripts.
+    The folder of the page follows in its own line, for scripts.
     """
     warnings, ended = report["warnings"], report["ending"]
     told = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
@@ -236,14 +236,14 @@ def _bought(collect: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _stage_rows(stages: list[dict[str, Any]], priced: bool) -> list[dict[str, str]]:
-    """A row a stage, without the columns that tell nothing."""
+    """A row a stage, without empty columns."""
     rows = [_stage_row(stage, priced) for stage in stages]
     filled = [name for name, empty in EMPTY.items() if any(row[name] != empty for row in rows)]
     return [{name: row[name] for name in row if name not in EMPTY or name in filled} for row in rows]
 
 
 def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:
-    """Where a stage ran, how often it was begun, what it counted."""
+    """Where a stage ran, how often it started, and its counts."""
     counts = stage["counts"]
     tokens = f"{counts.get('prompt_tokens', 0):,.0f} + {counts.get('completion_tokens', 0):,.0f}"
     return {

@@ -49,7 +49,7 @@ class Box(NamedTuple):
 
     @property
     def did(self) -> str:
-        """What it did in this run."""
+        """Its outcome in this run."""
         if self.cached == self.runs:
             return "cached"
         return f"{self.seconds:.1f} s" + (f", {self.cached} cached" if self.cached else "")
@@ -153,7 +153,7 @@ def _before(name: str, made_from: dict[str, set[str]]) -> set[str]:
 
 
 def _carried(source: str, group_of: dict[str, str], lineage: list[dict[str, Any]]) -> tuple[str, str]:
-    """What goes along an arrow: a number and what it counts; empty where there is nothing to count."""
+    """The label of an arrow: a number and its noun; empty if there is nothing to count."""
     counted, what = COUNTED.get(source, ("", ""))
     numbers = [
         row["counts"][counted] for row in lineage if group_of[row["revision"]] == source and counted in row["counts"]

@@ -367,7 +367,7 @@ def explain(
     places: Places | None = None,
     overrides: Sequence[str] = (),
 ) -> str:
-    """Return one line per mistake: its path in `whole`, the cause, and what was given where.
+    """Return one line per mistake: its path in `whole`, the cause, and the given value with its place.
 
     For an unknown field the nearest known one is named.
     """

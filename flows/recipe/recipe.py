@@ -2,7 +2,7 @@
 
 In: the file's data. Out: a frozen, validated `Recipe`.
 
-The recipe of one round of `apprentice improve`: its seed windows, its rung, its gate's level.
+The recipe of one round of `apprentice improve`: its seed windows, its difficulty level, its gate's level.
 """
 
 import difflib
@@ -65,7 +65,7 @@ class Recipe(BaseModel):
     """`off`: GRPO begins from the student itself, and no rollouts are collected."""
     probe: ProbeSpec = ProbeSpec()
     grpo: GrpoSpec | None = GrpoSpec()
-    """`off`: the SFT model is the one that is examined and released."""
+    """`off`: the SFT model is evaluated and released."""
     evaluate: EvaluateSpec = EvaluateSpec()
     guards: list[GuardSpec] = []
     gate: GateSpec = GateSpec()
@@ -123,7 +123,7 @@ class Recipe(BaseModel):
         return whole | {name: value.in_record() for name, value in self if name in whole and isinstance(value, Spec)}
 
     def server_of(self, environment: str) -> EnvironmentServer:
-        """Return an environment's server: the recipe's own, or that of a guard rail in another environment."""
+        """Return an environment's server: the recipe's own, or that of a regression evaluation elsewhere."""
         if environment in (self.environment.name, *(rung.name for rung in self.rungs())):
             return self.server
         return next(guard.server for guard in self.guards if guard.environment.name == environment)
@@ -134,9 +134,9 @@ class Recipe(BaseModel):
         return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
     def rungs(self) -> list[EnvironmentSpec]:
-        """Return the environment with the settings of each rung that GRPO may train on; empty without a ladder.
+        """Return the environment with the settings of each difficulty level of GRPO; empty without levels.
 
-        For a curriculum it is one: the mixture of all rungs.
+        For a curriculum it is one: the mixture of all levels.
         """
         own = self.environment.model_dump(exclude={"version", "code"})
         ladder = self.grpo.auto_difficulty if self.grpo else []
@@ -195,7 +195,7 @@ class Recipe(BaseModel):
         return self
 
     def guard_window(self, index: int) -> Window:
-        """Return the seeds of the guard rail at `index`: twice its questions, as repeated ones are skipped."""
+        """Return the seeds of regression evaluation `index`: twice its questions, as repeated ones are skipped."""
         start = (len(WindowSpecs.model_fields) + index) * BLOCK
         return Window(start=start, size=2 * self.guards[index].questions)
 
@@ -216,9 +216,9 @@ class Recipe(BaseModel):
         ladder = self.grpo.auto_difficulty if self.grpo else []
         if self.grpo and self.grpo.curriculum and self.grpo.curriculum.levels:
             if {part.name for part in self._played()} != {"reasoning_gym"}:
-                raise ValueError("grpo.curriculum: only reasoning_gym has levels; name rungs in grpo.auto_difficulty")
+                raise ValueError("grpo.curriculum: only reasoning_gym has levels; set them in grpo.auto_difficulty")
             if ladder:
-                raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both name rungs; take one out")
+                raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both set levels; remove one")
             try:
                 levels_of(self.grpo.curriculum, self._played())
             except ValueError as error:
@@ -229,7 +229,7 @@ class Recipe(BaseModel):
             except ValidationError as error:
                 raise ValueError(f"grpo.auto_difficulty.{index}: {error.errors()[0]['msg']}") from None
             if settings in ladder[:index]:
-                raise ValueError(f"grpo.auto_difficulty.{index} repeats an earlier rung")
+                raise ValueError(f"grpo.auto_difficulty.{index} repeats an earlier level")
         if ladder and self.grpo and self.grpo.curriculum:
             if self.environment.mixed:
                 raise ValueError("grpo.curriculum: its kinds are the mixture's environments; take auto_difficulty out")
@@ -238,7 +238,7 @@ class Recipe(BaseModel):
         return self
 
     def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
-        """Return the environments of the recipe and its guard rails with their servers, by the server's section."""
+        """Return the environments of the recipe and its regression evaluations, by their server's section."""
         own = {"server": (self.environment, self.server)}
         return own | {f"guards.{guard.name}.server": (guard.environment, guard.server) for guard in self.guards}
 
@@ -305,11 +305,11 @@ LONG_RUN = 3 * BLOCK - SHIFT
 
 
 def round_of(recipe: Recipe, plan: RoundSpec | None, rung: int = 0) -> Recipe:
-    """Return the recipe of a round; of round 0, without a plan, with the first rung. Raises Stop if no seeds are left.
+    """Return the recipe of a round; of round 0, without a plan, with the first level. Raises Stop if no seeds are left.
 
     Args:
         plan: What the round knows of the rounds before.
-        rung: Index of the rung of `improve.ladder` that the round plays; ignored without a ladder.
+        rung: Index in `improve.ladder` of the round's difficulty level; ignored without levels.
     """
     changed: dict[str, Any] = {}
     if recipe.improve.ladder:
@@ -320,7 +320,7 @@ def round_of(recipe: Recipe, plan: RoundSpec | None, rung: int = 0) -> Recipe:
             raise Stop(
                 f"The seed windows of {recipe.name} last {lasts} rounds, and all of them were run.",
                 "Give the recipe another name and smaller windows (windows.collect, grpo and evaluate), or move a "
-                "window that stands in the way.",
+                "window that overlaps.",
             )
         changed["windows"] = {
             purpose: {"start": window.start + plan.number * window.size, "size": window.size}

@@ -1,8 +1,8 @@
-"""The recipe's sections that belong to the flow: store, guard rails, windows. Stages define their own sections.
+"""The recipe's sections that belong to the flow: store, regression evaluations, windows. Stages define theirs.
 
 In: parts of a YAML file. Out: validated settings; docs/recipes.md shows each field's docstring.
 
-The levels of Reasoning Gym's own curricula, as rungs that GRPO trains on.
+The levels of Reasoning Gym's own curricula, as difficulty levels of GRPO.
 """
 
 import difflib
@@ -49,7 +49,7 @@ class StoreSpec(Spec):
 
 
 class GuardSpec(Spec):
-    """A guard rail: another task that the student must not forget, such as another Reasoning Gym dataset."""
+    """A regression evaluation: another task that the student must not forget, such as another Reasoning Gym dataset."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Name in the report: lower case, digits, dashes."""
@@ -70,10 +70,10 @@ class ImproveSpec(Spec):
     replay: float = Field(default=0.2, ge=0.0, le=0.9)
     """Share of SFT's rows that are drawn from the kept rollouts of earlier rounds, so that nothing is forgotten."""
     ladder: list[dict[str, Any]] = Field(default=[])
-    """Complete environment settings, easiest first. A round plays one rung; the next one is taken when the champion
+    """Complete environment settings, easiest first. A round plays one level; the next one is taken when the champion
     has mastered it: its accuracy there, with its whole interval, is at least `grpo.signals.high`."""
     adapt: bool = True
-    """Ask less of the kinds of questions that the champion has right, and more of the others."""
+    """Draw fewer questions of the slices in which the champion is correct, and more of the others."""
     long_run: int = Field(default=400, ge=0)
     """Questions of the window that no gate reads, on which every champion is measured for the curve; 0 for none."""
 
@@ -86,11 +86,11 @@ class RoundSpec(Spec):
     champion: str | None = None
     """Revision of the champion when the round began; without one the recipe's student is trained."""
     asked: list[str] = Field(default=[])
-    """Revisions of the questions of the earlier rounds and of the long-run window, which are not asked again."""
+    """Revisions of the questions of the earlier rounds and of the long-run window, which are not used again."""
     kept: list[str] = Field(default=[])
     """Revisions of the kept rollouts of the earlier rounds, to replay."""
     shares: Shares | None = None
-    """Of which kinds of questions less is asked."""
+    """The slices with fewer questions."""
 
 
 class WindowSpec(Spec):

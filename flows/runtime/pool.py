@@ -1,4 +1,4 @@
-"""Stages on work pools: where one runs, how it is sent there, and what it does when it arrives.
+"""Stages on work pools: the pool of each stage, its dispatch, and its start on a worker.
 
 Reads where a flow run is running from Prefect's server, with retries while that server is down.
 

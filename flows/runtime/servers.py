@@ -57,7 +57,7 @@ class RunServers:
         self._started.close()
 
     def environment(self, name: str) -> EnvironmentServer:
-        """Return the server of the recipe's environment or of a guard rail's. Raises Stop if it cannot be started."""
+        """Return the server of the recipe's or a guard's environment. Raises Stop if it cannot be started."""
         server = self._recipe.server_of(name)
         if not (mixed := self._recipe.mixed_in(name)):
             return self._running(name, server)
@@ -182,7 +182,7 @@ def _impossible(runs: Path, why: str) -> Stop:
 
 
 def with_discovered_settings(recipe: Recipe) -> Recipe:
-    """Return the recipe with complete settings of its environment, its guards and its rungs. Raises Stop."""
+    """Return the recipe with complete settings of its environment, its guards and its levels. Raises Stop."""
 
     def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in ladder]
@@ -204,7 +204,7 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
 
 
 def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
-    """Return the environment with the settings that its server tells. Raises Stop."""
+    """Return the environment with the settings that its server reports. Raises Stop."""
     if spec.mixed:
         like = server.model_copy(update={"parts": {}})
         parts = {

@@ -74,8 +74,8 @@ NAMES = {
 def compare_all(
     episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Compares consecutive models on the held-out questions, and before with after on the guard rails; Holm-corrected
-    over all comparisons. With a control, GRPO is compared with it and with the SFT that it started from."""
+    """Compares consecutive models on the held-out questions, and before with after in regression evaluations;
+    Holm-corrected over all comparisons. With a control, GRPO is compared with it and with its starting SFT."""
     comparisons = []
     beyond = [("sft", "grpo")] if "control" in episodes else []
     for one, other in [*itertools.pairwise(episodes), *beyond]:

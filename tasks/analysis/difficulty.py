@@ -26,9 +26,9 @@ DEAD = 0.5
 """Expected share of groups with equal rewards at which the group size is too small."""
 MEANS: dict[Reading, str] = {
     "too easy": "Most groups would have equal rewards and teach nothing. Make the task harder (environment.settings), "
-    "add harder rungs (grpo.auto_difficulty), or have further questions asked in their place (grpo.oversample).",
+    "add harder levels (grpo.auto_difficulty), or have further questions asked in their place (grpo.oversample).",
     "too hard": "Most groups would contain no right answer to learn from. Train SFT longer, make the task easier "
-    "(environment.settings), add easier rungs (grpo.auto_difficulty), or have further questions asked in their place "
+    "(environment.settings), add easier levels (grpo.auto_difficulty), or have further questions asked in their place "
     "(grpo.oversample).",
     "right": "There is something to learn, and enough right answers to learn from.",
 }
@@ -112,7 +112,7 @@ def dead_share(accuracy: float, generations: int) -> float:
 def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
     """A sentence on the group size where half of the groups or more would teach nothing; empty otherwise.
 
-    With partial credit, wrong answers of a group differ too, and the accuracy does not tell.
+    With partial credit, wrong answers of a group differ too, and the accuracy does not show it.
     """
     all_or_nothing = grpo.reward == "exact" or found.mean_score == found.accuracy
     expected = dead_share(found.accuracy, grpo.num_generations)
@@ -128,7 +128,7 @@ def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
 
 
 def label_differences(ladder: Sequence[dict[str, Any]]) -> list[str]:
-    """A label for each rung: the settings that differ between rungs, or all settings if none differ."""
+    """A label for each level: the settings that differ between levels, or all settings if none differ."""
     leaves = [dict(_leaves(settings)) for settings in ladder]
     names = list(dict.fromkeys(name for each in leaves for name in each))
     differ = [name for name in names if len({str(each.get(name)) for each in leaves}) > 1] or names
@@ -139,7 +139,7 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
     """One table row per task; among several the chosen one is marked.
 
     Args:
-        report: The report's `probe`: the rungs, each a `Difficulty` with its label, and the index of the chosen one.
+        report: The report's `probe`: the levels, each a `Difficulty` with its label, and the index of the chosen one.
     """
     rows = []
     for index, each in enumerate(report["rungs"]):

@@ -111,9 +111,9 @@ class Ending(NamedTuple):
     reached: str
     """What the last model does, its interval, and whether that is above the floor."""
     better: str
-    """Whether it is better than its rival, by how much, and whether that is more than noise."""
+    """Whether it is better than its baseline, by how much, and whether that is more than noise."""
     paid: str
-    """Whether GRPO paid, over SFT at its best where that was measured."""
+    """Whether GRPO paid, over the best SFT where that was measured."""
     unmet: str
     """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
     change: Change | None
@@ -168,12 +168,12 @@ def is_below_the_floor(decision: dict[str, Any]) -> bool:
 
 
 def paid(comparisons: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The comparison that says whether GRPO paid: with SFT at its best, or with what it began from; None without."""
+    """The comparison that decides whether GRPO paid: with the best SFT, or with its start; None without."""
     return next((each for each in comparisons if each["to"] == "grpo"), None)
 
 
 def compared(found: dict[str, Any]) -> str:
-    """Which of several runs ended better, by how much, whether that is more than noise, and what they differ in.
+    """Which of several runs ended better, by how much, whether that is more than noise, and which settings differ.
 
     Args:
         found: As compare.json has it: comparisons of the first run's models with the others', and differing settings.
@@ -250,7 +250,7 @@ def _unmet(decision: dict[str, Any]) -> str:
 
 
 def _change(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
-    """The first thing to change, by what held the run back most: data, floor, guard rails, noise, GRPO."""
+    """The first thing to change, by the main obstacle: data, floor, regression evaluations, noise, GRPO."""
     if not verdict["contamination"]["clean"]:
         return Change("windows.evaluate.start", "", "The questions must be ones that training has not seen.")
     unmet = {rule["rule"] for rule in decision["rules"] if not rule["holds"]}

@@ -2,9 +2,9 @@
 
 Accuracy by kind of question, and the episodes most worth reading.
 
-What became of an episode: of an evaluation right, or the kind of its failure; of rollouts kept, or why dropped.
+The outcome of an episode: in an evaluation right, or the kind of its failure; in rollouts kept, or why dropped.
 
-Kinds of questions, by the traits that the environment tells of them.
+Slices of questions, by the tags that the environment gives them.
 
 Explains tool calls that do not parse; the cause may be a single invisible character.
 
@@ -203,21 +203,21 @@ NO_TRAITS = "others"
 
 
 def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: Sequence[str]) -> dict[int, str]:
-    """The kind of each question, by its seed. Raises Stop where they are all of one kind, or a trait is unknown."""
+    """The slice of each question, by its seed. Raises Stop if they are all of one slice, or a tag is unknown."""
     instance = environment.make()
     traits = {row["seed"]: _traits_of_question(instance, row["seed"], row["question"], by) for row in rows}
     known = sorted({name for each in traits.values() for name in each})
     for name in by:
         if name not in known:
             raise Stop(
-                f"grpo.curriculum.by: no question of {environment} has the trait {name!r}.",
-                f"Take one of these: {', '.join(known)}." if known else "This environment tells no traits.",
+                f"grpo.curriculum.by: no question of {environment} has the tag {name!r}.",
+                f"Take one of these: {', '.join(known)}." if known else "This environment has no tags.",
             )
     kinds = {seed: kind_of(each, by) for seed, each in traits.items()}
     if len(set(kinds.values())) < 2:
         raise Stop(
-            f"grpo.curriculum has nothing to choose from: all questions are of one kind, {next(iter(kinds.values()))}.",
-            f"Set grpo.curriculum.by to a trait that tells them apart ({', '.join(known)}), name rungs "
+            f"grpo.curriculum has nothing to choose: all questions are of one slice, {next(iter(kinds.values()))}.",
+            f"Set grpo.curriculum.by to a tag that differs between them ({', '.join(known)}), set levels "
             "(grpo.auto_difficulty), or leave grpo.curriculum out.",
         )
     return kinds

@@ -52,12 +52,12 @@ def grant(source: Source | None, trusted: Trusted) -> StudentSpec | None:
 
 
 def code_of(checkpoint: Path) -> Source | None:
-    """Whose Python code a checkpoint says that it brings; None where it names nobody's."""
+    """The owner of a checkpoint's Python code, by its own record; None if it names none."""
     return _named(checkpoint / CODE)
 
 
 def name_code(checkpoint: Path, source: Source) -> None:
-    """Writes down whose code lies in a checkpoint that is being made."""
+    """Writes the owner of the code in a checkpoint that is being made."""
     (checkpoint / CODE).write_text(json.dumps(source._asdict()) + "\n")
 
 
@@ -75,8 +75,8 @@ def forget_code(checkpoint: Path) -> None:
 
 
 def runs_code(checkpoint: Path, trusted: Trusted) -> bool:
-    """Whether loading a checkpoint runs Python code that lies in it. Raises Stop where that is nobody's whom this run
-    trusts, or is not that code."""
+    """Whether loading a checkpoint runs Python code from its folder. Raises Stop if this run does not trust the code's
+    owner, or if the code differs from the owner's."""
     references = list(_references(checkpoint))
     if not references:
         return False
@@ -97,7 +97,7 @@ def runs_code(checkpoint: Path, trusted: Trusted) -> bool:
 
 
 def weights_elsewhere(checkpoint: Path) -> Source | None:
-    """The model of the Hub that has a checkpoint's weights; None where they lie in it. Raises Stop."""
+    """The model of the Hub that has a checkpoint's weights; None if the checkpoint has them. Raises Stop."""
     if not (checkpoint / WEIGHTS).exists():
         return None
     source = _named(checkpoint / WEIGHTS)
@@ -122,7 +122,7 @@ def is_repository(name: str) -> bool:
 
 
 def check_files(checkpoint: Path, called: str = "") -> None:
-    """Raises Stop for a checkpoint that would have transformers load something else than what lies in it.
+    """Raises Stop for a checkpoint with which transformers would load something from elsewhere.
 
     Args:
         called: What the recipe calls it, if this is a copy.

@@ -3,8 +3,8 @@
 In: a folder that a stage filled. Out: an `Artifact`, the same as in a local store, found by its key on any machine.
 An artifact is published in the folder first, and marked there as unsent until its commit on the Hub has its tag, which
 is its key. A revision is a hash of the content, as in the local store, so keys do not depend on where and when it was
-published; the commit is looked up by the key. What the folder has is not asked for again.
-A run of one machine goes on in the folder alone where the Hub is out of reach; the next one sends what is unsent.
+published; the commit is looked up by the key. Artifacts in the folder are not fetched again.
+A run of one machine continues in the folder if the Hub is out of reach; the next one sends the unsent artifacts.
 
 The Hub's side of a store: for each kind of artifact a repository, for each artifact a commit and its tags.
 """
@@ -54,10 +54,10 @@ class HubRepositories:
         return HfApi()
 
     def commit(self, kind: type[Artifact], folder: Path, record: ArtifactRecord) -> str:
-        """Commits a record's files, and no others, on top of what is there; done again if that has moved.
+        """Commits a record's files, and no others, on top of the newest commit; repeated if that has moved.
 
-        The client leaves out what it found unchanged, and deletes what it found there: on another parent the commit
-        would hold files of two artifacts.
+        The client leaves out unchanged files and deletes old ones. On another parent the commit would have files of two
+        artifacts.
         """
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
@@ -152,7 +152,7 @@ class HubRepositories:
 
 
 def _read_from(url: str) -> tuple[bytes, str]:
-    """A record's bytes, of a larger file no more than shows that it is too large, and the commit that it stands in."""
+    """A record's bytes and its commit; of a larger file only enough to show that it is too large."""
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
     with get_session().stream("GET", url, headers=build_hf_headers(), follow_redirects=True) as answer:
@@ -256,7 +256,7 @@ class HubStore(LocalStore):
         if not self._hub.create_tag(kind, tag, published.commit):
             raise Stop(
                 f"Another run set the tag {tag} of {artifact.repository} in this very moment.",
-                "Run again: what it says then is taken into account.",
+                "Run again: the new record is then used.",
             )
 
     def untag(self, kind: type[Artifact], tag: str) -> None:
@@ -293,8 +293,8 @@ class HubStore(LocalStore):
     def send_waiting(self) -> list[tuple[Artifact, bool]]:
         """Sends what the Hub lacks, the oldest first: each artifact, and whether the key is now its own.
 
-        Where another machine made a key meanwhile, that one keeps it, and ours is published beside it, as what was
-        made from ours names it. What is damaged, or gone, is said and not sent.
+        If another machine made a key meanwhile, it keeps that key. Ours is published beside it, because later artifacts
+        name it. A damaged or missing artifact is reported and not sent.
         """
         return self._connection.or_without(lambda: list(self._send_all()), list[tuple[Artifact, bool]])
 

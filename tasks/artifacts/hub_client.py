@@ -66,7 +66,7 @@ class HubConnection:
         return answer
 
     def or_without(self, remote: Callable[[], R], local: Callable[[], R]) -> R:
-        """What the Hub says, or, where it is out of reach and not needed, what is done without it."""
+        """The Hub's answer, or the result without it if it is out of reach and not needed."""
         from huggingface_hub import constants
 
         if self.needed:
@@ -95,7 +95,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def wait_until_hub_answers(patience: float) -> None:
-    """Returns when the Hub says anything that is not an error of its own. Raises Stop after `patience` seconds."""
+    """Returns when the Hub gives any answer but a server error. Raises Stop after `patience` seconds."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session, hf_raise_for_status
 
@@ -112,7 +112,7 @@ def wait_until_hub_answers(patience: float) -> None:
             raise
         raise Stop(
             f"The Hub was away for {patience:.0f} s ({type(error).__name__}).",
-            "Retry this run when it is back: it goes on from there.",
+            "Retry this run when it is back: it resumes there.",
         ) from error
 
 
@@ -157,7 +157,7 @@ def _tell(state: tenacity.RetryCallState) -> None:
 
 @contextmanager
 def _refusals(namespace: str) -> Iterator[None]:
-    """Says in words which permission is missing; never what was sent, which holds the token."""
+    """Says in words which permission is missing; never the request, which has the token."""
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     try:

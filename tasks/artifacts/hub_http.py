@@ -1,8 +1,8 @@
-"""The HTTP client of huggingface_hub, with a store's patience in place of its own.
+"""The HTTP client of huggingface_hub, with a store's retry window in place of the library's.
 
 In: requests. Out: answers. huggingface_hub sleeps as long as Retry-After says, and repeats a request five times before
-it raises. Here a busy Hub is an exception at once, and a silent one as soon as the patience has passed, so that
-`hub_client` alone decides how long to wait.
+it raises. Here a busy Hub is an exception at once, and a silent one after the retry window. So `hub_client` alone
+decides how long to wait.
 """
 
 from time import monotonic

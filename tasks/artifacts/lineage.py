@@ -1,14 +1,14 @@
-"""One artifact and the way back from it: what it was made from, as far as the store still has it.
+"""One artifact and its inputs, as far as the store still has them.
 
-In: an artifact's name, or what is being made. Out: `Node`, from which cards, lineages and replays are read.
-What is gone stays by its name and ends the way back. Older code wrote down no more of an input than its revision, which
-is then looked for in the folder.
+In: the name of an artifact, or of one that is being made. Out: `Node`, from which cards, lineages and replays are read.
+A missing artifact keeps its name and ends the way back. Older code recorded only the revision of an input, which is
+then looked for in the folder.
 
-Where an artifact comes from: all that it was made from, back to the first, and every episode that it learned from.
+Where an artifact comes from: all its inputs, back to the first, and every training episode.
 
 In: a key, and where artifacts lie: a folder, or the Hub with that folder in front. Out: `Lineage`.
-Records say it all; files are read for the episodes only, and of a model on the Hub none but the list of what it learned
-from.
+Records have everything; files are read for the episodes only, and of a model on the Hub only the list of its training
+episodes.
 """
 
 import json
@@ -51,7 +51,7 @@ JUDGEMENTS = (Decision, Evaluation, Verdict)
 
 @dataclass(eq=False)
 class Node:
-    """An artifact, and what it was made from, which is read when it is first asked for."""
+    """An artifact and its inputs, which are read on first use."""
 
     store: LocalStore
     named: Parent
@@ -79,7 +79,7 @@ class Node:
 
     @cached_property
     def inputs(self) -> dict[str, "Node"]:
-        """What it was made from directly, by the argument's name; none for what is gone."""
+        """Its direct inputs, by the argument's name; none for a missing one."""
         if self.record is None:
             return {}
         recorded = self.record.provenance.inputs
@@ -181,7 +181,7 @@ class Lineage:
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        """By revision, each after what it was made from: the root is the last one. Without recursion: a champion's
+        """By revision, each after its inputs: the root is the last one. Without recursion: a champion's
         lineage reaches back through all champions before it."""
         seen: set[str] = set()
         done: dict[str, Node] = {}

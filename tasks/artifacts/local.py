@@ -5,7 +5,7 @@ In: a folder that a stage filled. Out: an `Artifact`, found again by its key, fe
     <root>/datasets/local/laptop-rollouts/snapshots/<revision>/…   the files, a card, artifact.json, which lists them
     <root>/datasets/local/laptop-rollouts/refs/<key>               the revision; written last, so it is the marker
 
-The files of a store: their hashes, what was changed in them, locks, and what a full or read-only disk does.
+The files of a store: hashes, changes, locks, and the errors of a full or read-only disk.
 """
 
 import errno
@@ -89,7 +89,7 @@ def sha256_of(file: Path) -> str:
 
 
 def known_sha256_of(file: Path) -> str:
-    """Like `sha256_of`; what this process has read, and nobody has touched since, is not read again."""
+    """Like `sha256_of`; a file that this process has read, and that is unchanged since, is not read again."""
     now = file.stat()
     return _sha256_of(file, now.st_ino, now.st_size, now.st_mtime_ns)
 
@@ -164,7 +164,7 @@ class LocalStore:
         return []
 
     def find(self, kind: type[A], key: str) -> A | None:
-        """The artifact that `key` names, or None when nothing whole stands there."""
+        """The artifact that `key` names, or None if it is missing or incomplete."""
         try:
             revision = self._pointed(kind, key)
             return self._artifact(kind, revision, key) if revision else None
@@ -217,7 +217,7 @@ class LocalStore:
         (self._folder(kind, self.repository(kind)) / "refs" / tag).unlink()
 
     def locked(self, kind: type[Artifact]) -> AbstractContextManager[None]:
-        """One process at a time, for what is looked at and then changed."""
+        """One process at a time, for a read with a change after it."""
         return flock(self._folder(kind, self.repository(kind)) / ".lock")
 
     @contextmanager
@@ -240,7 +240,7 @@ class LocalStore:
             yield
 
     def fetch(self, artifact: Artifact) -> Path:
-        """The artifact's files, read-only by agreement. Raises Stop when they are gone, or not what was published."""
+        """The artifact's files, read-only by agreement. Raises Stop if they are gone or changed."""
         snapshot = self._snapshot(artifact)
         if not snapshot.is_dir():
             raise self._gone(type(artifact), artifact.revision)
@@ -253,9 +253,9 @@ class LocalStore:
 
     @contextmanager
     def staging(self, name: str = "") -> Iterator[Path]:
-        """A folder beside the store's repositories; what was not published from it is removed.
+        """A folder beside the store's repositories; unpublished files are removed at the end.
 
-        `name`: of what `alone` holds; then also what a killed process left of it is removed.
+        `name`: the name under `alone`; then files of a killed process are removed too.
         """
         folder = self.root / ".staging" / (name or uuid.uuid4().hex)
         with writable(self.root):
@@ -276,7 +276,7 @@ class LocalStore:
         made_by: dict[str, Any],
         provenance: Provenance = UNKNOWN,
     ) -> A:
-        """Publishes what stands in `staged`, whole or not at all: a snapshot, to which nothing points, then its ref.
+        """Publishes the files in `staged`, all or none: a snapshot, to which nothing points, then its ref.
 
         Returns the artifact that has the key then.
         """

@@ -1,7 +1,7 @@
-"""What is written beside every artifact: what made it, from what, by which code, and the hash of each file.
+"""The record beside every artifact: its stage, its inputs, its code, and the hash of each file.
 
-In: a running stage. Out: artifact.json. Two parts: what names the content and its making enters the revision, so that
-the same work has the same revision on any machine; the circumstances (code, recipe, time, place) and the card do not.
+In: a running stage. Out: artifact.json. Two parts: the content and its making enter the revision, so that the
+same work has the same revision on any machine; the circumstances (code, recipe, time, place) and the card do not.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Parent(BaseModel):
-    """An artifact from which another one was made. What is not known is empty."""
+    """An artifact from which another one was made. An unknown field is empty."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -100,7 +100,7 @@ class ArtifactRecord(BaseModel):
 
     @property
     def revision(self) -> str:
-        """40 hex digits over what was made and of what, with the hash of every file but the card."""
+        """40 hex digits over the artifact and its inputs, with the hash of every file but the card."""
         named = self.model_dump(mode="json", exclude={"provenance": True, "files": {CARD}})
         canonical = json.dumps(named, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:40]

@@ -1,7 +1,7 @@
 """The types on the arrows between stages.
 
-In: what a stage made. Out: a frozen reference: repository, immutable revision, key, a few counts. Never data, never a
-path: the next stage may run on another machine and fetches what it needs from the store.
+In: a stage's result. Out: a frozen reference: repository, immutable revision, key, a few counts. Never data, never a
+path: the next stage may run on another machine and fetches its inputs from the store.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Artifact(BaseModel):
 
     @property
     def figure(self) -> str:
-        """What it came to in a few words, for the terminal; empty where a number would say nothing."""
+        """Its result in a few words, for the terminal; empty where a number would not help."""
         return ""
 
 
@@ -202,7 +202,7 @@ class Decision(Artifact):
     promoted: bool
     metric: str
     delta: Number | None
-    """Of the metric, challenger less rival; None when nothing was left to compare."""
+    """Of the metric, challenger less baseline; None when nothing was left to compare."""
     reasons: list[str]
 
     @property
@@ -230,7 +230,7 @@ class Verdict(Artifact):
     suffix = "verdict"
     diagnosis: str
     contaminated: bool
-    """The examination shares more with training than the recipe allows: nothing was compared."""
+    """The evaluation shares more with training than the recipe allows: nothing was compared."""
 
     @property
     def figure(self) -> str:

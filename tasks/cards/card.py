@@ -1,13 +1,13 @@
-"""What the templates of all cards read: the environment, the figures, the files, the licence, where it came from.
+"""The data of all card templates: environment, figures, files, licence, inputs.
 
 In: an artifact's node and its files. Out: facts as attributes, for people; the words around them are in templates/.
 A card is for strangers, so paths and addresses of the machines that made it are left out of it.
 
-What the card of a dataset tells: its rows, its columns, and how it was made; templates/dataset.md.j2 has the words.
+The card of a dataset: its rows, its columns, and how it was made; templates/dataset.md.j2 has the words.
 
 A judgement (lengths, verdict, decision) is one JSON file in a repository of datasets: it has no rows.
 
-What the card of a model tells: what it began as, its trainings, its examination.
+The card of a model: its start, its trainings, its evaluation.
 
 In: the node of a model that is being made, and its files. Out: metadata for the Hub, and the facts that
 templates/model.md.j2 names.
@@ -68,7 +68,7 @@ LABELS = {
     "cached_tokens": "prompt tokens that the endpoint had cached",
     "completion_tokens": "tokens that the teacher wrote",
     "cost_usd": "cost in USD (0 where no prices were stated)",
-    "delta": "difference in the metric, new model less rival",
+    "delta": "difference in the metric, new model less baseline",
     "dropped_from_grpo": "GRPO's seeds left out, as the evaluation asks their question",
     "failed": "failed episodes",
     "format_compliance": "format compliance (every turn a valid call)",
@@ -83,7 +83,7 @@ LABELS = {
 
 
 class Facts:
-    """What a card tells of an artifact that is being made.
+    """The facts of an artifact that is being made, for its card.
 
     Args:
         made: The artifact, with what it was made from.
@@ -105,7 +105,7 @@ class Facts:
 
 
 def _numbers(counts: dict[str, Any], failures: dict[str, int]) -> list[dict[str, str]]:
-    """A row a count; what was kept and dropped of the episodes with its share of them."""
+    """A row a count; kept and dropped episodes with their share."""
     rows = {}
     for name, value in (shown(counts) | failures).items():
         if isinstance(value, dict):
@@ -129,7 +129,7 @@ def shown(value: Any) -> Any:
 
 
 def as_json(value: Any, indent: int | None = 2) -> str:
-    """What is shown of a value, as JSON."""
+    """A value as JSON, shortened for the card."""
     return json.dumps(shown(value), indent=indent, ensure_ascii=False)
 
 
@@ -178,7 +178,7 @@ QUESTION_COLUMNS = {
     "purpose": "What the seed is for: collect (the teacher plays it), grpo (the student trains on it), evaluate.",
     "seed": "Names the question, together with the environment and its settings.",
     "question": "The question's text, as the environment asked it.",
-    "used": "Whether it is used: an examined question is asked once, and is kept out of training.",
+    "used": "Whether it is used: an evaluation question is used once, and is kept out of training.",
 }
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
 """As the Hub names them, by powers of ten from a thousand on."""
@@ -210,7 +210,7 @@ class DatasetFacts(Facts):
 
 
 def played_by(made: Node) -> dict[str, Any] | None:
-    """The settings by which a teacher played these episodes; None for what is no rollouts, or whose are gone."""
+    """The settings by which a teacher played these episodes; None without rollouts."""
     above = (each for each in [made, *made.ancestors()] if each.is_a(Rollouts))
     return next((each.settings for each in above if "teacher" in each.settings), None)
 
@@ -326,7 +326,7 @@ class ModelFacts(Facts):
         )
 
     def _results(self) -> list["EvalResult"]:
-        """The examination of the released model; none where training had seen more of it than was allowed."""
+        """The evaluation of the released model; none where training had seen more of it than was allowed."""
         from huggingface_hub import EvalResult
 
         verdict, asked, environment = self.verdict, self.asked, self.environment

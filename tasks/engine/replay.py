@@ -1,7 +1,7 @@
 """Reads from an artifact's record which stage made it and with which arguments.
 
 In: an artifact of a lineage. Out: the stage, its arguments, and the differences between this machine and the original.
-Why so strict: a record may come from a stranger and must not choose what is imported or called.
+Why so strict: a record may come from a stranger and must not choose imports or calls.
 """
 
 import importlib
@@ -33,7 +33,7 @@ def stage_of(node: Node) -> Stage[..., Any]:
     if not named or not record.provenance.recipe:
         raise Stop(
             f"{node.ref} was made by older code, which recorded neither its stage nor its recipe.",
-            "`apprentice lineage` shows what is known; run its recipe again to make it with this code.",
+            "`apprentice lineage` shows its record; run its recipe again to make it with this code.",
         )
     if not (parts := STAGE.fullmatch(named)):
         raise Stop(

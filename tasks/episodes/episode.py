@@ -231,7 +231,7 @@ def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
 
 
 def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:
-    """What is wrong with the tool calls of an assistant message; empty when all are valid."""
+    """The fault in the tool calls of an assistant message; empty when all are valid."""
     if found := beyond_limits(message):
         return [found]
     calls = message.get("tool_calls") or []

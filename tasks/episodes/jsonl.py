@@ -1,10 +1,10 @@
-"""The JSON lines that stages read and write: rows, a journal that survives a kill, questions, what was learned.
+"""The JSON lines that stages read and write: rows, a journal that survives a kill, questions, training episodes.
 
 Files with one JSON value per line, written by a process that may be killed.
 
 The journal of a running collection or evaluation: one line per episode, appended as each finishes.
 
-The record of what a checkpoint was trained on: stage, seed and question of every episode.
+The record of a checkpoint's training episodes: stage, seed and question of each.
 
 Reads and writes the rows of a `Questions` artifact: purpose, seed, question, whether it is used.
 """

@@ -1,8 +1,8 @@
 """One played episode as one JSON line, for datasets of rollouts and for evaluations.
 
 In: an episode and its costs. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer accepts unchanged.
-Arrow infers a column's type from its first rows. So no column is null in one row and a structure in the next, and
-values with a schema of their own (tools, a call's arguments) are JSON text.
+Arrow infers a column's type from its first rows. So no column is null in one row and a structure in the next. Values
+with their own schema (tools, a call's arguments) are JSON text.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Computes what all prompts of a batch begin with once, and attends to that one copy in every row.
+"""Computes the common prefix of a batch's prompts once, and attends to that one copy in every row.
 
 In: a model, the token ids of a batch's prompts. Out: a cache for `generate` that already holds their common prefix.
-Instructions and tool schemas make most of a prompt. With a key/value cache of its own, every row would compute them
-and, at every token, read them again. Here the prefix's keys are stored once, and the queries of all rows meet them in
+Instructions and tool schemas make most of a prompt. With separate key/value caches, every row would compute them and,
+at every token, read them again. Here the prefix's keys are stored once, and the queries of all rows meet them in
 one matrix product (https://arxiv.org/abs/2402.05099). The texts are those without it, up to ties of rounding: the same
 scores are summed in another order.
 """
@@ -97,10 +97,10 @@ def can_share(model: Any) -> bool:
 
 
 class _Layer(DynamicLayer):
-    """The keys and values of one layer: those of the prefix once, and what follows for every row.
+    """The keys and values of one layer: those of the prefix once, and the others for every row.
 
-    A model first gets both as one, as from any cache. Where they reach `_attend` unchanged, it gets only what follows
-    from then on; a model that does something else with them goes on with both as one.
+    A model first gets both as one, as from any cache. If they reach `_attend` unchanged, it then gets only the second
+    part. A model that does something else with them continues with both as one.
     """
 
     def __init__(self, keys: Any, values: Any, length: int, new_tokens: int):

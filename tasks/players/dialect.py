@@ -1,6 +1,6 @@
 """How an endpoint is spoken to: the request that it takes, the answer that it gives, the key that it needs.
 
-What one endpoint takes of a request, learned from what it refuses, and remembered while the process runs.
+The parameters that one endpoint takes, learned from its refusals, and remembered while the process runs.
 
 Reads an answer: tolerant of its form, strict of its content.
 
@@ -220,7 +220,7 @@ def _text(given: Any) -> str:
 
 
 def once_each(message: Message) -> tuple[Message, str]:
-    """The message with one call: equal ones count once, and of different ones the first; and what was left out."""
+    """The message with one call: equal ones count once, and of different ones the first; and the others."""
     calls = message.get("tool_calls") or []
     if len(calls) < 2:
         return message, ""

@@ -117,7 +117,7 @@ class EpisodeSlot:
             return await spawn(Episode, self._checkout.environment, seed)
 
     async def do(self, call: Callable[..., T], *given: Any) -> T:
-        """Runs synchronous code that uses the environment. Raises what it raises."""
+        """Runs synchronous code that uses the environment. Raises the code's exceptions."""
         async with self._busy:
             return await spawn(call, *given)
 

@@ -1,4 +1,4 @@
-"""Tells what an endpoint refuses: the account, one question, this moment, or a part of the request.
+"""Classifies an endpoint's refusal: the account, one question, this moment, or a part of the request.
 
 In: an error status, or an error inside of an answer. Out: a `Refused` with its kind, and when a limit ends.
 The decision uses the status, the error's code and its text, never the provider's name.

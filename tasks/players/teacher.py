@@ -108,7 +108,7 @@ class Teacher:
 
     @property
     def changes(self) -> list[str]:
-        """What this endpoint is sent otherwise than the recipe says."""
+        """The differences between this endpoint's requests and the recipe."""
         return sorted(self._dialect.changes.values())
 
     def say(
@@ -202,11 +202,11 @@ class Teacher:
             self._waiting -= 1
 
     def recall(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> None:
-        """Takes over what was answered in an earlier run, to ask it where nothing is answered now."""
+        """Takes over a request that an earlier run had an answer to, for a probe if nothing is answered now."""
         self._known = self._body(messages, tools, Spent(), "required", {"seed": seed, "ask": 0})
 
     async def _look_again(self, body: dict[str, Any], spent: Spent) -> None:
-        """Asks once more what was answered before, where nothing has been answered for the patience: it tells an
+        """Asks once more what was answered before, where nothing has been answered within the retry window: it tells an
         endpoint that is away from a question that it never answers. One session does so for all; none while as many
         wait as ever did, which no single question explains."""
         async with self._looking:
@@ -368,7 +368,7 @@ class Teacher:
         raise alone
 
     def _unanswered(self, error: "Refused | Unanswered") -> NoReturn:
-        """Raises what it means that no answer came within the patience."""
+        """Raises the error for no answer within the retry window."""
         endpoint, patience = f"The teacher's endpoint {self._url}", f"{self._spec.patience:g} s"
         cause = self._shown(error.message)
         if isinstance(error, Refused):

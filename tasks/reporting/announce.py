@@ -254,7 +254,7 @@ _warned: Counter[str] = Counter()
 
 
 def forget_warnings() -> None:
-    """A run begins: what was warned of before is not its own."""
+    """A run begins: earlier warnings are not its own."""
     _warned.clear()
 
 

@@ -64,7 +64,7 @@ class Shares(Spec):
     trait: str
     """Such as word_len."""
     of: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
-    """Share of the questions that are asked, by kind. Other kinds are asked in full."""
+    """Share of the questions that are used, by slice. Other slices are used in full."""
 
 
 class SeedWindows(Spec):
@@ -106,7 +106,7 @@ class BuiltStudent(Spec):
     """Standard deviation of the random weights; a narrow model learns faster from larger ones, such as 0.05."""
     rope_theta: float = Field(default=10000.0, gt=1.0, json_schema_extra=WHEN_GIVEN)
     """Base of the rotary position encoding. In sequences of fewer than a hundred tokens, such as those of a small
-    student, positions are easier to tell apart with about 30."""
+    student, positions are easier to distinguish with about 30."""
 
     @model_validator(mode="after")
     def _heads_divide_it(self) -> "BuiltStudent":
@@ -132,10 +132,10 @@ class StudentSpec(Spec):
     """Reject pickled weights, which can run code when loaded."""
     build: BuiltStudent | None = None
     champion: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
-    """Go on from the champion of this recipe's name, as it is when the run begins."""
+    """Continue from the champion of this recipe's name, as of the run's start."""
     checkpoint: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
-    """Go on from a model that this recipe's name has trained: a key, a revision or a tag from a report's lineage, or at
-    least its first 6 characters."""
+    """Continue from a model that this recipe's name has trained: a key, a revision or a tag from a report's lineage, or
+    at least its first 6 characters."""
 
     @property
     def goes_on(self) -> bool:
@@ -148,7 +148,7 @@ class StudentSpec(Spec):
         if [model, self.build is not None, self.champion, self.checkpoint is not None].count(True) != 1:
             raise ValueError(
                 "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights), or "
-                "go on from what was trained: `champion: true` or `checkpoint`"
+                "continue from a trained model: `champion: true` or `checkpoint`"
             )
         in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
         if self.model is not None and self.revision is None and not in_folder:
@@ -188,7 +188,7 @@ class DatasetSpec(Spec):
     path: str = Field(min_length=1)
     """A file, a folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
     columns: dict[Column, str] = Field(default={}, json_schema_extra=WHEN_GIVEN)
-    """The rows' own names of columns, with dots for what is nested, such as {reward: info.score}."""
+    """The rows' own names of columns, with dots for nested fields, such as {reward: info.score}."""
     seeds: Window | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
     """Seeds whose questions the rows may answer, besides the recipe's windows, such as {start: 0, size: 500}."""
     revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
@@ -225,12 +225,12 @@ class CollectSpec(Spec):
     """What becomes of rows of `dataset` whose question is not found under any seed, so that no reward can be verified.
     `keep` takes them at their word; rows without a reward then count as right."""
     students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
-    """How often the student itself plays each question, sampled as in GRPO. Its right tries are kept beside the
-    teacher's rollouts, or in place of a teacher; the teacher is not asked what every try got right."""
+    """How often the student itself plays each question, sampled as in GRPO. Its correct attempts are kept beside
+    the teacher's rollouts, or in place of a teacher. The teacher does not play questions without a wrong attempt."""
     keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
-    """Most tries of one question that are kept: the shortest right ones, none that nearly repeats another."""
+    """Most kept attempts of one question: the shortest correct ones, none that nearly repeats another."""
     teacher_questions: int | None = Field(default=None, ge=1, json_schema_extra=WHEN_GIVEN)
-    """Most questions that the teacher is asked: those that the student gets right least often. All by default."""
+    """Most questions that the teacher plays: those that the student answers correctly least often. All by default."""
 
     @field_validator("dataset", mode="before")
     @classmethod
@@ -316,9 +316,9 @@ class GateSpec(Spec):
     max_overlap: float = Field(default=0.0, ge=0.0, le=1.0)
     """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
     least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Minimum share of the questions that neither champion nor challenger has seen; below it nobody is promoted."""
+    """Minimum share of the questions that neither champion nor challenger has seen; below it no model is promoted."""
     at_least: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
-    """The floor: what the metric must reach, however much better than its rival a model is. Default: half of the
+    """The floor: the metric must reach it, however much better than its baseline a model is. Default: half of the
     teacher's accuracy on the questions that it was asked, or 0.2 where no teacher played. 0: no floor."""
     level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
     """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""

@@ -78,17 +78,17 @@ class TeacherSpec(Spec):
     """The endpoint; default: OPENAI_BASE_URL, or OpenAI. Not part of the key: a server may come back elsewhere. It may
     have the query api-version, as Azure's. Cannot be combined with `scripted_error_rate`."""
     provider: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
-    """Tells two endpoints apart that serve different models under one name; any name."""
+    """A name, for two endpoints that serve different models under one model name."""
     model: str = ""
     """The model's name at the endpoint; default: gpt-5-mini. Cannot be combined with `scripted_error_rate`."""
     moved: bool = Field(default=False, json_schema_extra=OPERATIONAL)
-    """The same model is at another address now: a collection that was begun at the old one goes on."""
+    """The same model is at another address now: a collection that started at the old one continues."""
     max_tokens: int = Field(default=1024, ge=1)
     """Maximum tokens of an answer, reasoning included."""
     temperature: float | None = Field(default=1.0, ge=0.0, le=2.0)
     """Sampling temperature; null sends none. It is left out, with a warning, where the endpoint refuses it."""
     request: dict[str, Any] = Field(default={}, json_schema_extra=WHEN_GIVEN)
-    """Further fields of each request, such as {reasoning_effort: low}; null removes a field that is sent otherwise."""
+    """Further fields of each request, such as {reasoning_effort: low}; null removes a field that is sent by default."""
     keep_text: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
     """Keep the text beside a call: SFT then learns it, too. The filter drops texts that look like reasoning."""
     stream: bool = Field(default=False, json_schema_extra=OPERATIONAL)

@@ -2,7 +2,7 @@
 
 In: a recipe's sections `sft` and `grpo`. Out: validated settings; everything else keeps TRL's defaults.
 
-The settings of GRPO's curriculum: what a kind of question is, and how fast what is known of it fades.
+The settings of GRPO's curriculum: the slices of the questions, and how fast old evidence fades.
 
 Settings for monitoring a training: which signals warn or stop, and which questions are held out.
 """
@@ -23,21 +23,21 @@ class CurriculumSpec(Spec):
     """Asks the kinds of questions that the model answers right about half of the time more often than others."""
 
     by: tuple[str, ...] = ()
-    """The traits of a question that make its kind, such as `word_len`: those of the report's tables of slices. Default:
-    the environment of a mixture, or the dataset of a composite one."""
+    """The tags of a question that define its slice, such as `word_len`: those of the report's tables. Default: the
+    environment of a mixture, or the dataset of a composite one."""
     levels: Literal["own", "all"] | tuple[str, ...] = Field(default=(), json_schema_extra=SEARCH_SPACE)
-    """Reasoning Gym only: train on the levels of its own curricula, each level a kind. `own`: those of the recipe's
+    """Reasoning Gym only: train on the levels of its curricula, each level a slice. `own`: those of the recipe's
     dataset, or of the parts of a composite one or a mixture; `all`: those of all datasets whose curriculum works; or
     the names of some. `curriculum: reasoning_gym` is short for `own`, and a list of names for itself."""
     most_levels: int = Field(default=4, ge=2, json_schema_extra=SEARCH_SPACE)
     """Levels of a dataset, at most: the easiest ones."""
     floor: float = Field(default=0.2, gt=0.0, le=1.0)
-    """Share of the questions that all kinds get as often as the questions have them, so that each is asked now and
-    then. 1 follows nothing."""
+    """Share of the questions that follow the original mixture of slices, so that each slice is drawn now and then. 1 is
+    the original mixture."""
     forget: float = Field(default=0.05, ge=0.0, lt=1.0)
-    """Share of what is known that is forgotten in each step, since the model changes; 0.05 remembers about 20 steps."""
+    """Share of the evidence that fades in each step, because the model changes; 0.05 remembers about 20 steps."""
     known: dict[str, tuple[Answers, Answers]] = Field(default={})
-    """Right and wrong answers by kind before the first step. Filled in from the probe."""
+    """Correct and wrong answers by slice before the first step. Filled in from the probe."""
 
     @field_validator("by", mode="before")
     @classmethod
@@ -270,16 +270,16 @@ class GrpoSpec(TrainerSpec):
     """Compute what the prompts of a batch have in common once, from 32 tokens on: the instructions and tools of all,
     the question of a group. The weights are the same up to rounding; it enters the key for that. Needs one process and
     a model with SDPA attention in every layer, without dropout; not with `gradient_checkpointing`. Other generation
-    engines keep keys of their own, and only the loss shares."""
+    engines keep their own keys, and only the loss shares."""
     oversample: float = Field(default=1.0, ge=1.0, le=10.0, json_schema_extra=WHEN_GIVEN)
     """Bound of the questions that a step asks, as a multiple of its groups. Above 1, a step asks further questions in
     place of groups whose rewards are all equal, until its groups differ or the bound is reached. Completions beyond
     need are discarded: none is trained on by later weights. A group of which infrastructure lost a rollout is not
     replaced. A step takes longer, and needs no more sessions."""
     curriculum: CurriculumSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
-    """Ask more of those kinds of questions that the model answers right about half of the time. `on`: the parts of a
-    mixture are the kinds, or the rungs of `auto_difficulty`, which are then all trained on. `reasoning_gym`: the levels
-    of its own curricula."""
+    """Prefer those slices of the questions that the model answers correctly about half of the time. `on`: the slices
+    are the parts of a mixture, or the levels of `auto_difficulty`, all of which are then used. `reasoning_gym`: the
+    levels of its curricula."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of rollouts that infrastructure may lose; above it the stage stops."""
     signals: GrpoSignals = GrpoSignals()
@@ -290,8 +290,8 @@ class GrpoSpec(TrainerSpec):
     """Logs between two groups that are kept in completions.jsonl for reading; the first and the last log's group are
     always kept."""
     auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=SEARCH_SPACE)
-    """A ladder of complete environment settings, easiest first. GRPO trains on the rung where the SFT model's accuracy
-    is nearest to one half; with `curriculum` on a mixture of all. Each rung costs a probe and its questions."""
+    """Difficulty levels: complete environment settings, easiest first. GRPO trains on the one where the SFT model's
+    accuracy is nearest to one half; with `curriculum` on a mixture of all. Each level costs a probe and questions."""
 
     @field_validator("curriculum", mode="before")
     @classmethod

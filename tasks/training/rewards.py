@@ -62,9 +62,9 @@ class Stream(NamedTuple):
 
 
 def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
-    """All streams of an environment, or of all parts of a mixture, with the recipe's weights.
+    """All reward components of an environment, or of all parts of a mixture, with the recipe's weights.
 
-    In a mixture of rungs, weights are those of the recipe's environment, without a label.
+    In a mixture of difficulty levels, weights are those of the recipe's environment, without a label.
     """
     given = spec.reward_weights
     return [
@@ -195,7 +195,7 @@ def split(asked: list[dict[str, Any]], number: int, before: Path) -> tuple[list[
 
 
 def held_out_rows(environment: EnvironmentSpec, held: list[dict[str, Any]], mode: str) -> Any:
-    """TRL's eval_dataset; None without questions. The column `held_out` marks the rows, so the reward can tell them."""
+    """TRL's eval_dataset; None without questions. The column `held_out` marks the rows for the reward."""
     from datasets import Dataset
 
     instance = environment.make()

@@ -127,7 +127,7 @@ class Rollouts:
         }
 
     async def _begin_all(self) -> None:
-        """Starts all episodes on the loop at once: waking it for each costs more than what it does then."""
+        """Starts all episodes on the loop at once: waking it for each costs more than its work then."""
         self._begun = [
             asyncio.create_task(self._begin(environment, seed))
             for environment, seed in zip(self.environments, self._seeds, strict=True)

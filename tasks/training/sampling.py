@@ -19,7 +19,7 @@ from apprentice.tasks.training.rewards import Stream
 
 
 class Known(NamedTuple):
-    """What is known after a step; it is not changed."""
+    """The evidence after a step; it is not changed."""
 
     steps: int
     """Steps that were asked, each of one or several of TRL's (`num_iterations`)."""
@@ -105,7 +105,7 @@ class Curriculum:
         return 1.0 + right, 1.0 + wrong
 
     def state(self) -> dict[str, Any]:
-        """What is known after the last finished step and before it, for a checkpoint."""
+        """The evidence after the last finished step and before it, for a checkpoint."""
         return {"known": self._known._asdict(), "before": self._before._asdict()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -225,8 +225,8 @@ def loss_share(trainer: Any, rows: float, tokens: float) -> float:
 def _is_exact(trainer: Any) -> bool:
     """Whether a row without advantage moves no weight, and changes nothing for the other rows.
 
-    It does with a KL term, an entropy bonus, a router's loss, an entropy quantile over all rows, or dropout, whose
-    random numbers depend on the number of rows.
+    It does with a KL term, an entropy bonus, a router's loss, or an entropy quantile over all rows. It also does with
+    dropout, whose random numbers depend on the number of rows.
     """
     return (
         trainer.loss_type in (*SHARE_OF_ROWS, *SHARE_OF_TOKENS, *SHARE_OF_STEP)
@@ -262,7 +262,7 @@ class Source(Protocol):
         ...
 
     def learn(self, trainer: Any, rewards: Any) -> dict[str, float]:
-        """Hears the rewards of all that a step asked, in their order; returns metrics."""
+        """Receives the rewards of all questions of a step, in their order; returns metrics."""
         ...
 
 

@@ -1,9 +1,9 @@
 """Computes what the prompts of a GRPO batch share once: when generating, and for the log-probabilities of the loss.
 
 In: a model, a batch as TRL has it: prompts padded on the left, completions on the right. Out: TRL's results, up to
-rounding. The instructions and tools that all prompts begin with are computed in one row, and what else the prompt of a
-group says in one row of its group; every completion attends to these keys and values, and its gradient flows through
-them (https://arxiv.org/abs/2506.05433). TRL computes all prompts again for each completion.
+rounding. The common instructions and tools of all prompts are computed in one row, and the rest of a group's prompt in
+one row of its group. Every completion attends to these keys and values, and its gradient flows through them
+(https://arxiv.org/abs/2506.05433). TRL computes all prompts again for each completion.
 """
 
 from collections.abc import Callable, Iterator

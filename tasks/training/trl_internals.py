@@ -235,12 +235,12 @@ class Refill(Protocol):
 
 
 def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
-    """A trainer that plays the questions it is told, further ones in a step, and keeps some rollouts: trl
+    """A trainer that plays given questions, further ones in a step, and keeps some rollouts: trl
     `_generate_and_score_completions`, `_generate`, `_calculate_rewards` and `_metrics`. TRL's advantages,
-    log-probabilities and token counts depend on the whole batch, so TRL does a last pass over the kept rollouts, which
-    are given to it instead of generated and scored.
+    log-probabilities and token counts depend on the whole batch. So TRL does a last pass over the kept rollouts, which
+    it receives instead of generating and scoring them.
 
-    TRL's metrics are those of the questions that were asked first, as without refill.
+    TRL's metrics are those of the first questions, as without refill.
     """
     from accelerate.utils import gather_object
     from torch import cat

@@ -28,7 +28,7 @@ def test_a_student_of_its_own_is_no_checkpoint(family: Family):
 
 
 def test_the_champion_is_found_and_its_absence_is_told(family: Family):
-    with pytest.raises(Stop, match="toy has no champion to go on from"):
+    with pytest.raises(Stop, match="toy has no champion to continue from"):
         begun_from(family.store, load_recipe(TOY, [GOES_ON]))
     Champions(family.store).promote(family.release, None)
     assert begun_from(family.store, load_recipe(TOY, [GOES_ON])) == family.release

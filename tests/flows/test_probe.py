@@ -372,7 +372,7 @@ def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
     ("rungs", "more", "says"),
     [
         ([settings(0.5), {"dataset": "chain_sun"}], "", r"grpo\.auto_difficulty\.1: .*did you mean 'chain_sum'"),
-        ([settings(0.5), settings(0.5)], "", r"grpo\.auto_difficulty\.1 repeats an earlier rung"),
+        ([settings(0.5), settings(0.5)], "", r"grpo\.auto_difficulty\.1 repeats an earlier level"),
         ([settings(0.5)], "probe.questions=0", r"set probe\.questions"),
     ],
 )

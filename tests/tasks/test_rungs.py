@@ -64,7 +64,7 @@ def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(context: StageCon
 def test_a_rung_of_which_the_examinations_ask_most_is_refused(context: StageContext):
     own = asked(words(3, 3), WINDOW.seeds())
     held_out = published(context, "k1", [("evaluate", text, True) for text in own[:40]])
-    with pytest.raises(Stop, match=r"A rung of grpo\.auto_difficulty is too small(?s:.)*'max_word_len': 3"):
+    with pytest.raises(Stop, match=r"A level of grpo\.auto_difficulty is too small(?s:.)*'max_word_len': 3"):
         rung_questions.body(context, words(3, 3), WINDOW, {"held_out": held_out})
 
 

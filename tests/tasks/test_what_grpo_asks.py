@@ -112,8 +112,8 @@ def test_with_refill_what_was_discarded_is_evidence_as_well(made: Made):
 @pytest.mark.parametrize(
     ("by", "says"),
     [
-        ((), r"all questions are of one kind(?s:.)*answer digits, digits, sign, terms"),
-        (("turms",), r"no question of reasoning_gym chain_sum has the trait 'turms'(?s:.)*terms"),
+        ((), r"all questions are of one slice(?s:.)*answer digits, digits, sign, terms"),
+        (("turms",), r"no question of reasoning_gym chain_sum has the tag 'turms'(?s:.)*terms"),
     ],
 )
 def test_questions_of_one_kind_are_refused_with_the_traits_that_there_are(made: Made, by: tuple[str, ...], says: str):

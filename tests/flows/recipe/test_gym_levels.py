@@ -71,7 +71,7 @@ def test_a_mixture_of_datasets_is_trained_on_the_levels_of_each():
 def test_levels_are_reasoning_gyms_alone_and_not_beside_rungs():
     with pytest.raises(Stop, match="only reasoning_gym has levels"):
         recipe("reasoning_gym", "environment={name: echo}")
-    with pytest.raises(Stop, match="both name rungs"):
+    with pytest.raises(Stop, match="both set levels"):
         recipe("reasoning_gym", 'grpo.auto_difficulty=[{"dataset": "chain_sum"}]')
 
 

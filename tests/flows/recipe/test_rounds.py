@@ -79,7 +79,7 @@ def test_a_rung_changes_the_settings_of_the_environment():
     [
         (["sft=off", "grpo=off"], "both off"),
         (["teacher="], "nothing to learn from"),
-        (["student.champion=true"], "go on from what was trained"),
+        (["student.champion=true"], "continue from a trained model"),
     ],
 )
 def test_a_recipe_that_cannot_train_is_refused_in_words(overrides: list[str], said: str):

@@ -44,9 +44,9 @@ def test_the_parts_of_a_mixture_are_kinds_by_themselves():
 
 
 def test_a_trait_that_no_question_has_is_refused_with_those_that_there_are():
-    with pytest.raises(Stop, match=r"has the trait 'length'(?s:.)*answer length, word_len"):
+    with pytest.raises(Stop, match=r"has the tag 'length'(?s:.)*answer length, word_len"):
         kinds_of(WORDS, asked(WORDS, 5), ["length"])
-    with pytest.raises(Stop, match=r"all questions are of one kind, others(?s:.)*answer length, word_len"):
+    with pytest.raises(Stop, match=r"all questions are of one slice, others(?s:.)*answer length, word_len"):
         kinds_of(WORDS, asked(WORDS, 5), [])
 
 
