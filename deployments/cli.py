@@ -142,18 +142,18 @@ def build(
 
 @env_app.command()
 def init(
-    name: Annotated[str, typer.Argument(help="Small letters, digits and _: the package's name.")],
+    name: Annotated[str, typer.Argument(help="Small letters, digits and _: the file's name.")],
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
 ) -> None:
-    """Write the folder of a new environment: a package with a test and a recipe."""
+    """Write a new environment: one file, with a test and a recipe."""
     with exit_with_message("Nothing was written."):
         from apprentice.deployments.new_project import init_environment as write
 
         folder = write(name, out)
         here = folder if folder.is_absolute() else f"./{folder}"
         print(f"{folder}\nCheck it: apprentice env check {here}\nPlay it: apprentice env play {here}")
-        print(f"Test it: python -m pytest {folder}/tests\nRun it: apprentice run {folder}/recipe.yaml")
-        print(f"As a Space: apprentice env build {here}. For other machines: pip install {here}")
+        print(f"Test it: python -m pytest {folder}\nRun it: apprentice run {folder}/recipe.yaml")
+        print(f"As a Space: apprentice env build {here}. On other machines: copy the folder to the same path")
 
 
 def main() -> None:

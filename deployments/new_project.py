@@ -4,7 +4,7 @@ In: the name of one of the package's recipes. Out: files that need no checkout: 
 are explained, the schema with which an editor checks it; prefect.yaml with that recipe in place of the package's, the
 pools' templates.
 
-`apprentice env init NAME`: the folder of an environment that is a separate package, outside this project.
+`apprentice env init NAME`: an environment in one file, with a recipe and a test.
 """
 
 import keyword
@@ -105,17 +105,7 @@ def _index(name: str) -> str:
     return "\n".join([head, *named])
 
 
-TEMPLATE_OF = {
-    "pyproject.toml": "pyproject.toml",
-    "recipe.yaml": "recipe.yaml",
-    "tests/test_{name}.py": "test.py",
-    "{name}/__init__.py": "__init__.py",
-    "{name}/README.md": "README.md",
-    "{name}/env.py": "env.py",
-    "{name}/policy.py": "policy.py",
-    "{name}/server/__init__.py": "",
-    "{name}/server/game.py": "game.py",
-}
+TEMPLATE_OF = {"{name}.py": "game.py", "recipe.yaml": "recipe.yaml", "test_{name}.py": "test.py"}
 """The template of each file."""
 TEMPLATES = Environment(
     loader=PackageLoader("apprentice.deployments", "environment"),
@@ -138,7 +128,7 @@ def init_environment(name: str, out: Path) -> Path:
         for file, template in TEMPLATE_OF.items():
             path = folder / file.format(name=name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(TEMPLATES.get_template(f"{template}.j2").render(values) if template else "")
+            path.write_text(TEMPLATES.get_template(f"{template}.j2").render(values))
     except OSError as error:
         raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
     return folder

@@ -1,24 +1,30 @@
 """Builds the folder of an environment that OpenEnv's tools validate, build as an image and publish as a Space.
 
-In: the environment's `server/`, its README.md, and `packages.txt` if it needs Debian packages.
+In: the environment's `server/`, its README.md, and `packages.txt` if it needs Debian packages; or an environment in one
+file, of which the server and the page are made.
 Out: `OUT/NAME` with these files and the generated ones: server/app.py, openenv.yaml, pyproject.toml, Dockerfile,
 models.py, client.py, uv.lock. The templates are in `space/`.
 """
 
 import ast
+import inspect
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from apprentice.envs.catalog import described, environment_class, folder_of, known
+from apprentice.envs import source
+from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known
+from apprentice.envs.game import Game as OneFileGame
 from apprentice.tasks.reporting.errors import Stop
 
 CAPACITY = 64
@@ -39,45 +45,76 @@ class Game(NamedTuple):
     observation: str
 
 
+COPIED = {"game": "rules", "policy": "policy", "game_server": "game_server"}
+"""Modules of `envs/` that an environment in one file needs beside it, with their names in a Space."""
+OURS = re.compile(rf"from apprentice\.envs\.({'|'.join(COPIED)}) import")
+
+
 def served() -> list[str]:
-    return [name for name in known() if (folder_of(name) / "server" / "game.py").exists()]
+    return [name for name in known() if game_of(name) or (folder_of(name) / "server" / "game.py").exists()]
 
 
 def build(name: str, out: Path, uv: str | None) -> Path:
     """Write `out/name`, with uv.lock if `uv` is given, and return it. Raises Stop."""
     if name not in served():
         raise Stop(f"{name} has no server to build: {described(name)}.", f"Build one of {', '.join(served())}.")
-    source, folder = folder_of(name), out / name
+    folder = out / name
     if folder.exists() and any(folder.iterdir()) and not (folder / "openenv.yaml").exists():
         raise Stop(f"{folder} holds other files.", "Empty it, or choose another folder with --out.")
     try:
-        _fill(folder, source, values_of(name), uv)
+        _fill(folder, folder_of(name), values_of(name), uv)
     except OSError as error:
         raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
     return folder
 
 
-def _fill(folder: Path, source: Path, values: dict[str, Any], uv: str | None) -> None:
+def _fill(folder: Path, environment: Path, values: dict[str, Any], uv: str | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _write(folder, "openenv.yaml", values)  # first: marks even an unfinished folder as ours
     _write(folder, "pyproject.toml", values)
-    shutil.copytree(source / "server", folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("__init__.py", "README.md"):
-        shutil.copy(source / file, folder / file)
+    if (game := game_of(values["name"])) is not None:
+        files = server_files(game) | {"game.py": TEMPLATES.get_template("game.py.j2").render(values | {"of": game})}
+        (folder / "server").mkdir()
+        for file, text in files.items():
+            (folder / "server" / file).write_text(text)
+        for file in ("__init__.py", "README.md"):
+            _write(folder, file, values)
+    else:
+        shutil.copytree(environment / "server", folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
+        for file in ("__init__.py", "README.md"):
+            shutil.copy(environment / file, folder / file)
     locked = uv is not None and lock(folder, uv)
     for file in GENERATED:
         _write(folder, file, values | {"locked": locked})
 
 
+def server_files(game: type[OneFileGame]) -> dict[str, str]:
+    """Return the modules of the server of an environment in one file, by file name. Raises Stop where the file imports
+    more of this project than a Space has."""
+    here, own = Path(source.__file__).parent, Path(inspect.getfile(game))
+    texts = {f"{into}.py": (here / f"{module}.py").read_text() for module, into in COPIED.items()}
+    texts |= {"__init__.py": "", own.name: own.read_text()}
+    texts = {file: OURS.sub(lambda found: f"from .{COPIED[found[1]]} import", text) for file, text in texts.items()}
+    if "apprentice" in imported([texts[own.name]]):
+        raise Stop(
+            f"{own} imports more of apprentice than a Space has.",
+            f"Import only apprentice.envs.game and apprentice.envs.policy in it, not: "
+            f"{', '.join(re.findall(r'apprentice[.][a-z_.]+', texts[own.name]))}.",
+        )
+    return texts
+
+
 def values_of(name: str) -> dict[str, Any]:
-    folder = folder_of(name)
-    game, debian, needed = game_of(folder), folder / "packages.txt", requirements(name)
+    folder, one = folder_of(name), game_of(name)
+    game = Game(f"{one.__name__}Server", "Move", "Seen") if one else classes_in(folder)
+    debian, needed = folder / "packages.txt", requirements(name)
     return game._asdict() | {
         "name": name,
+        "about": inspect.getdoc(inspect.getmodule(one)) if one else "",
         "module": f"apprentice_env_{name}",
         "description": json.dumps(described(name), ensure_ascii=False),
-        "client": game.observation.removesuffix("Observation") + "Env",
+        "client": (one.__name__ if one else game.observation.removesuffix("Observation")) + "Env",
         "capacity": CAPACITY,
         "debian": " ".join(debian.read_text().split()) if debian.exists() else "",
         "requirements": needed,
@@ -85,7 +122,7 @@ def values_of(name: str) -> dict[str, Any]:
     }
 
 
-def game_of(folder: Path) -> Game:
+def classes_in(folder: Path) -> Game:
     """Return the class names in `class X(Environment[Action, Observation, State])`.
 
     Does not import the file, so its optional dependencies need not be installed.
@@ -106,22 +143,28 @@ def requirements(name: str) -> list[str]:
     of_extra = [stated for stated, _, marker in declared if re.search(rf"extra == .{extra}\W", marker)] if extra else []
     known = {**packages_distributions(), brought.partition(".")[0]: of_extra}
     needed = {"openenv-core[core]>=0.3"}
-    for module in imported(folder_of(name) / "server") - BROUGHT - set(sys.stdlib_module_names):
+    for module in imported(_texts_of(name)) - BROUGHT - set(sys.stdlib_module_names):
         distribution = _canonical(known.get(module, [module])[0])
         needed.add(bounds.get(distribution, distribution))
     return sorted(needed)
 
 
-def imported(server: Path) -> set[str]:
-    """Return the top-level modules that the files of a folder import absolutely."""
+def imported(texts: Iterable[str]) -> set[str]:
+    """Return the top-level modules that Python sources import absolutely."""
     names: set[str] = set()
-    for file in server.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                names.add(node.module.partition(".")[0])
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(text)) for text in texts):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.partition(".")[0])
     return names
+
+
+def _texts_of(name: str) -> Iterable[str]:
+    """Return the sources of an environment's server."""
+    if (game := game_of(name)) is not None:
+        return server_files(game).values()
+    return [file.read_text() for file in (folder_of(name) / "server").rglob("*.py")]
 
 
 def find_uv() -> str | None:

@@ -209,7 +209,7 @@ def _game(name: str) -> "type[Environment[Any, Any, Any]]":
     from openenv.core.env_server.interfaces import Environment
 
     if (game := game_of(name)) is not None:
-        from apprentice.envs.serving.game_server import server_of
+        from apprentice.envs.game_server import server_of
 
         return server_of(game)
     module = importlib.import_module(f"{part_of(name, 'server')}.game")

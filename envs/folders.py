@@ -1,7 +1,7 @@
 """Environments in files and folders that no installed package has: `environment: {path: ./my_env}` in a recipe.
 
-In: the path of a package with env.py, policy.py and server/, or of the project around it that `apprentice env init`
-writes. Out: the package, imported under the folder's name. The environment variable APPRENTICE_ENVIRONMENTS lists the
+In: the path of a file with a game, of the folder that `apprentice env init` writes around it, or of a package with env.py,
+policy.py and server/. Out: the module or package, imported under its name. The environment variable APPRENTICE_ENVIRONMENTS lists the
 folders, separated as in PATH, so that the servers, which are child processes, find the environment as well.
 """
 
@@ -31,8 +31,8 @@ def package_at(path: Path) -> Path:
     whole = path.expanduser().resolve()
     if not whole.exists():
         raise ValueError(
-            f"{path} is not on this machine; where a run is played on another one, install the environment there (pip "
-            "install FOLDER) and write environment.name in place of environment.path"
+            f"{path} is not on this machine; where a run is played on another one, copy it to the same path there, or "
+            "install the environment there as a package and write environment.name in place of environment.path"
         )
     for file in (whole, whole / f"{whole.name}.py"):
         if file.is_file() and file.suffix == ".py":

@@ -1,6 +1,6 @@
 """A game in one file: a question for each seed, and tools as public methods. `envs/number.py` is the one to copy.
 
-In: a subclass of `Game`. Out: what `one_file.py` makes an environment of, `serving/game_server.py` an OpenEnv server.
+In: a subclass of `Game`. Out: what `one_file.py` makes an environment of, `game_server.py` an OpenEnv server.
 Imports nothing of this project, so that a Space can have a copy of it beside the game.
 """
 
@@ -26,6 +26,7 @@ class Game(ABC):
         instructions: The system prompt; a property where it depends on the settings, as `max_turns` may be.
         version: Raise it when the same seed asks something else; 1 to 1.1 when only rewards changed.
         max_turns: The maximum number of tool calls in an episode.
+        phrases: Parts of questions and replies that become single tokens of a student built here.
         reward: The reward so far, within `reward_range`; 1.0 is a whole success.
         correct: The right answer, once the episode is over; never shown to a model.
     """
@@ -35,6 +36,7 @@ class Game(ABC):
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     instructions: Any
     max_turns: Any = 1
+    phrases: Any = ()
 
     def __init__(self, settings: Any):
         self.settings = settings

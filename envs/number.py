@@ -1,9 +1,11 @@
 """Find a number by "higher" and "lower": the environment to copy from. One file is all of it.
 
-In: how many numbers and how many guesses. Out: a reward of 1.0 for the number, found within the guesses.
+In: how many numbers and how many guesses. Out: a reward of 1.0 for the number, found within the guesses; less than 0.5
+for what was ruled out.
 Its scripted teacher guesses at random within what is still possible, so a student that learns to halve it does better.
 """
 
+import math
 import random
 from typing import Any
 
@@ -27,6 +29,7 @@ class Number(Game):
 
     Settings = Settings
     settings: Settings
+    phrases = ("It is from ", " to ", "Right.")
     instructions = "Find the hidden number. Call the tool `guess`; it says what the number can still be."
 
     @property
@@ -38,7 +41,8 @@ class Number(Game):
         self._hidden = draw.randint(1, self.settings.most)
         self._low, self._high = 1, self.settings.most
         self.correct = str(self._hidden)
-        return f"Game {draw.randbytes(4).hex()}: the number is from 1 to {self.settings.most}."
+        name = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=6))  # no two games have the same text
+        return f"Game {name}: the number is from 1 to {self.settings.most}."
 
     def guess(self, number: int) -> str:
         """Guess the number.
@@ -57,6 +61,7 @@ class Number(Game):
             self._low = max(self._low, guessed + 1)
         else:
             self._high = min(self._high, guessed - 1)
+        self.reward = 0.5 * (1 - math.log(self._high - self._low + 2) / math.log(self.settings.most + 1))
         return f"It is from {self._low} to {self._high}."
 
 

@@ -30,6 +30,10 @@ class OneFile(ToolEnvironment):
     def max_turns(self) -> int:
         return self.game(self.settings).max_turns
 
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        return tuple(self.game(self.settings).phrases)
+
     def reset(self, *, seed: int, **row: Any) -> str:
         return self._start(seed, settings=self.settings.model_dump(mode="json")).read(str, "text")
 

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from apprentice.tasks.analysis.slices import why_dropped
+from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import read_questions, same_text

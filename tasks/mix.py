@@ -14,7 +14,8 @@ from typing import Any
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.slices import text_of_turns, why_dropped
+from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import read_questions, read_rows, same_text

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from apprentice.flows.pages.rendering import as_script
-from apprentice.tasks.analysis.slices import outcome_of, why_dropped
+from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 
 BUDGET = 1_500_000

@@ -1,4 +1,4 @@
-"""`envs/README.md` is true: its code is Echo's, and who does what it says has an environment that can be learned."""
+"""`envs/README.md` is true: its code is that of number.py, and who follows it has an environment that can be learned."""
 
 import difflib
 import json
@@ -48,41 +48,35 @@ def added(checkout: Path) -> Path:
     copy, run, _publish = blocks("bash")
     assert run == "apprentice run shout.yaml\n"
     said(["bash", "-euc", copy], checkout)
-    said(["git", "apply", "-"], checkout, given=blocks("diff")[0])
+    (checkout / "envs" / "shout.py").write_text(blocks("python")[-1])
     (checkout / "shout.yaml").write_text(blocks("yaml")[0])
     return checkout
 
 
-def said(command: list[str], checkout: Path, given: str = "") -> str:
+def said(command: list[str], checkout: Path) -> str:
     """What a command says, whose `apprentice` is the copy."""
     own = {"PYTHONPATH": str(checkout / "build" / "types"), "PREFECT_HOME": prefect_home(checkout), "COLUMNS": "200"}
-    done = subprocess.run(
-        command, cwd=checkout, env=os.environ | own, input=given, capture_output=True, text=True, timeout=1800
-    )
+    done = subprocess.run(command, cwd=checkout, env=os.environ | own, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_code_on_the_page_is_echos():
-    code = "".join(file.read_text() for file in sorted((ROOT / "envs" / "echo").rglob("*.py")))
-    assert len(blocks("python")) >= 4
-    for block in blocks("python"):
+def test_the_code_on_the_page_is_that_of_the_file_to_copy():
+    code = (ROOT / "envs" / "number.py").read_text()
+    assert len(code.splitlines()) <= 90
+    *shown, _whole = blocks("python")
+    assert len(shown) >= 4
+    for block in shown:
         assert block in code, block
 
 
-def test_the_folders_files_on_the_page_are_those_that_there_are():
-    named = set(re.findall(r"^  ([\w/]+\.\w+) ", blocks("")[0], flags=re.MULTILINE))
-    assert named == {"env.py", "policy.py", "server/game.py", "server/text.py", "README.md"}
-    assert all((ROOT / "envs" / "echo" / file).exists() for file in named)
-
-
-def test_one_folder_and_one_line_are_all_that_changes(added: Path):
+def test_one_file_and_one_line_are_all_that_changes(added: Path):
     before, after = (root / "envs" / "catalog.py" for root in (ROOT, added))
     changed = difflib.ndiff(before.read_text().splitlines(), after.read_text().splitlines())
     assert [line for line in changed if line[0] in "+-"] == ['+     "shout": "repeat a text in capitals",']
     for file in (file for file in added.glob("envs/**/*") if file.is_file() and "__pycache__" not in file.parts):
         place = file.relative_to(added)
-        if place.parts[1] != "shout" and place.name != "catalog.py":
+        if place.name != "shout.py" and place.name != "catalog.py":
             assert file.read_bytes() == (ROOT / place).read_bytes(), place
 
 
@@ -94,7 +88,7 @@ def test_the_whole_pipeline_runs_on_it(added: Path):
     assert list(report["models"]) == ["base", "sft", "grpo"]
     assert {stage["state"] for stage in report["stages"]} == {"ran"}
     assert 45 <= report["collect"]["kept"] < 60 == report["collect"]["episodes"]
-    assert {row["trait"] for row in report["slices"]} == {"letters"}
+    assert {row["trait"] for row in report["slices"]} == {"first"}
     rollouts = next((added / "artifacts/datasets/local/shout-rollouts/snapshots").glob("*/rollouts.jsonl"))
     episodes = [json.loads(line) for line in rollouts.read_text().splitlines()]
     assert {episode["environment"] for episode in episodes} == {"shout 1"}
@@ -108,7 +102,7 @@ def test_its_folder_is_made_deployable_by_the_same_tool(added: Path):
     build, *_publish = blocks("bash")[2].splitlines()
     said(build.partition("#")[0].replace("apprentice", str(BIN / "apprentice"), 1).split(), added)
     folder = added / "build/spaces/shout"
-    assert "ShoutEnv(EnvClient[ShoutAction" in (folder / "client.py").read_text()
+    assert "ShoutEnv(EnvClient[Move" in (folder / "client.py").read_text()
     assert 'name = "apprentice-env-shout"' in (folder / "pyproject.toml").read_text()
     if (folder / "uv.lock").exists():
         said([str(BIN / "openenv"), "validate", str(folder)], added)

@@ -1,4 +1,4 @@
-"""An environment that is a package of its own is found, played, learned and deployed like those of this project."""
+"""An environment in a file of its own is found, played, learned and deployed like those of this project."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def installed(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_it_is_found_by_its_entry_point_with_its_class_its_script_and_its_server(installed: Path):
-    assert environment_class(NAME).__module__ == f"{NAME}.env"
+    assert environment_class(NAME).__module__ == NAME
     assert described(NAME) == "Spell a word backwards."
     assert policy_of(NAME).call({}, [{"role": "user", "content": "abc"}], 0.0) == ("answer", {"text": "cba"})
     assert catalog.server_app(NAME, 1).openapi()["info"]
@@ -69,14 +69,11 @@ def test_it_is_found_by_its_entry_point_with_its_class_its_script_and_its_server
 
 def test_what_is_edited_is_another_environment(installed: Path):
     before = EnvironmentSpec(name=NAME)
-    assert (before.version, before.code) == ("1", digest_of(installed / NAME))
-    for file in ("env.py", "policy.py", "server/game.py"):
-        path = installed / NAME / file
-        path.write_text(path.read_text() + "\n# another\n")
-        digest_of.cache_clear()
-        after = EnvironmentSpec(name=NAME)
-        assert after.code != before.code
-        before = after
+    assert (before.version, before.code) == ("1", digest_of(installed / f"{NAME}.py"))
+    path = installed / f"{NAME}.py"
+    path.write_text(path.read_text() + "\n# another\n")
+    digest_of.cache_clear()
+    assert EnvironmentSpec(name=NAME).code != before.code
 
 
 @pytest.fixture
@@ -96,11 +93,11 @@ def by_path(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 def test_a_recipe_names_its_folder_as_seen_from_the_recipe_and_leaves_sys_path_alone(by_path: Path, tmp_path: Path):
     before = list(sys.path)
     spec = load_recipe(tmp_path / "mine.yaml", []).environment
-    assert (spec.name, spec.path, spec.code) == (NAME, by_path / NAME, digest_of(by_path / NAME))
+    assert (spec.name, spec.path, spec.code) == (NAME, by_path / f"{NAME}.py", digest_of(by_path / f"{NAME}.py"))
     assert sys.path == before
-    assert os.environ[FOLDERS] == str(by_path / NAME), "for the servers, which are processes of their own"
+    assert os.environ[FOLDERS] == str(by_path / f"{NAME}.py"), "for the servers, which are processes of their own"
     assert policy_of(NAME).call({}, [{"role": "user", "content": "abc"}], 0.0) == ("answer", {"text": "cba"})
-    assert load_recipe(tmp_path / "mine.yaml", [f"environment.path={by_path / NAME}"]).environment == spec
+    assert load_recipe(tmp_path / "mine.yaml", [f"environment.path={by_path / NAME}.py"]).environment == spec
 
 
 def test_where_the_folder_is_enters_no_key_and_no_record_but_is_told_to_other_processes(by_path: Path, tmp_path: Path):
@@ -109,7 +106,7 @@ def test_where_the_folder_is_enters_no_key_and_no_record_but_is_told_to_other_pr
     assert named.path is None
     assert recipe.environment.in_key() == named.in_key() == named.model_dump(mode="json")
     assert str(by_path) not in json.dumps(recipe.for_record())
-    assert recipe.as_parameters()["environment"]["path"] == str(by_path / NAME)
+    assert recipe.as_parameters()["environment"]["path"] == str(by_path / f"{NAME}.py")
     assert EnvironmentSpec.model_validate(recipe.environment.model_dump(mode="json")) == recipe.environment
 
 
@@ -200,7 +197,7 @@ def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path, tm
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "1 passed" in said(sys.executable, "-m", "pytest", "tests", path=package)
+    assert "1 passed" in said(sys.executable, "-m", "pytest", path=package)
     as_installed = os.pathsep.join([str(made), package])
     named = yaml.safe_load((made / "recipe.yaml").read_text())
     named["environment"] = {"name": NAME, "settings": named["environment"]["settings"]}
@@ -214,7 +211,7 @@ def test_its_test_passes_and_its_recipe_runs_where_no_checkout_is(made: Path, tm
     assert f"This runs the Python code in {made / NAME}" in again.replace("\n", " ")
     report = json.loads((made / again.strip().splitlines()[-1] / "report.json").read_text())
     assert {stage["state"] for stage in report["stages"]} == {"cached"}, "where it was found is no part of a key"
-    (made / NAME / "policy.py").write_text((made / NAME / "policy.py").read_text() + "\n# another\n")
+    (made / f"{NAME}.py").write_text((made / f"{NAME}.py").read_text() + "\n# another\n")
     edited = said(str(BIN / "apprentice"), "run", "recipe.yaml", path=package)
     report = json.loads((made / edited.strip().splitlines()[-1] / "report.json").read_text())
     assert "ran" in {stage["state"] for stage in report["stages"] if stage["name"] == "collect"}

@@ -300,7 +300,7 @@ def said(*texts: str) -> Reply:
 
 @pytest.mark.parametrize("text", ["", "\n[GAME] Other rules.\n[GAME] [a]\n[GAME] b", "\n[GAME] Rules.\n[GAME] [b]"])
 def test_a_transcript_that_does_not_go_on_is_a_bad_reply(text: str):
-    with pytest.raises(BadReply, match=r"do not go on|do not repeat"):
+    with pytest.raises(BadReply, match=r"do not continue|do not repeat"):
         Transcript(said("\n[GAME] Rules.")).new(said(text), "[a]")
 
 

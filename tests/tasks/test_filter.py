@@ -8,7 +8,7 @@ import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.slices import why_dropped
+from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.filter import filter_rollouts

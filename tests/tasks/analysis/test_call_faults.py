@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.slices import faults_of_calls
+from apprentice.tasks.analysis.kinds import faults_of_calls
 from apprentice.tasks.reporting.text import code, fenced, one_line, visible
 
 
