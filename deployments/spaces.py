@@ -49,6 +49,8 @@ COPIED = {"game": "rules", "policy": "policy", "game_server": "game_server"}
 """Modules of `envs/` that an environment in one file needs beside it, with their names in a Space."""
 OURS = re.compile(rf"from apprentice\.envs\.({'|'.join(COPIED)}) import")
 
+FOREIGN = re.compile(r"apprentice\.[a-z_.]+")
+
 
 def served() -> list[str]:
     return [name for name in known() if game_of(name) or (folder_of(name) / "server" / "game.py").exists()]
@@ -100,7 +102,7 @@ def server_files(game: type[OneFileGame]) -> dict[str, str]:
         raise Stop(
             f"{own} imports more of apprentice than a Space has.",
             f"Import only apprentice.envs.game and apprentice.envs.policy in it, not: "
-            f"{', '.join(re.findall(r'apprentice[.][a-z_.]+', texts[own.name]))}.",
+            f"{', '.join(FOREIGN.findall(texts[own.name]))}.",
         )
     return texts
 

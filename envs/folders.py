@@ -1,8 +1,8 @@
 """Environments in files and folders that no installed package has: `environment: {path: ./my_env}` in a recipe.
 
-In: the path of a file with a game, of the folder that `apprentice env init` writes around it, or of a package with env.py,
-policy.py and server/. Out: the module or package, imported under its name. The environment variable APPRENTICE_ENVIRONMENTS lists the
-folders, separated as in PATH, so that the servers, which are child processes, find the environment as well.
+In: the path of a file with a game, of the folder that `apprentice env init` writes around it, or of a package with
+env.py, policy.py and server/. Out: the module or package, imported under its name. The environment variable
+APPRENTICE_ENVIRONMENTS lists them, separated as in PATH, so that the servers, which are child processes, find them too.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""`envs/README.md` is true: its code is that of number.py, and who follows it has an environment that can be learned."""
+"""`envs/README.md` is true: its code is that of number.py, and it leads to an environment that can be learned."""
 
 import difflib
 import json
