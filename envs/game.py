@@ -36,7 +36,7 @@ class Game(ABC):
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     instructions: Any
     max_turns: Any = 1
-    phrases: Any = ()
+    phrases: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Any):
         self.settings = settings

@@ -17,6 +17,10 @@ from apprentice.envs.game import Game, tools_in
 from apprentice.envs.source import digest_of
 
 
+SHARED = ("Settings", "version", "reward_range", "phrases")
+"""What the class has of the game as it stands there."""
+
+
 class OneFile(ToolEnvironment):
     """The client of a game; `environment_of` adds the tools."""
 
@@ -29,10 +33,6 @@ class OneFile(ToolEnvironment):
     @property
     def max_turns(self) -> int:
         return self.game(self.settings).max_turns
-
-    @property
-    def phrases(self) -> tuple[str, ...]:
-        return tuple(self.game(self.settings).phrases)
 
     def reset(self, *, seed: int, **row: Any) -> str:
         return self._start(seed, settings=self.settings.model_dump(mode="json")).read(str, "text")
@@ -65,7 +65,7 @@ def game_in(module: ModuleType) -> type[Game] | None:
 @cache
 def environment_of(game: type[Game]) -> type[ToolEnvironment]:
     """Return the environment that plays `game` on a server."""
-    shared = {name: getattr(game, name) for name in ("Settings", "version", "reward_range", "__doc__", "__module__")}
+    shared = {name: getattr(game, name) for name in (*SHARED, "__doc__", "__module__")}
     tools = {name: _forwarded(name, getattr(game, name)) for name in tools_in(game)}
     return type(game.__name__, (OneFile,), {"game": game, **shared, **tools})
 
