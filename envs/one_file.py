@@ -16,7 +16,6 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.game import Game, tools_in
 from apprentice.envs.source import digest_of
 
-
 SHARED = ("Settings", "version", "reward_range", "phrases")
 """What the class has of the game as it stands there."""
 
