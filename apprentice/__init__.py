@@ -5,6 +5,7 @@ Nothing is imported before a name is used: `import apprentice` takes millisecond
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     from apprentice.flows.recipe.loading import load_recipe
     from apprentice.flows.recipe.recipe import Recipe
     from apprentice.tasks.reporting.errors import Stop
+
+CHECKOUT = Path(__file__).parent.parent
+if (CHECKOUT / "pyproject.toml").is_file():
+    # The rooms are folders beside this one. The links to them are for editors and type checkers, which find
+    # apprentice.tasks through them; Python needs none, so a system without symbolic links runs a checkout as well.
+    __path__.insert(0, str(CHECKOUT))
 
 __all__ = [
     "Model",
