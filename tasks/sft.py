@@ -22,6 +22,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.dry_pass import check_sft_arguments
+from apprentice.tasks.training.shared_prompts import sharing_rows
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train, training_dataset
 from apprentice.tasks.training.watcher import select_weights, watch
 
@@ -67,7 +68,7 @@ def train_sft(
     rows = _rows(played)
     an_epoch = _steps(len(rows), spec)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
-    trainer = SFTTrainer(
+    trainer = sharing_rows(SFTTrainer, spec)(
         model=model_to_train(folder, spec, context.run.trusted),
         processing_class=tokenizer,
         train_dataset=training_dataset(tokenizer, rows),

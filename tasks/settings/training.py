@@ -207,6 +207,9 @@ class SftSpec(TrainerSpec):
     held_out: float = Field(default=0.0, ge=0.0, le=0.5, json_schema_extra=WHEN_GIVEN)
     """Share of the rows to hold out of training. The loss on them is measured after each epoch, and the epoch with the
     lowest is published. 0 publishes the last step."""
+    share_prompts: bool = Field(default=True, json_schema_extra=OPERATIONAL)
+    """Compute what the rows of a batch begin with once, from 32 tokens on: instructions, tools, common words. The
+    weights are the same up to rounding. Needs what `grpo.share_prompts` needs; not with packing."""
     control: bool | None = Field(default=None, json_schema_extra=OPERATIONAL)
     """Also train SFT to its best on the same rollouts, as a control for GRPO: all rows, no early stop, the best epoch.
     It holds out `held_out`, or a tenth. Default: exactly where `stop_at_token_accuracy` or `max_rows` ends SFT early.

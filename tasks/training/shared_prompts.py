@@ -1,18 +1,24 @@
-"""Computes what the prompts of a GRPO batch share once: when generating, and for the log-probabilities of the loss.
+"""Computes what the rows of a batch share once: in SFT's loss, in GRPO's, and when GRPO generates.
 
-In: a model, a batch as TRL has it: prompts padded on the left, completions on the right. Out: TRL's results, up to
-rounding. The common instructions and tools of all prompts are computed in one row, and the rest of a group's prompt in
-one row of its group. Every completion attends to these keys and values, and its gradient flows through them
-(https://arxiv.org/abs/2506.05433). TRL computes all prompts again for each completion.
+In: a model, a batch as TRL has it. Out: TRL's results, up to rounding.
+
+SFT's rows begin with the same instructions and tools: they are computed in one row, all others attend to these keys
+and values, and their gradients flow through them. What follows the last token with loss is left out.
+
+GRPO's prompts are padded on the left, their completions on the right. The instructions and tools of all prompts are
+computed in one row, and the rest of a group's prompt in one row of its group. Every completion attends to these keys
+and values, and its gradient flows through them (https://arxiv.org/abs/2506.05433). TRL computes all prompts again for
+each completion.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.sampling import is_random
+from apprentice.tasks.training.trainer import IGNORED
 
 
 def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:
@@ -21,6 +27,45 @@ def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:
         return trainer_class
     generating = generate_shared if spec.generation.engine == "plain" else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
+
+
+def sharing_rows(trainer_class: Any, spec: SftSpec) -> type:
+    """The SFTTrainer class, which shares what rows begin with if the recipe says so."""
+    if not spec.share_prompts:
+        return trainer_class
+
+    class SharingRows(trainer_class):
+        def compute_loss(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+            # a router's loss counts every token of a batch; packed rows have no mask
+            whole = self.aux_loss_enabled or "attention_mask" not in inputs or not can_share(self)
+            return super().compute_loss(model if whole else forward_rows(model), inputs, *given, **named)
+
+    return SharingRows
+
+
+def forward_rows(model: Any) -> Callable[..., Any]:
+    """The model's forward pass for TRL's SFT loss; its output covers what follows the common prefix."""
+    from transformers.cache_utils import DynamicCache
+
+    from apprentice.tasks.models.shared_prefix import SHORTEST
+
+    def forward(*, input_ids: Any, attention_mask: Any, labels: Any = None, **given: Any) -> Any:
+        if labels is None or not (learned := (labels != IGNORED).any(dim=0).nonzero()).numel():
+            return model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **given)
+        first, end = int(learned[0]), int(learned[-1]) + 1
+        ids, mask, labels = input_ids[:, :end], attention_mask[:, :end], labels[:, :end]
+        same = (ids == ids[:1]).all(dim=0) & mask.all(dim=0)
+        known = min(int(same.long().cumprod(dim=0).sum()), first - 1)  # the token before names the first one with loss
+        if len(ids) == 1 or known < SHORTEST:
+            return model(input_ids=ids, attention_mask=mask, labels=labels, **given)
+        cache = DynamicCache(config=_inner(model).config)
+        prefix = _after(cache, ids[:1, :known], mask[:1, :known])
+        model(**prefix, use_cache=True, logits_to_keep=1)
+        for layer in cache.layers:
+            layer.keys, layer.values = (each.expand(len(ids), -1, -1, -1) for each in (layer.keys, layer.values))
+        return model(**_after(cache, ids[:, known:], mask), labels=labels[:, known:], **given)
+
+    return forward
 
 
 def can_share(trainer: Any) -> bool:

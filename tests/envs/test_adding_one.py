@@ -28,7 +28,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project whose environments can be edited."""
     root = tmp_path_factory.mktemp("checkout")
     files = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "envs", "apprentice/__init__.py"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-co", "--exclude-standard", "envs", "apprentice/__init__.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     for file in files.stdout.split():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
