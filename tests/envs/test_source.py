@@ -73,6 +73,7 @@ def test_where_it_lies_and_how_its_lines_end_is_not_in_the_code(tmp_path: Path):
 def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
     """As a wheel lays it out: the rooms below `apprentice`, without what is no package."""
     shutil.copytree(ROOT / "envs", tmp_path / "apprentice" / "envs", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "apprentice" / "__init__.py", tmp_path / "apprentice")
     script = (
         "import apprentice.envs.catalog as c; print(c.__file__)\n"
         "for name in c.CATALOGUE: print(name, c.environment_class(name)._code_under({}))"
