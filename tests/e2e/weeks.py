@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ MONDAYS = "0 3 * * 1"
 DISK_SIZE = "400M"
 ENDS = 600.0
 """Seconds within which a run of a week must end."""
+LOGS = ROOT / "build" / "weeks-logs"
+"""Where a failed run's logs stay."""
 TOY = str(ROOT / "deployments" / "recipes" / "toy.yaml")
 RECIPE = [
     *("name=weeks", "guards=[]", "probe.questions=0", "gate.metric=mean_score", "improve.adapt=false"),
@@ -62,6 +65,7 @@ def main() -> None:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="apprentice-weeks-") as folder,
+        logs_kept(Path(folder), LOGS),
         weeks_of(Path(folder), names, draw) as lived,
     ):
         figures = lived.through([FAULTS[name] for name in names])
@@ -76,6 +80,20 @@ def on_a_disk_of_its_own() -> None:
     if DISK not in possible() and "WEEKS_OWN_MOUNTS" not in os.environ:
         os.environ["WEEKS_OWN_MOUNTS"] = "1"
         os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "tests.e2e.weeks", *sys.argv[1:]])
+
+
+@contextmanager
+def logs_kept(folder: Path, where: Path) -> Iterator[None]:
+    """Keeps what server, workers and database said where the weeks fail, since their folder goes."""
+    shutil.rmtree(where, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        where.mkdir(parents=True)
+        for log in (*folder.glob("*/log.txt"), *folder.glob("postgres.log")):
+            shutil.copy(log, where / f"{log.parent.name}.txt" if log.name == "log.txt" else where)
+        print(f"the logs: {where}", flush=True)
+        raise
 
 
 @contextmanager
