@@ -10,7 +10,8 @@ Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RE
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -180,13 +181,15 @@ class Pool:
         """Create the deployment's flow run, or return the one with that idempotency key. Raises Stop."""
         try:
             run = retry_while_away(
-                run_deployment,
-                name,
-                parameters=parameters,
-                flow_run_name=f"{self.recipe.name}-seed{self.recipe.seed}: {title}",
-                tags=[self.recipe.name, tag],
-                timeout=0,
-                idempotency_key=key,
+                lambda: run_deployment(
+                    name,
+                    parameters=parameters,
+                    scheduled_time=_server_time(),
+                    flow_run_name=f"{self.recipe.name}-seed{self.recipe.seed}: {title}",
+                    tags=[self.recipe.name, tag],
+                    timeout=0,
+                    idempotency_key=key,
+                )
             )
         except ObjectNotFound:
             raise Stop(
@@ -232,8 +235,15 @@ def _ended(run: FlowRun) -> FlowRun:
 @retry_while_away.wraps
 def _schedule_again(run: FlowRun) -> None:
     with get_client(sync_client=True) as client:
-        state: State[Any] = Scheduled(message="Resumes from its saved progress.")
+        state: State[Any] = Scheduled(scheduled_time=_server_time(), message="Resumes from its saved progress.")
         client.set_flow_run_state(run.id, state, force=True)
+
+
+def _server_time() -> datetime:
+    """Return the time on Prefect's server: scheduled by a clock ahead of it, a stage would hold its slot until then."""
+    with get_client(sync_client=True) as client:
+        said = client.hello().headers.get("date")
+    return parsedate_to_datetime(said) if said else now("UTC")
 
 
 MISSING = object()

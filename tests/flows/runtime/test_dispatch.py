@@ -6,14 +6,17 @@ The server is Prefect's own; the test plays the worker, which is all that the di
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import flow
+from prefect import flow, states
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.deployments import flow_runs
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
+from prefect.types._datetime import now
 
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
@@ -112,6 +115,19 @@ def test_a_stage_that_died_is_scheduled_again_as_the_same_run():
         dispatched(recipe(), "k2")
     assert len(worker.taken) == 3
     assert len({run.id for run in worker.taken}) == 1
+
+
+def test_a_stage_does_not_wait_for_the_clock_of_who_dispatched_it(monkeypatch: pytest.MonkeyPatch):
+    def ahead(zone: str = "UTC") -> datetime:
+        return now(zone) + timedelta(seconds=120)
+
+    for module in (flow_runs, states, pool):
+        monkeypatch.setattr(module, "now", ahead)
+    with Worker(Crashed(message="killed"), Completed()) as worker:
+        dispatched(recipe(), "k12")
+    times = [each.state and each.state.state_details.scheduled_time for each in worker.taken]
+    assert len(times) == 2
+    assert all(at is not None and at <= now("UTC") for at in times), times
 
 
 @pytest.mark.long
