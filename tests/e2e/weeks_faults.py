@@ -14,10 +14,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from huggingface_hub import CommitOperationAdd, HfApi
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import StateType
 
 from tests.e2e.cluster import Cluster, kill_tree, until
+from tests.e2e.whole import client_of
 from tests.hub_server import LocalHub
 from tests.restartable import RestartableServer
 
@@ -27,6 +36,8 @@ CREDIT = 20
 """Answers for which an account that runs empty has credit."""
 STEP = 120
 """Seconds by which a clock is wrong. From 240 on a live run counts as silent and is begun a second time."""
+ENDS = 600.0
+"""Seconds within which a run must get to its fault, and within which it must end then."""
 SPACE = "team/words"
 MIDDLE = {"sft": "sft-*/checkpoint-*/trainer_state.json", "grpo": "grpo-*/checkpoint-*/trainer_state.json"}
 """Files of a stage's scratch folder that show it in its middle."""
@@ -63,6 +74,8 @@ class World(NamedTuple):
     token: Path
     """The file that holds the Hub's token on the workers' machines."""
     draw: random.Random
+    run: UUID | None = None
+    """This week's run, once it has begun."""
 
     def answered(self) -> int:
         asked = self.teacher / "asked.jsonl"
@@ -75,17 +88,28 @@ class World(NamedTuple):
         os.replace(beside, self.teacher / "mode")
 
     def reaches(self, stage: str) -> None:
-        """Waits until a stage that has begun since is in its middle."""
+        """Waits until a stage that has begun since is in its middle, for as long as this week's run goes on."""
         scratch = self.cluster.store / ".scratch"
         before = {path: path.stat().st_mtime_ns for path in scratch.glob(MIDDLE[stage])}
-        until(
-            f"{stage} is in its middle",
-            lambda: [
-                path for path in scratch.glob(MIDDLE[stage]) if before.get(path) != _changed(path) and _changed(path)
-            ],
-            300.0,
-            every=0.01,
-        )
+        looked = time.monotonic()
+
+        def has_saved() -> bool:
+            nonlocal looked
+            if time.monotonic() > looked + 2:
+                self._goes_on(stage)
+                looked = time.monotonic()
+            changed = {path: _changed(path) for path in scratch.glob(MIDDLE[stage])}
+            return any(at and at != before.get(path) for path, at in changed.items())
+
+        until(f"{stage} is in its middle", has_saved, ENDS, every=0.02)
+        running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+        wanted = FlowRunFilter(state=running, tags=FlowRunFilterTags(all_=[stage]))
+        assert client_of(self.cluster).read_flow_runs(flow_run_filter=wanted), f"{stage} was over too soon"
+
+    def _goes_on(self, stage: str) -> None:
+        assert self.run is not None
+        state = client_of(self.cluster).read_flow_run(self.run).state
+        assert not state.is_final(), f"it ended without having been in the middle of {stage}: {state}"
 
 
 def _changed(path: Path) -> int:
@@ -105,6 +129,7 @@ class Fault(NamedTuple):
         during: What happens once this week's run has begun.
         sentence: With which the run must end; empty if it must be done in spite of the fault.
         mend: What a person does then, and no more.
+        begins_again: Whether a stage dies of it and has to be begun again.
     """
 
     name: str
@@ -112,6 +137,7 @@ class Fault(NamedTuple):
     during: Callable[[World], None] | None = None
     sentence: str = ""
     mend: Callable[[World], None] | None = None
+    begins_again: bool = False
 
 
 def environment_away(world: World) -> None:
@@ -217,7 +243,7 @@ FAULTS = {
         Fault("environment away", during=environment_away),
         Fault("account empty", account_runs_empty, sentence="Insufficient credits", mend=topped_up),
         Fault("worker killed in SFT", during=worker_killed_in_sft),
-        Fault("worker killed in GRPO", during=worker_killed_in_grpo),
+        Fault("worker killed in GRPO", during=worker_killed_in_grpo, begins_again=True),
         Fault("server restarted", during=server_restarted),
         Fault(DISK, during=disk_full, sentence="No space left on device", mend=disk_freed),
         Fault("Hub's 429", during=hub_is_busy),

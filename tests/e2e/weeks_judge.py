@@ -52,7 +52,9 @@ class Judge:
         failed = [row for row in rows if row["state"] == "Failed"]
         return {
             "rounds": weeks,
-            "runs": [{name: row[name] for name in ("week", "fault", "state")} for row in rows],
+            "runs": [
+                {name: row[name] for name in ("week", "fault", "state", "seconds", "begun_again")} for row in rows
+            ],
             "failed_and_picked_up": len(failed),
             "told": len(told),
             "champions": [each["champion"] for each in rounds["rounds"]],
