@@ -24,6 +24,7 @@ $(foreach goal,$(MAKECMDGOALS),$(if $(NAMES_$(goal)),$(if $(filter-out $(NAMES_$
 BENCH_eval := evaluate
 BENCH_signal := dead_groups
 BENCH_envs := environments
+BENCH_sft := sft_step
 FAULTS_collect := pytest tests/faults/test_collect_faults.py
 FAULTS_hostile := pytest tests/hostile tests/faults/test_hostile_*.py tests/faults/test_ctrl_c.py
 FAULTS_train := tests.faults.train

@@ -18,7 +18,7 @@ from apprentice.flows.cli.common import (
     report_write_errors,
     use_utf8,
 )
-from apprentice.flows.cli.env import env_app
+from apprentice.flows.cli.environments import env_app
 from apprentice.flows.runtime.prefect_settings import quiet
 
 Infrastructure = Literal["process", "kubernetes"]
@@ -77,8 +77,8 @@ def setup(
     with exit_with_message():
         from prefect.client.orchestration import get_client
 
-        from apprentice.deployments.server import THIS_PROCESS, set_up
-        from apprentice.flows.runtime.pool import check_server
+        from apprentice.deployments.permanent_server import THIS_PROCESS, set_up
+        from apprentice.flows.runtime.work_pool import check_server
 
         check_server()
         with get_client(sync_client=True) as client:
@@ -111,7 +111,7 @@ def deploy(
 
         from apprentice.deployments.deploy import deploy as deploy_it
         from apprentice.flows.recipe.loading import load_recipe
-        from apprentice.flows.runtime.pool import check_server
+        from apprentice.flows.runtime.work_pool import check_server
 
         check_server()
         chosen = load_recipe(recipe, set_ or [])

@@ -2,7 +2,8 @@
 
 In: how many numbers and how many guesses. Out: a reward of 1.0 for the number, found within the guesses; less than 0.5
 for what was ruled out.
-Its scripted teacher guesses at random within what is still possible, so a student that learns to halve it does better.
+Its scripted teacher halves what is still possible. With `halving: false` it guesses at random within that, so a student
+that learns to halve becomes better than its teacher.
 """
 
 import math
@@ -22,6 +23,8 @@ class Settings(EnvironmentSettings):
     """The number is one of 1 to this."""
     guesses: int = Field(default=5, ge=1, le=20)
     """Guesses an episode. Five are enough for 31 numbers, if each halves what is left."""
+    halving: bool = True
+    """Whether the script halves; otherwise it guesses."""
 
 
 class Number(Game):
@@ -70,9 +73,11 @@ def check(settings: dict[str, Any]) -> None:
 
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
-    """Return the scripted teacher's next call: any number that is still possible; on a share of the games always 1."""
+    """Return the scripted teacher's next call; on a share of the games it is always 1."""
     question = question_in(messages)
     told = next(text for text in (str(each["content"]) for each in reversed(messages)) if " from " in text)
     low, high = map(int, told.rpartition(" from ")[2].strip(".").split(" to "))
-    chance = random.Random(digest(f"{question} {len(messages)}"))
-    return "guess", {"number": 1 if errs(question, error_rate) else chance.randint(low, high)}
+    best = (low + high) // 2
+    if not settings.get("halving", True):
+        best = random.Random(digest(f"{question} {len(messages)}")).randint(low, high)
+    return "guess", {"number": 1 if errs(question, error_rate) else best}

@@ -17,7 +17,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from apprentice.flows.pages.rendering import as_html_page, data_uri
+from apprentice.flows.pages.html import as_html_page, data_uri
 from apprentice.flows.pages.report_page import MARKDOWN
 from apprentice.flows.recipe.loading import MAY_BE_OFF, read_recipe
 from apprentice.tasks.analysis.comparison import (

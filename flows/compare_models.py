@@ -41,8 +41,8 @@ from apprentice.tasks.players.play import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import EvaluateSpec, StudentSpec, Window
-from apprentice.tasks.settings.teacher import EndpointSpec, TeacherSpec
+from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, StudentSpec, Window
 from apprentice.tasks.student import student
 
 

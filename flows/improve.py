@@ -22,8 +22,8 @@ from prefect.context import FlowRunContext
 from apprentice.flows.recipe.recipe import Recipe, long_run_window, round_of
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.retrain import pinned_for_run, train
-from apprentice.flows.runtime.pool import current_location
 from apprentice.flows.runtime.servers import RunServers, open_store
+from apprentice.flows.runtime.work_pool import current_location
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
@@ -41,7 +41,7 @@ from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import rounds_curve
-from apprentice.tasks.settings.stages import EvaluateSpec, Shares
+from apprentice.tasks.settings.spec import EvaluateSpec, Shares
 
 LEAST_SHARE = 0.2
 """Share of the easiest kind of question that is still asked, so that it is not forgotten."""

@@ -21,10 +21,10 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
+from apprentice.flows.phases import begun_from, to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.servers import check_hardware
-from apprentice.flows.steps import begun_from, to_rescore
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
@@ -38,9 +38,9 @@ from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
-from apprentice.tasks.reporting.text import one_line
-from apprentice.tasks.settings.stages import Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.reporting.safe_text import one_line
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import Window
 from apprentice.tasks.student import student
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.phases import guard_questions
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.steps import guard_questions
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
     advice_on_groups,
@@ -31,8 +31,8 @@ from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.text import code
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.reporting.safe_text import code
+from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec
 
 

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
-from apprentice.flows.pages.rendering import curves_of
+from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import (
     as_markdown_page,
     as_report_page,
@@ -24,9 +24,9 @@ from apprentice.flows.pages.report_page import (
     kind_rows,
     rates_of,
 )
+from apprentice.flows.phases import Outcome, Taught
 from apprentice.flows.probe import Probed
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.steps import Outcome, Taught
 from apprentice.tasks.analysis.comparison import LABELS, comparison_rows, scored
 from apprentice.tasks.analysis.diagnose import as_lines, read_signals
 from apprentice.tasks.analysis.ending import Ending, ending, read_decision, read_verdict

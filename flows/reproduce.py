@@ -32,8 +32,8 @@ from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import StudentSpec
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import StudentSpec
 
 
 class Replay(NamedTuple):

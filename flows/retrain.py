@@ -13,14 +13,14 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
+from apprentice.flows.phases import asked, beginning, guard_rails, held_out, promotion, protected, teach
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.report import Artifacts, link_up, write_report
-from apprentice.flows.runtime.pool import Pool, current_location
 from apprentice.flows.runtime.servers import RunServers, open_store, run_folder, with_discovered_settings
-from apprentice.flows.steps import asked, beginning, guard_rails, held_out, promotion, protected, teach
+from apprentice.flows.runtime.work_pool import Pool, current_location
 from apprentice.flows.watch import seen
 from apprentice.tasks.analysis.ending import Ending
 from apprentice.tasks.artifacts.types import Checkpoint

@@ -17,8 +17,8 @@ from pydantic import Field
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import counted
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.pool import AWAY, COUNTS, current_location
 from apprentice.flows.runtime.servers import RunServers, open_store
+from apprentice.flows.runtime.work_pool import AWAY, COUNTS, current_location
 from apprentice.tasks.artifacts.types import (
     BaseStudent,
     GrpoCheckpoint,
@@ -33,7 +33,7 @@ from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.failures import failure_of
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.sft import sft
 from apprentice.tasks.training.reporters import check_reporters

@@ -38,8 +38,8 @@ from apprentice.tasks.reporting.errors import (
     TeacherUnavailable,
 )
 from apprentice.tasks.reporting.progress import note
-from apprentice.tasks.settings.stages import CollectSpec, Seeds, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Seeds, Window
 
 COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
 PASSES = 2

@@ -26,7 +26,7 @@ from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import in_order
-from apprentice.tasks.settings.stages import DatasetSpec
+from apprentice.tasks.settings.spec import DatasetSpec
 from apprentice.tasks.verify import Checked, Known, Verifier
 
 VERIFIED = "verified by the environment"

@@ -30,8 +30,8 @@ from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.progress import note
-from apprentice.tasks.settings.stages import EvaluateSpec
-from apprentice.tasks.settings.teacher import EndpointSpec
+from apprentice.tasks.settings.endpoint import EndpointSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 
 
 @stage(produces=Evaluation, version=5, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)

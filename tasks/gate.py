@@ -6,21 +6,27 @@ rule, its finding, and whether it holds.
 The recipe fixes the rules before training: at least the floor; better on one metric by a margin, with the interval
 above zero, on questions that neither model has seen; no regression evaluation falls by more than its allowance; no
 contamination.
+
+Packages a trained model for release: its weights, and a card with its results and the gate's decision.
 """
 
 import json
+import os
+import shutil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from apprentice.tasks.analysis.comparison import compare, per_question, rate, scored, seen_by
 from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, unclean
-from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
+from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.provenance import CARD, RECORD
+from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.stages import GateSpec
+from apprentice.tasks.settings.spec import GateSpec
 
 
 @stage(produces=Decision, version=3, title="Gate: challenger against {rival.stage}")
@@ -155,3 +161,31 @@ def _guard(
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f} points"
+
+
+@stage(produces=Release, version=1, title="Release")
+def release(context: StageContext, trained: Checkpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
+    """Links the checkpoint's files and the gate's decision; the card has the results."""
+    source = context.fetch(trained)
+    for file in source.iterdir():
+        if file.name not in (CARD, RECORD):
+            _link(file, context.out / file.name)
+    shutil.copyfile(context.fetch(decision) / "decision.json", context.out / "decision.json")
+    return {
+        "parameters": trained.parameters,
+        "stage": "champion",
+        "weights": weights_of(source),
+        "promoted": decision.promoted,
+    }
+
+
+def weights_of(checkpoint: Path) -> str:
+    """Digest of a checkpoint's weights alone: a model that is trained again to the same weights has the same one."""
+    return digest(checkpoint, "*.safetensors")
+
+
+def _link(file: Path, to: Path) -> None:
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)

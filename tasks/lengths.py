@@ -14,7 +14,7 @@ from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import histogram
-from apprentice.tasks.settings.stages import LengthsSpec
+from apprentice.tasks.settings.spec import LengthsSpec
 
 
 @stage(produces=LengthStats, version=2, title="Token lengths")

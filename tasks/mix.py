@@ -24,7 +24,7 @@ from apprentice.tasks.filter import as_samples
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import MixSpec
+from apprentice.tasks.settings.spec import MixSpec
 
 NEAR = 0.9
 """Similarity of two answers, 0.0 to 1.0 by difflib, from which one of them is dropped."""

@@ -22,7 +22,7 @@ from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.jsonl import read_questions, read_rows, same_text, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import SeedWindows, Shares, Window
+from apprentice.tasks.settings.spec import SeedWindows, Shares, Window
 
 LEAST_FRESH = 0.5
 """Minimum share of a training window that must remain after evaluation questions are removed."""

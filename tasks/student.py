@@ -16,7 +16,7 @@ from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import tokenizer_of
-from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
+from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
 
 
 @stage(produces=BaseStudent, version=5, title="Student")

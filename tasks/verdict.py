@@ -16,7 +16,7 @@ from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, V
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.stages import GateSpec
+from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.settings.training import GrpoSignals
 from apprentice.tasks.training.trainer import read_log
 

@@ -18,7 +18,7 @@ from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
 from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.rescore import act_again, difference
-from apprentice.tasks.settings.stages import Column
+from apprentice.tasks.settings.spec import Column
 
 UNKNOWN = "no seed is known that asks this question"
 

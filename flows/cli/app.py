@@ -19,7 +19,7 @@ from apprentice.flows.cli.common import (
     prepared,
 )
 from apprentice.flows.cli.data import export_rollouts, import_rows, view
-from apprentice.flows.cli.env import env_app
+from apprentice.flows.cli.environments import env_app
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.runtime.prefect_settings import quiet, ready
 
@@ -154,7 +154,7 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
     quiet()
     from prefect.utilities.urls import url_for
 
-    from apprentice.flows.runtime.pool import start_on
+    from apprentice.flows.runtime.work_pool import start_on
 
     started = start_on(pool, recipe, overrides or [], rounds)
     print(f"Scheduled on {pool}: {started.name}\n{url_for(started) or started.id}")
@@ -178,8 +178,8 @@ def status(
         quiet()
         from apprentice.flows.cli.status import show
         from apprentice.flows.cli.status import status as look
-        from apprentice.flows.runtime.pool import check_server
         from apprentice.flows.runtime.prefect_server import check_answers, server_url
+        from apprentice.flows.runtime.work_pool import check_server
 
         check_server()
         check_answers(server_url())

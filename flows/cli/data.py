@@ -57,8 +57,8 @@ def import_rows(
         overrides += [f"collect.unverified={unverified}"] if unverified else []
         chosen = prepared(recipe, overrides)
         from apprentice.flows.library.calls import at_work, pinned_recipe
+        from apprentice.flows.phases import asked, rollouts_of
         from apprentice.flows.preflight import EvaluationPreflight
-        from apprentice.flows.steps import asked, rollouts_of
         from apprentice.tasks.dataset import REPORT, show_report
 
         pinned = pinned_recipe(chosen)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
     from apprentice.tasks.artifacts.champion import Champions
     from apprentice.tasks.artifacts.local import LocalStore
-    from apprentice.tasks.settings.stages import Window
+    from apprentice.tasks.settings.spec import Window
 
 RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
 STORE_OF_RUNS = Annotated[
@@ -224,7 +224,7 @@ def evaluate(
 def _window(recipe: "Recipe", questions: int, seed: int | None) -> "Window":
     """The seeds to ask: the recipe's evaluation window, or as many as there are questions from `seed` on."""
     from apprentice.tasks.reporting.errors import Stop
-    from apprentice.tasks.settings.stages import Window
+    from apprentice.tasks.settings.spec import Window
 
     if seed is not None:
         return Window(start=seed, size=questions)

@@ -28,7 +28,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from apprentice.flows.runtime.pool import place_of
+from apprentice.flows.runtime.work_pool import place_of
 from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_trackio
 from apprentice.tasks.reporting.announce import console, duration_text
 from apprentice.tasks.reporting.errors import Stop

@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from apprentice.flows.compare_models import checkpoint_of
 from apprentice.flows.library.results import Model, Result, Rows, Run, open_artifact
+from apprentice.flows.phases import asked, beginning, held_out, rollouts_of
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import RecipeLike, load_recipe
@@ -27,7 +28,6 @@ from apprentice.flows.retrain import pinned_for_run
 from apprentice.flows.retrain import retrain as retrain_flow
 from apprentice.flows.runtime.prefect_server import start_prefect_server
 from apprentice.flows.runtime.servers import RunServers, check_runs, open_store
-from apprentice.flows.steps import asked, beginning, held_out, rollouts_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import (
@@ -47,7 +47,7 @@ from apprentice.tasks.grpo import grpo as grpo_stage
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import DatasetSpec, ProbeSpec
+from apprentice.tasks.settings.spec import DatasetSpec, ProbeSpec
 from apprentice.tasks.sft import sft as sft_stage
 from apprentice.tasks.training.reporters import check_reporters
 

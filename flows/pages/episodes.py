@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from apprentice.flows.pages.rendering import as_script
+from apprentice.flows.pages.html import as_script
 from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 

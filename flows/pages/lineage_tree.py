@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from apprentice.tasks.artifacts.lineage import Lineage, Node
-from apprentice.tasks.settings.teacher import who_played
+from apprentice.tasks.settings.endpoint import who_played
 
 PIECES = 12
 """Ranges, or missing seeds, that are named; of more than that only the number is told."""

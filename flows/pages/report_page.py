@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from apprentice.flows.pages.episodes import HELD_OUT
-from apprentice.flows.pages.rendering import as_script, curve_of, data_uri, from_markdown, heat_of, looks, templates
+from apprentice.flows.pages.html import as_script, curve_of, data_uri, from_markdown, heat_of, looks, templates
 from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent, table
 from apprentice.tasks.analysis.diagnose import ENDS
@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.ending import as_markdown, unclean
 from apprentice.tasks.analysis.kinds import faults_of_calls
 from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table, points, visible
+from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table, points, visible
 from apprentice.tasks.training.reporters import as_table
 
 HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}

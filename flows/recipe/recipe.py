@@ -17,8 +17,8 @@ from apprentice.tasks.analysis.statistics import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import Spec
-from apprentice.tasks.settings.stages import (
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import (
     CollectSpec,
     EvaluateSpec,
     GateSpec,
@@ -26,11 +26,11 @@ from apprentice.tasks.settings.stages import (
     ProbeSpec,
     Reporter,
     SeedWindows,
+    Spec,
     StudentSpec,
     TrackioSpec,
     Window,
 )
-from apprentice.tasks.settings.teacher import TeacherSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.training.rewards import streams_of
 

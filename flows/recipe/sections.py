@@ -17,8 +17,7 @@ from pydantic import Field
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.settings.spec import Spec
-from apprentice.tasks.settings.stages import Shares
+from apprentice.tasks.settings.spec import Shares, Spec
 from apprentice.tasks.settings.training import CurriculumSpec
 
 SHIFT = 1_000_000

@@ -15,7 +15,7 @@ from typing import Any
 
 from apprentice.envs.defaults import debugging
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.text import one_line
+from apprentice.tasks.reporting.safe_text import one_line
 
 URL, KEY, AUTH = "PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"
 FIELDS = {URL: ("api", "url"), KEY: ("api", "key"), AUTH: ("api", "auth_string")}

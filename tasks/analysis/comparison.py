@@ -18,7 +18,7 @@ from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_dif
 from apprentice.tasks.episodes.jsonl import LEARNED, read_learned, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.text import points
+from apprentice.tasks.reporting.safe_text import points
 
 
 def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:

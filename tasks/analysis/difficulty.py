@@ -15,7 +15,7 @@ from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.statistics import Interval, wilson
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.text import code, markdown_table
+from apprentice.tasks.reporting.safe_text import code, markdown_table
 from apprentice.tasks.settings.training import GrpoSignals, GrpoSpec
 
 Reading = Literal["too easy", "too hard", "right"]

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.difficulty import FORM
-from apprentice.tasks.reporting.text import code, markdown_table, points
-from apprentice.tasks.settings.stages import GateSpec
+from apprentice.tasks.reporting.safe_text import code, markdown_table, points
+from apprentice.tasks.settings.spec import GateSpec
 
 WITHOUT_TEACHER = 0.2
 """The floor where no teacher's rate is known."""

@@ -12,7 +12,7 @@ from typing import Any
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.reporting.text import visible
+from apprentice.tasks.reporting.safe_text import visible
 
 REASONING = re.compile(
     r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>|step by step|\blet(?:'s| me| us) (?:think|see|figure)"

@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import DatasetSpec, StudentSpec
+from apprentice.tasks.settings.spec import DatasetSpec, StudentSpec
 
 CODE = "code.json"
 """Of a checkpoint with Python code of its own: whose that is."""

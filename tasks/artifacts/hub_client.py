@@ -16,7 +16,7 @@ from apprentice.envs.wire.waiting import seconds_left, stop_after_failing_for
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of
-from apprentice.tasks.reporting.text import one_line
+from apprentice.tasks.reporting.safe_text import one_line
 
 # Xet is a second way of moving files, with failures of its own: the one that is tested is the one that is used
 os.environ.setdefault("HF_HUB_DISABLE_XET", "1")

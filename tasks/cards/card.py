@@ -55,8 +55,8 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.jsonl import read_rows
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import commands
-from apprentice.tasks.reporting.text import cell, code, fenced, markdown_table
-from apprentice.tasks.settings.teacher import who_played_for_strangers
+from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
+from apprentice.tasks.settings.endpoint import who_played_for_strangers
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
 if TYPE_CHECKING:

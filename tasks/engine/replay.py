@@ -22,7 +22,11 @@ from apprentice.tasks.reporting.errors import Stop
 
 STAGE = re.compile(r"(apprentice\.tasks\.\w+):(\w+)")
 """The stages that a record may name: those in this package's modules."""
-MOVED = {"apprentice.tasks.rungs": "apprentice.tasks.questions"}
+MOVED = {
+    "apprentice.tasks.rungs": "apprentice.tasks.questions",
+    "apprentice.tasks.fresh": "apprentice.tasks.questions",
+    "apprentice.tasks.gate": "apprentice.tasks.gate",
+}
 """Module names in records of older code, and the modules' current names."""
 
 

@@ -29,7 +29,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun, shared
 from apprentice.tasks.reporting.progress import keep_in
-from apprentice.tasks.settings.stages import Reporter, StudentSpec, TrackioSpec
+from apprentice.tasks.settings.spec import Reporter, StudentSpec, TrackioSpec
 
 LEASE = 60.0
 """Seconds after which Prefect releases the slot of a killed process."""

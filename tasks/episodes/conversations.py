@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode, Record
-from apprentice.tasks.settings.stages import Column
+from apprentice.tasks.settings.spec import Column
 
 WRITTEN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 """A call in the text of a message, as Qwen's and Hermes' chat templates render it."""

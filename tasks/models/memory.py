@@ -24,8 +24,7 @@ from pydantic import ValidationError
 
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import is_out_of_memory
-from apprentice.tasks.settings.spec import Spec
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, Spec
 from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
 
 Body = TypeVar("Body", bound=Callable[..., Any])

@@ -37,7 +37,7 @@ from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.models.tokenizer import prepared
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import BuiltStudent, StudentSpec
+from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
 
 NAMED_TEMPLATES = "additional_chat_templates"
 """Folder in which transformers saves a tokenizer's further chat templates."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.tasks.reporting.errors import BudgetReached
-from apprentice.tasks.settings.teacher import Prices
+from apprentice.tasks.settings.endpoint import Prices
 
 MILLION = 1_000_000
 

@@ -17,7 +17,7 @@ from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.players.refusals import Refused
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 OPTIONAL = ("temperature", "parallel_tool_calls", "tool_choice", "stream_options", "stream", "seed", "ask", "strict")

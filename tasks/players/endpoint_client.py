@@ -13,7 +13,7 @@ import httpx2
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from apprentice.tasks.players.refusals import Redirected, Unanswered
-from apprentice.tasks.reporting.text import one_line
+from apprentice.tasks.reporting.safe_text import one_line
 
 LARGEST_ANSWER = 2**20
 """Maximum bytes of an answer, in addition to its tokens."""

@@ -15,7 +15,7 @@ from apprentice.tasks.models.checkpoints import context_length, load_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.play import Parity
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 
 
 class LocalModel:

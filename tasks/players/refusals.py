@@ -15,7 +15,7 @@ import tenacity
 
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import seconds_in, seconds_left, stop_after_failing_for
-from apprentice.tasks.reporting.text import one_line
+from apprentice.tasks.reporting.safe_text import one_line
 
 Kind = Literal["account", "question", "moment", "request"]
 """`request`: an unknown refusal, perhaps of one parameter; the same one over many questions is no property of them."""

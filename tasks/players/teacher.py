@@ -23,8 +23,8 @@ from apprentice.tasks.players.dialect import Completion, dialect_of, once_each, 
 from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, Refused, Unanswered, retrying
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
-from apprentice.tasks.reporting.text import one_line
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.reporting.safe_text import one_line
+from apprentice.tasks.settings.endpoint import TeacherSpec
 
 SAME_REFUSALS = 10
 """Different questions in a row, as they were asked, after which the same refusal is no property of a question."""

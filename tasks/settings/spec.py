@@ -1,13 +1,17 @@
 """The base class of all settings: frozen, strict, and split into key fields and operational fields.
 
 In: a recipe's section. Out: a validated model that knows which of its fields enter an artifact's key.
+
+The settings of the stages and the seed windows. Everything here enters a stage's key, except OPERATIONAL fields.
 """
 
-from typing import Any, get_args
+import itertools
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-from apprentice.envs.wire.server import STRICT
+from apprentice.envs.wire.server import STRICT, without_secrets
 
 A_NUMBER = "Input should be a number"
 """The error for a truth value, which pydantic would read as 0 or 1."""
@@ -58,3 +62,315 @@ SEARCH_SPACE: dict[str, Any] = {"chooses": True}
 """Marks a field with candidates to choose from: the chosen one enters the key, the others do not."""
 WHEN_GIVEN: dict[str, Any] = {"when_given": True}
 """Marks a field that enters the key only when it differs from its default, so that adding it keeps existing keys."""
+
+
+Column = Literal["messages", "prompt", "completion", "tools", "reward", "seed"]
+"""What may be read from a column of another name."""
+
+
+class Window(Spec):
+    """The seeds from start to start + size - 1, one question each."""
+
+    start: int = Field(ge=0)
+    """The first seed."""
+    size: int = Field(ge=1)
+    """Number of seeds."""
+
+    def __str__(self) -> str:
+        return f"{self.start} to {self.start + self.size - 1}"
+
+    def seeds(self) -> range:
+        return range(self.start, self.start + self.size)
+
+    def split(self, parts: int) -> "list[Window]":
+        """Splits the window into `parts` consecutive windows, or `size` if that is less; sizes differ by at most 1."""
+        parts = min(parts, self.size)
+        edges = [self.start + self.size * part // parts for part in range(parts + 1)]
+        return [Window(start=start, size=end - start) for start, end in itertools.pairwise(edges)]
+
+
+class Seeds(Spec):
+    """Chosen seeds of a window, for a round that does not ask all of them."""
+
+    chosen: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+
+    def __str__(self) -> str:
+        return f"{len(self.chosen)} of {self.chosen[0]} to {self.chosen[-1]}"
+
+    @property
+    def size(self) -> int:
+        return len(self.chosen)
+
+    def seeds(self) -> tuple[int, ...]:
+        return self.chosen
+
+    def split(self, parts: int) -> "list[Seeds]":
+        """Splits the seeds into `parts` runs, or `size` if that is less; sizes differ by at most 1."""
+        whole = Window(start=0, size=self.size).split(parts)
+        return [Seeds(chosen=self.chosen[part.start : part.start + part.size]) for part in whole]
+
+
+class Shares(Spec):
+    """How many of the training questions of each kind are asked, by one trait of the environment's questions."""
+
+    trait: str
+    """Such as word_len."""
+    of: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
+    """Share of the questions that are used, by slice. Other slices are used in full."""
+
+
+class SeedWindows(Spec):
+    """One seed window for each purpose. Windows cannot overlap: a question is its seed."""
+
+    collect: Window
+    grpo: Window
+    evaluate: Window
+
+    @model_validator(mode="after")
+    def _are_disjoint(self) -> "SeedWindows":
+        named = sorted(((window.start, window.size, name) for name, window in self), key=lambda each: each[0])
+        for (start, size, first), (next_start, _, second) in itertools.pairwise(named):
+            if start + size > next_start:
+                raise ValueError(
+                    f"the seed windows of {first} ({start} to {start + size - 1}) and {second} (from {next_start}) "
+                    f"overlap; move {second} to {start + size} or beyond, or omit the starts"
+                )
+        return self
+
+
+class BuiltStudent(Spec):
+    """A small Qwen3 with a byte-level tokenizer, built from the seed; nothing is downloaded."""
+
+    hidden_size: int = Field(default=128, ge=2)
+    """Width. Twice the width is about four times the compute."""
+    intermediate_size: int = Field(default=384, ge=1)
+    """Width of the feed-forward layers."""
+    layers: int = Field(default=4, ge=1)
+    """Number of layers. Compute grows linearly with it."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; hidden_size ÷ heads must be even."""
+    max_positions: int = Field(default=512, ge=1)
+    """Longest sequence in tokens."""
+    pretraining_steps: int = Field(default=0, ge=0, json_schema_extra=WHEN_GIVEN)
+    """Steps of pretraining on random strings, each followed by itself or by its reverse: like a model from the Hub, the
+    student then has a skill that SFT and GRPO bring out. 0: random weights."""
+    initializer_range: float = Field(default=0.02, gt=0.0, json_schema_extra=WHEN_GIVEN)
+    """Standard deviation of the random weights; a narrow model learns faster from larger ones, such as 0.05."""
+    rope_theta: float = Field(default=10000.0, gt=1.0, json_schema_extra=WHEN_GIVEN)
+    """Base of the rotary position encoding. In sequences of fewer than a hundred tokens, such as those of a small
+    student, positions are easier to distinguish with about 30."""
+
+    @model_validator(mode="after")
+    def _heads_divide_it(self) -> "BuiltStudent":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"heads ({self.heads}) must divide hidden_size ({self.hidden_size}) into parts of an even size"
+            )
+        return self
+
+
+class StudentSpec(Spec):
+    """The model to train: from the Hub, from a folder, built from scratch, or one that this project has trained."""
+
+    model: str | None = None
+    """A model repository on the Hub, such as Qwen/Qwen3-1.7B, or a local folder."""
+    revision: str | None = None
+    """Commit, tag or branch of a Hub model; required for one. It is resolved to a commit, which enters the key."""
+    content: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """Digest of the model files in a folder. Filled in automatically; a folder with other contents is rejected."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with the model. Only for a commit or folder whose code you have read."""
+    safetensors_only: bool = True
+    """Reject pickled weights, which can run code when loaded."""
+    build: BuiltStudent | None = None
+    champion: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Continue from the champion of this recipe's name, as of the run's start."""
+    checkpoint: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
+    """Continue from a model that this recipe's name has trained: a key, a revision or a tag from a report's lineage, or
+    at least its first 6 characters."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether training continues from an artifact of the store."""
+        return self.champion or self.checkpoint is not None
+
+    @model_validator(mode="after")
+    def _is_one_of_four(self) -> "StudentSpec":
+        model = self.model is not None or self.content is not None
+        if [model, self.build is not None, self.champion, self.checkpoint is not None].count(True) != 1:
+            raise ValueError(
+                "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights), or "
+                "continue from a trained model: `champion: true` or `checkpoint`"
+            )
+        in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
+        if self.model is not None and self.revision is None and not in_folder:
+            raise ValueError(f"name the revision of {self.model}, preferably a commit (or an existing folder)")
+        return self
+
+    def in_key(self) -> dict[str, Any]:
+        """A folder enters the key by its content, not by its path."""
+        return super().in_key() | ({"model": None} if self.content else {})
+
+
+Reporter = Literal["trackio", "wandb", "mlflow"]
+"""Experiment trackers that receive training curves, by the names of transformers' `report_to`."""
+
+
+class TrackioSpec(Spec):
+    """Where Trackio logs training curves. Enters no key."""
+
+    space_id: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
+    """A Space on the Hub, such as owner/curves; Trackio creates it if needed, and HF_TOKEN must have write access.
+    Default: the store's folder, which `apprentice dashboard` shows."""
+    private: bool = True
+    """Create the Space as private."""
+    url: str = ""
+    """URL of a running dashboard of the store, such as http://127.0.0.1:7860, for a link on the run's page."""
+
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str) -> str:
+        return without_secrets(url, "whoever opens it logs in there")
+
+
+class DatasetSpec(Spec):
+    """Rollouts that exist: conversations as JSON lines, Parquet, JSON or logs of Inspect, in a file, in a folder or in
+    a dataset of the Hub. The environment plays their calls again and gives the reward."""
+
+    path: str = Field(min_length=1)
+    """A file, a folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
+    columns: dict[Column, str] = Field(default={}, json_schema_extra=WHEN_GIVEN)
+    """The rows' own names of columns, with dots for nested fields, such as {reward: info.score}."""
+    seeds: Window | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Seeds whose questions the rows may answer, besides the recipe's windows, such as {start: 0, size: 500}."""
+    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    """Commit of a dataset of the Hub; required for one."""
+    content: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """Digest of the rows. Filled in automatically; other rows are rejected."""
+
+    def in_key(self) -> dict[str, Any]:
+        """Rows are named by their content, wherever they lie."""
+        whole = super().in_key()
+        without = {"path", "revision"} if self.content else set()
+        return {name: value for name, value in whole.items() if name not in without}
+
+
+class CollectSpec(Spec):
+    """How the rollouts that SFT learns from are collected."""
+
+    asks: int = Field(default=3, ge=1)
+    """Attempts at one turn; the episode fails when all of them are malformed."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of episodes that may be lost to infrastructure, and share on which the environment may fail. Above it the
+    stage stops and can be resumed."""
+    max_refused: float = Field(default=0.5, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
+    """Share of episodes in which the teacher may give no valid call, or its endpoint may refuse the question. Above it
+    the collection stops before anything is trained."""
+    raw: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Keep the endpoint's own messages in each row, with its reasoning and signatures; SFT does not read them."""
+    shards: int = Field(default=1, ge=1, json_schema_extra=OPERATIONAL)
+    """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
+    dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Take rollouts that exist in place of a collection: a file, a folder, or owner/name@COMMIT on the Hub. The
+    environment plays their calls again: its prompt, replies and reward count, not the rows'."""
+    unverified: Literal["drop", "keep"] = Field(default="drop", json_schema_extra=WHEN_GIVEN)
+    """What becomes of rows of `dataset` whose question is not found under any seed, so that no reward can be verified.
+    `keep` takes them at their word; rows without a reward then count as right."""
+    students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
+    """How often the student itself plays each question, sampled as in GRPO. Its correct attempts are kept beside
+    the teacher's rollouts, or in place of a teacher. The teacher does not play questions without a wrong attempt."""
+    keep: int = Field(default=1, ge=1, json_schema_extra=WHEN_GIVEN)
+    """Most kept attempts of one question: the shortest correct ones, none that nearly repeats another."""
+    teacher_questions: int | None = Field(default=None, ge=1, json_schema_extra=WHEN_GIVEN)
+    """Most questions that the teacher plays: those that the student answers correctly least often. All by default."""
+
+    @field_validator("dataset", mode="before")
+    @classmethod
+    def _may_be_one_text(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        path, at, revision = given.rpartition("@")
+        return {"path": path, "revision": revision} if at else {"path": revision}
+
+    def by_teacher(self) -> "CollectSpec":
+        """The settings that the teacher's rollouts depend on."""
+        own = {"dataset": None, "unverified": "drop", "students": 0, "keep": 1, "teacher_questions": None}
+        return self.model_copy(update=own)
+
+
+class MixSpec(Spec):
+    """How rollouts of several players are mixed."""
+
+    keep: int = Field(default=1, ge=1)
+    """Most tries of one question."""
+    replay: float = Field(default=0.0, ge=0.0, le=0.9)
+    """Share of the rows that earlier rounds kept."""
+
+
+class LengthsSpec(Spec):
+    """How max_length is derived from the token lengths."""
+
+    margin: int = Field(default=16, ge=0)
+    """Tokens added to the 99th percentile."""
+    multiple_of: int = Field(default=8, ge=1)
+    """max_length is rounded up to a multiple of this."""
+
+
+class EvaluateSpec(Spec):
+    """How a model is evaluated."""
+
+    questions: int = Field(default=400, ge=1)
+    """Distinct held-out questions. At 50% accuracy, 400 resolve a difference of about 7 points and 1,000 one of about
+    4."""
+    decoding: Literal["greedy", "sampled"] = "greedy"
+    """`sampled`: sample at `temperature`; `greedy`: take the most likely token."""
+    temperature: float = Field(default=1.0, gt=0.0)
+    """Temperature of sampled decoding."""
+    max_new_tokens: int = Field(default=64, ge=1)
+    """Maximum tokens of a turn."""
+    batch_size: int = Field(default=64, ge=1, json_schema_extra=OPERATIONAL)
+    """Episodes generated together, each with its own session."""
+    max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
+    """Share of episodes on which the environment may fail, after one retry each. Above it the stage stops and can be
+    resumed."""
+    samples: int = Field(default=1, ge=1)
+    """Completions per question; more than one needs `sampled` and gives pass@k."""
+    protocol: Literal["parity", "tutorial"] = "parity"
+    """`parity`: prompt and parser of training. `tutorial`: the evaluation as the public SFT tutorial prints it, only
+    for comparison with its figures."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> "EvaluateSpec":
+        if self.samples > 1 and self.decoding == "greedy":
+            raise ValueError(f"samples: {self.samples} are all equal with greedy decoding; set decoding: sampled")
+        return self
+
+
+class ProbeSpec(Spec):
+    """Measures, before GRPO, whether the task leaves the SFT model something to learn."""
+
+    questions: int = Field(default=48, ge=0)
+    """Number of GRPO training questions to play, one sample each with GRPO's sampling; 0 disables the probe. 48
+    estimate the rate within 14 points."""
+    on_hopeless: Literal["stop", "go_on"] = "stop"
+    """Where the model has all of these right, or none, it answers each as often as a group of GRPO has completions. If
+    then no group differs, GRPO would learn nothing: `stop` ends the run with the SFT model, `go_on` trains all the
+    same."""
+
+
+class GateSpec(Spec):
+    """When a trained model becomes the champion. Fixed before training: it enters the decision's key."""
+
+    metric: Literal["accuracy", "format_compliance", "mean_score"] = "accuracy"
+    """The deciding metric."""
+    margin: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Required improvement, as a share. In addition, the 95% interval must be above zero."""
+    max_overlap: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
+    least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Minimum share of the questions that neither champion nor challenger has seen; below it no model is promoted."""
+    at_least: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
+    """The floor: the metric must reach it, however much better than its baseline a model is. Default: half of the
+    teacher's accuracy on the questions that it was asked, or 0.2 where no teacher played. 0: no floor."""
+    level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
+    """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""

@@ -24,8 +24,8 @@ from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import CHOOSE, question_too_long
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.text import one_line
-from apprentice.tasks.settings.stages import BuiltStudent
+from apprentice.tasks.reporting.safe_text import one_line
+from apprentice.tasks.settings.spec import BuiltStudent
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training import trl_internals

@@ -18,7 +18,7 @@ from apprentice.tasks.episodes.rendering import (
     training_row,
 )
 from apprentice.tasks.models.tokenizer import byte_level, unparsed
-from apprentice.tasks.reporting.text import code, markdown_table
+from apprentice.tasks.reporting.safe_text import code, markdown_table
 from apprentice.tasks.training.dry_pass import fault_of
 
 OPENING = """# Students

@@ -34,8 +34,8 @@ from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.jsonl import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.text import code, markdown_table
-from apprentice.tasks.settings.stages import Reporter, TrackioSpec
+from apprentice.tasks.reporting.safe_text import code, markdown_table
+from apprentice.tasks.settings.spec import Reporter, TrackioSpec
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rollouts import Rollouts
 

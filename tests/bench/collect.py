@@ -49,8 +49,8 @@ def ours(server: str, teacher: str, episodes: int, folder: Path, warm: bool = Fa
     from apprentice.tasks.collect import collect_shard
     from apprentice.tasks.engine.run import RunContext, StandingServers
     from apprentice.tasks.engine.stage import StageContext
-    from apprentice.tasks.settings.stages import CollectSpec, Window
-    from apprentice.tasks.settings.teacher import TeacherSpec
+    from apprentice.tasks.settings.endpoint import TeacherSpec
+    from apprentice.tasks.settings.spec import CollectSpec, Window
 
     if not warm:  # what is imported when first needed is no part of the comparison; the peer's imports are not, too
         ours(server, teacher, SESSIONS, folder / "warm", warm=True)
@@ -190,7 +190,7 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     from apprentice.tasks.filter import filter_rollouts
     from apprentice.tasks.lengths import lengths
     from apprentice.tasks.models.tokenizer import build_tokenizer
-    from apprentice.tasks.settings.stages import LengthsSpec
+    from apprentice.tasks.settings.spec import LengthsSpec
 
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"

@@ -39,7 +39,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import PROTOCOLS, TUTORIAL_TOKENS, Play, play_batched
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 
 DATASET = "chain_sum"
 CONFIG = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
@@ -174,7 +174,7 @@ def build(to: Path, spelt: bool) -> None:
 
     from apprentice.tasks.models.checkpoints import load_model, save
     from apprentice.tasks.models.tokenizer import load_tokenizer
-    from apprentice.tasks.settings.stages import BuiltStudent
+    from apprentice.tasks.settings.spec import BuiltStudent
     from apprentice.tasks.student import _build
 
     logging.disable_progress_bar()

@@ -32,7 +32,7 @@ from apprentice.tasks.episodes.jsonl import TrainedQuestions
 from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
-from apprentice.tasks.settings.stages import LengthsSpec
+from apprentice.tasks.settings.spec import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of

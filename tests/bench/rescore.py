@@ -19,8 +19,8 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.settings.stages import CollectSpec, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.bench.collect import SESSIONS, TASK, endpoint
 
 

@@ -33,8 +33,8 @@ from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.stages import CollectSpec, LengthsSpec, SeedWindows, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, LengthsSpec, SeedWindows, Window
 from tests.bench.collect import SESSIONS, TASK, endpoint
 
 LATENCY = 0.1

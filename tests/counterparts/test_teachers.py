@@ -26,8 +26,8 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import BuiltStudent, CollectSpec, StudentSpec, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, StudentSpec, Window
 from apprentice.tasks.student import student
 from tests.counterparts.servers import BUILD, ON_CPU, VLLM, free_port, serving
 

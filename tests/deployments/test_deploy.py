@@ -17,7 +17,7 @@ from apprentice.deployments.deploy import deploy
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
-from apprentice.flows.runtime.pool import start_on
+from apprentice.flows.runtime.work_pool import start_on
 from apprentice.tasks.reporting.errors import Stop
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("prefect_server", "pool")]

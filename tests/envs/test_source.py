@@ -79,7 +79,9 @@ def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
         "for name in c.CATALOGUE: print(name, c.environment_class(name)._code_under({}))"
     )
     there = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=there, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=there, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     imported, *told = done.stdout.splitlines()
     assert imported == str(tmp_path / "apprentice" / "envs" / "catalog.py")
     here = [f"{name} {environment_class(name)._code_under({})}" for name in CATALOGUE]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.phases import begun_from
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
-from apprentice.flows.steps import begun_from
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting.errors import Stop

@@ -1,7 +1,7 @@
 """Which model's skills the guard rails protect before there is a champion."""
 
+from apprentice.flows.phases import protected
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.steps import protected
 from apprentice.tasks.artifacts.types import BaseStudent
 from tests.flows.commands import TOY
 

@@ -9,7 +9,7 @@ from apprentice.flows.compare_models import _endpoint, check_addresses, compared
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.flows.commands import TOY
 from tests.tasks.examined import episodes
 

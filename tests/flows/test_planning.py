@@ -21,7 +21,7 @@ from apprentice.tasks.artifacts.types import (
     Release,
 )
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import Shares
+from apprentice.tasks.settings.spec import Shares
 from tests.flows.commands import TOY
 from tests.flows.history import History
 

@@ -14,12 +14,12 @@ from prefect import flow
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.phases import guard_questions
 from apprentice.flows.probe import Probed, _as_grpo_plays, ladder, probe
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.reproduce import reproduce
 from apprentice.flows.runtime.servers import RunServers
-from apprentice.flows.steps import guard_questions
 from apprentice.tasks.analysis.difficulty import nearest_to_half
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore

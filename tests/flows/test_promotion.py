@@ -8,8 +8,8 @@ import pytest
 from prefect import flow
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.phases import promotion
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.steps import promotion
 from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
@@ -75,5 +75,5 @@ def test_where_the_hub_is_away_nobody_is_promoted(decided):
 
 
 def test_what_was_rolled_back_is_refused(decided, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("apprentice.flows.steps.Champions", RolledBack)
+    monkeypatch.setattr("apprentice.flows.phases.Champions", RolledBack)
     assert "not rolled back" in refused(decided())

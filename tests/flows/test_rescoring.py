@@ -10,7 +10,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.steps import made_or_rescored, to_rescore
+from apprentice.flows.phases import made_or_rescored, to_rescore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance
 from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
@@ -18,8 +18,8 @@ from apprentice.tasks.collect import COUNTED, collect
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.settings.stages import CollectSpec, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.odd_server import odd_server
 from tests.tasks.test_rescore import bought
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.settings.stages import Window
+from apprentice.tasks.settings.spec import Window
 from tests.flows.commands import Ran, apprentice, children_of, command, environment, hears_ctrl_c, lines, read, wait_for
 
 pytestmark = pytest.mark.long

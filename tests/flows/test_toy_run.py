@@ -4,7 +4,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-from apprentice.tasks.settings.stages import Window
+from apprentice.tasks.settings.spec import Window
 from tests.flows.commands import Ran, lines, read
 
 

@@ -19,7 +19,7 @@ import pytest
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import Stop, TeacherFailed
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.endpoint import KEY
 from tests.hostile.endings import assert_clear
 

@@ -24,8 +24,8 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
-from apprentice.tasks.settings.stages import CollectSpec, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.endpoint import KEY, Endpoint, call
 from tests.tasks.examined import published
 from tests.tasks.players.test_play import Leaving

@@ -29,8 +29,8 @@ from apprentice.tasks.players import refusals
 from apprentice.tasks.players import teacher as teacher_client
 from apprentice.tasks.players.dialect import dialect_of
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import CollectSpec, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.endpoint import KEY, Endpoint
 from tests.tasks.endpoint_answers import (
     First,

@@ -26,7 +26,7 @@ from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.jsonl import as_line, read_rows
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import CollectSpec, DatasetSpec
+from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec
 from apprentice.tasks.verify import Known, Verifier
 from tests.hub_server import LocalHub
 from tests.odd_server import odd_server

@@ -12,7 +12,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.questions import fresh_questions, lasts
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import SeedWindows, Shares, Window
+from apprentice.tasks.settings.spec import SeedWindows, Shares, Window
 from tests.tasks.test_rungs import asked, published, words
 
 FLYWHEEL = Path(__file__).parents[2] / "deployments" / "recipes" / "flywheel.yaml"

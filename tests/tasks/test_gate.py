@@ -10,7 +10,7 @@ from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoi
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.gate import _better, gate
-from apprentice.tasks.settings.stages import GateSpec
+from apprentice.tasks.settings.spec import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
 CLEAN = {

@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.jsonl import read_rows
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import MixSpec
+from apprentice.tasks.settings.spec import MixSpec
 from tests.tasks.examined import episode, evaluation, published
 from tests.tasks.test_rungs import published as questions
 

@@ -11,7 +11,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import SeedWindows, Window
+from apprentice.tasks.settings.spec import SeedWindows, Window
 
 SMALL = EnvironmentSpec(
     name="reasoning_gym",

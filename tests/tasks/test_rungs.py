@@ -17,7 +17,7 @@ from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import Window
+from apprentice.tasks.settings.spec import Window
 
 WINDOW = Window(start=10_000, size=60)
 

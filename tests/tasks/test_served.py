@@ -22,8 +22,8 @@ from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import BuiltStudent, EvaluateSpec
-from apprentice.tasks.settings.teacher import EndpointSpec, Prices
+from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
+from apprentice.tasks.settings.spec import BuiltStudent, EvaluateSpec
 from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
 from tests.tasks.examined import published

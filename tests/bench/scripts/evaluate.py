@@ -6,7 +6,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import PROTOCOLS, play_batched, plays_of
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.bench.scripts.given import Given
 
 

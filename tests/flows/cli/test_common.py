@@ -20,10 +20,10 @@ from apprentice.flows.cli import common
 from apprentice.flows.cli.common import exit_with_message
 from apprentice.flows.cli.runs import _window
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.runtime.pool import _is_passing
 from apprentice.flows.runtime.servers import check_runs, run_folder
+from apprentice.flows.runtime.work_pool import _is_passing
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import Window
+from apprentice.tasks.settings.spec import Window
 from tests.flows.commands import TOY
 
 

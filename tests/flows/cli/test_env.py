@@ -25,7 +25,7 @@ from apprentice.envs.echo.server.game import text_of
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.play import play
+from apprentice.flows.cli.play_by_hand import play
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime.environment_check import Needs
 from apprentice.tasks.reporting.errors import Stop

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
-from apprentice.flows.pages.rendering import curves_of
+from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
 from apprentice.tasks.analysis.ending import ending

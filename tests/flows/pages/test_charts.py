@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.flows.pages.rendering import CELLS, HEIGHT, TOP, WIDTH, curve_of, curves_of, heat_of
+from apprentice.flows.pages.html import CELLS, HEIGHT, TOP, WIDTH, curve_of, curves_of, heat_of
 from tests.flows.pages.hostile_report import LOG, WARNED
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.pages.rendering import as_html_page
+from apprentice.flows.pages.html import as_html_page
 from apprentice.flows.pages.report_page import as_report_page
 from apprentice.tasks.analysis.ending import ending
 from tests.flows.pages.hostile_report import NASTY, report

@@ -20,8 +20,8 @@ from prefect.types._datetime import now
 
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime import pool
-from apprentice.flows.runtime.pool import AWAY, Pool
+from apprentice.flows.runtime import work_pool
+from apprentice.flows.runtime.work_pool import AWAY, Pool
 from apprentice.flows.stages import sft_stage
 from apprentice.tasks.artifacts.types import SftCheckpoint
 from apprentice.tasks.engine.run import Dispatched
@@ -52,8 +52,8 @@ def deployed(prefect_server) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "POLL", 0.05)
-    monkeypatch.setattr(pool, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(work_pool, "POLL", 0.05)
+    monkeypatch.setattr(work_pool, "BACKOFF_S", 0.01)
 
 
 class Worker(threading.Thread):
@@ -94,9 +94,9 @@ def dispatched(of: Recipe, key: str) -> Dispatched:
 
     @flow(name="parent")
     def parent() -> Dispatched:
-        pool = Pool(of, "a100")
+        work_pool = Pool(of, "a100")
         given = {"bench": None, "spec": SftSpec(), "environment": of.environment}
-        return pool("sft", "SFT", given, key)
+        return work_pool("sft", "SFT", given, key)
 
     return parent()
 
@@ -121,7 +121,7 @@ def test_a_stage_does_not_wait_for_the_clock_of_who_dispatched_it(monkeypatch: p
     def ahead(zone: str = "UTC") -> datetime:
         return now(zone) + timedelta(seconds=120)
 
-    for module in (flow_runs, states, pool):
+    for module in (flow_runs, states, work_pool):
         monkeypatch.setattr(module, "now", ahead)
     with Worker(Crashed(message="killed"), Completed()) as worker:
         dispatched(recipe(), "k12")
@@ -135,7 +135,7 @@ def test_a_stage_that_always_dies_is_left_to_a_person():
     crashes = [Crashed(message="killed by the kernel")] * 9
     with Worker(*crashes, Completed()) as worker, pytest.raises(Stop, match="by the kernel"):
         dispatched(recipe(), "k3")
-    assert len(worker.taken) == pool.MAX_CRASHES + 1
+    assert len(worker.taken) == work_pool.MAX_CRASHES + 1
 
 
 def test_a_failure_that_a_second_try_cannot_mend_is_not_tried_again():
@@ -167,7 +167,7 @@ def test_an_environment_that_is_away_is_waited_for_before_the_stage_is_begun(mon
         there.append(environment.process.poll() is None)
         return Completed()
 
-    monkeypatch.setattr(pool.announce, "warn", warn)
+    monkeypatch.setattr(work_pool.announce, "warn", warn)
     with Worker(begun):
         dispatched(recipe(url=environment.url, patience=60), "k6")
     environment.kill()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.kinds import faults_of_calls
-from apprentice.tasks.reporting.text import code, fenced, one_line, visible
+from apprentice.tasks.reporting.safe_text import code, fenced, one_line, visible
 
 
 def written(call: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Questions, Release
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import DatasetSpec
+from apprentice.tasks.settings.spec import DatasetSpec
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_local import COUNTS, publish
 

@@ -17,8 +17,8 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
 from apprentice.tasks.cards.card import TEMPLATES, DatasetFacts, ModelFacts
-from apprentice.tasks.settings.stages import CollectSpec, Seeds, StudentSpec
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Seeds, StudentSpec
 from tests.tasks.family import CLEAN, Family, card
 
 QWEN = StudentSpec(model="Qwen/Qwen3-1.7B", revision="c0ffee")

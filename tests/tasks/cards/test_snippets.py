@@ -18,7 +18,7 @@ from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.settings.stages import StudentSpec
+from apprentice.tasks.settings.spec import StudentSpec
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
 from tests.tasks.family import HELD_OUT, Family, card

@@ -6,8 +6,8 @@ import pytest
 
 from apprentice.tasks.artifacts.types import Questions, make_key
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.settings.stages import CollectSpec, Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, Window
 
 
 @pytest.mark.parametrize(

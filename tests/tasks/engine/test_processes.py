@@ -22,7 +22,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
-from apprentice.tasks.settings.stages import BuiltStudent, SeedWindows, StudentSpec, Window
+from apprentice.tasks.settings.spec import BuiltStudent, SeedWindows, StudentSpec, Window
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec, HeldOut, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.sft import train_sft

@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from apprentice.tasks.artifacts.types import LengthStats, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage, StageContext, stage
-from apprentice.tasks.settings.stages import LengthsSpec
+from apprentice.tasks.settings.spec import LengthsSpec
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 runs: list[dict[str, Any]] = []

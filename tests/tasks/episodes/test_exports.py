@@ -10,7 +10,7 @@ from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.exports import Format, export
 from apprentice.tasks.episodes.record import Record
-from apprentice.tasks.settings.stages import DatasetSpec
+from apprentice.tasks.settings.spec import DatasetSpec
 from apprentice.tasks.verify import Known, Verifier
 from tests.odd_server import odd_server
 from tests.tasks.episodes.test_episode import call

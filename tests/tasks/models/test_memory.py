@@ -16,7 +16,7 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.memory import explain_oom, memory_remedies
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of, is_out_of_memory
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, HeldOut, SftSpec
 from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
 from apprentice.tasks.sft import sft

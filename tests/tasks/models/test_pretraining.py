@@ -7,7 +7,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.student_model import BATCH_SIZE, BETWEEN, LETTERS, batch_of, built_model, text_of
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.settings.stages import BuiltStudent
+from apprentice.tasks.settings.spec import BuiltStudent
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import Parity
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.conftest import TASKS
 
 TOKENS = 12

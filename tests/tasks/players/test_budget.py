@@ -7,7 +7,7 @@ import pytest
 
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.reporting.errors import BudgetReached
-from apprentice.tasks.settings.teacher import Prices
+from apprentice.tasks.settings.endpoint import Prices
 
 PRICES = Prices(prompt=1.0, cached=0.1, completion=4.0)
 

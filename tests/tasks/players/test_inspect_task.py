@@ -31,7 +31,7 @@ from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.endpoint import KEY, Endpoint
 from tests.tasks.episodes.test_episode import Guess
 

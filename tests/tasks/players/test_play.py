@@ -12,7 +12,7 @@ from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.play import PROTOCOLS, Play, play_alone, play_batched, plays_of
-from apprentice.tasks.settings.stages import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.tasks.episodes.test_episode import Guess, call
 
 

@@ -20,9 +20,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.settings.spec import Spec
-from apprentice.tasks.settings.stages import Window
-from apprentice.tasks.settings.teacher import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import Spec, Window
 from apprentice.tasks.settings.training import GenerationSpec, GrpoSpec
 
 OF_AN_ENDPOINT = {
@@ -52,7 +51,7 @@ OUT_OF_THE_KEY = {
         *("accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "rollouts"),
         "auto_difficulty",  # the environment of the chosen rung enters the key
     },
-    "SftSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "control"},
+    "SftSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "control", "share_prompts"},
     "EndpointSpec": OF_AN_ENDPOINT,
     "TeacherSpec": {*OF_AN_ENDPOINT, "base_url"},  # a server may come back at another address
     "TrainerSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps"},

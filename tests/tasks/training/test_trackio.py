@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.stages import TrackioSpec
+from apprentice.tasks.settings.spec import TrackioSpec
 from apprentice.tasks.training import reporters as trackio_log
 from apprentice.tasks.training.reporters import check_space, trackio_arguments
 from tests.hub_server import LocalHub

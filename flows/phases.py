@@ -41,15 +41,14 @@ from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
-from apprentice.tasks.gate import gate
+from apprentice.tasks.gate import gate, release, weights_of
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
 from apprentice.tasks.questions import exam, fresh_questions, questions
-from apprentice.tasks.release import release, weights_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.settings.stages import EvaluateSpec, MixSpec, Seeds, Window
+from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Seeds, Window
 from apprentice.tasks.sft import sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log

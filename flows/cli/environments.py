@@ -41,7 +41,7 @@ def serve(
     """Serve an environment on 127.0.0.1 until Ctrl-C."""
     with exit_with_message("The server did not start."):
         ready()
-        from apprentice.flows.cli.play import serve_environment
+        from apprentice.flows.cli.play_by_hand import serve_environment
 
         serve_environment(name, port, max_sessions)
 
@@ -89,11 +89,11 @@ def play(
     """Play an episode yourself. Ctrl-D ends it."""
     with exit_with_message("The episode was abandoned."):
         ready()
-        from apprentice.flows.cli.play import open_environment
+        from apprentice.flows.cli.play_by_hand import open_environment
 
         with open_environment(name, set_, url, recipe) as environment:
-            from apprentice.flows.cli.play import any_seed
-            from apprentice.flows.cli.play import play as play_it
+            from apprentice.flows.cli.play_by_hand import any_seed
+            from apprentice.flows.cli.play_by_hand import play as play_it
 
             try:
                 play_it(environment, any_seed() if seed is None else seed)
