@@ -50,8 +50,8 @@ def trained(tmp_path: Path) -> Callable[..., Ran]:
         share: bool, data: list[dict[str, list[int]]], *, dropout: float = 0.0, lora: bool = False, **args: Any
     ) -> Ran:
         set_seed(0)
-        shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        shape: Any = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+        heads: Any = {"num_attention_heads": 4, "num_key_value_heads": 2}
         model = Qwen3ForCausalLM(
             Qwen3Config(vocab_size=300, initializer_range=0.3, attention_dropout=dropout, **shape, **heads)
         )
@@ -61,7 +61,7 @@ def trained(tmp_path: Path) -> Callable[..., Ran]:
         class Noting(SFTTrainer):
             def training_step(self, *given: Any, **named: Any) -> Any:
                 loss = super().training_step(*given, **named)
-                learned = [each.grad for each in self.model.parameters() if each.grad is not None]
+                learned = [each.grad for each in model.parameters() if each.grad is not None]
                 kept.append(torch.cat([each.flatten().clone() for each in learned]))
                 return loss
 
@@ -70,21 +70,19 @@ def trained(tmp_path: Path) -> Callable[..., Ran]:
 
         from peft import LoraConfig
 
+        settings: Any = {
+            **dict(report_to="none", use_cpu=True, bf16=False, activation_checkpointing=False, max_steps=3),
+            **dict(logging_steps=1, save_strategy="no", per_device_train_batch_size=4, disable_tqdm=True),
+            **dict(eval_strategy="steps", eval_steps=3, gradient_accumulation_steps=2, max_length=None),
+            **args,
+        }
         trainer = sharing_rows(Noting, SftSpec(share_prompts=share))(
             model=model,
             processing_class=AutoTokenizer.from_pretrained(tmp_path),
             train_dataset=Dataset.from_list(data),
             eval_dataset=Dataset.from_list(data[:3]),
             peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False) if lora else None,
-            args=SFTConfig(
-                str(tmp_path),
-                **{
-                    **dict(report_to="none", use_cpu=True, bf16=False, activation_checkpointing=False, max_steps=3),
-                    **dict(logging_steps=1, save_strategy="no", per_device_train_batch_size=4, disable_tqdm=True),
-                    **dict(eval_strategy="steps", eval_steps=3, gradient_accumulation_steps=2, max_length=None),
-                    **args,
-                },
-            ),
+            args=SFTConfig(str(tmp_path), **settings),
         )
         model.register_forward_pre_hook(note, with_kwargs=True)
         trainer.train()
