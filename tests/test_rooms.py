@@ -1,22 +1,23 @@
-"""Folders import in one direction only, without circles, and the flow imports quickly without torch.
+"""Folders import in one direction only, without circles; files are few and short; the flow imports fast, without torch.
 
-`python -m tests.test_rooms` prints the picture of the imports, which is also what a failure shows.
+`python -m tests.test_rooms` prints the imports of each folder, which a failure shows as well, and how much there is.
 """
 
 import ast
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
     *("envs/wire", "envs", "envs/serving"),
     *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
     *("tasks/cards", "tasks/engine", "tasks/players", "tasks/training", "tasks"),
-    *("flows/recipe", "flows/runtime", "flows/pages", "flows", "flows/library", "flows/cli/environments", "flows/cli"),
+    *("flows/recipe", "flows/runtime", "flows/pages", "flows", "flows/library", "flows/cli"),
     "deployments",
 ]
 """Every folder imports from those before it only. A folder of one environment belongs to `envs`."""
@@ -80,6 +81,24 @@ def test_no_files_import_one_another_in_a_circle():
         raise AssertionError(f"{' → '.join(circle.args[1])}\n\n{as_text()}") from None
 
 
+def lengths() -> dict[str, int]:
+    """The lines of every file but the packages' own."""
+    return {name: len(file.read_text().splitlines()) for name, file in FILES.items() if file.name != "__init__.py"}
+
+
+def test_a_file_is_a_subject_neither_long_nor_one_of_too_many():
+    lines = lengths()
+    assert max(lines.values()) <= 450, max(lines, key=lambda name: lines[name])
+    assert 120 <= median(lines.values()) <= 220
+    assert len(FILES) <= 230
+
+
+def test_no_two_modules_have_one_name():
+    """But for the parts of an environment that is a folder."""
+    own = [name for name in lengths() if not (FILES[name].parent / "env.py").exists() and ".server." not in name]
+    assert [name for name, count in Counter(name.rpartition(".")[2] for name in own).items() if count > 1] == []
+
+
 def test_what_trl_and_transformers_keep_private_is_reached_from_one_file():
     private = re.compile(r"\b(?:trainer|config|model)\._[a-z]\w*")
     found = {
@@ -106,4 +125,7 @@ def test_importing_every_room_and_the_command_line_loads_none_of_the_large_libra
 
 
 if __name__ == "__main__":
+    counted = lengths().values()
     print(as_text())
+    print(f"{len(FILES)} files, of which {len(FILES) - len(counted)} only say what a folder is for; ", end="")
+    print(f"median {median(counted):.0f} lines, longest {max(counted)}, all {sum(counted):,}")
