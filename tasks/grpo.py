@@ -58,7 +58,7 @@ def grpo(
     than `server.patience`; the last finished step is kept.
     """
     machine = this_machine()._replace(processes=spec.processes)
-    check_training("grpo", spec, machine)
+    check_training(spec, machine)
     check_generation(spec.generation, machine)
     if spec.args:  # here and not in train_grpo: its processes share a world, and its seed is set
         check_grpo_arguments(spec, load_tokenizer(context.fetch(checkpoint), context.run.trusted))
@@ -100,7 +100,7 @@ def train_grpo(
         tokenizer = load_tokenizer(folder, context.run.trusted)
         own = grpo_arguments(context, spec, seed, streams)
         own["max_completion_length"] = within_context(spec, folder, tokenizer, instance, used)
-        config = config_of("grpo", own, spec.args)  # before the model: it decides how the model is sharded
+        config = config_of(spec.section, own, spec.args)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         trainer_class = sharing_prompts(trainer_class, spec)
@@ -133,7 +133,7 @@ def train_grpo(
             announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")
     # a curriculum may have a stream for each of very many kinds
     shown = _shown(trainer.state.log_history, [] if curriculum else streams)
-    return finish(context, trainer, shown, Learned("grpo", asked.items(), before=folder), spec.lora)
+    return finish(context, trainer, spec, shown, Learned(asked.items(), before=folder))
 
 
 def _curriculum(
@@ -220,7 +220,7 @@ def grpo_arguments(
 ) -> dict[str, Any]:
     """The arguments of GRPOConfig, without the recipe's `args`."""
     return {
-        **arguments(context, spec, seed, "grpo"),
+        **arguments(context, spec, seed),
         **evaluation(spec),
         **generation_arguments(spec.generation),
         "reward_weights": [stream.weight for stream in streams],

@@ -44,7 +44,7 @@ def sft(
 
     With `spec.held_out` it publishes the epoch with the lowest loss on held-out rows. Raises Stop for too few rows.
     """
-    check_training("sft", spec, this_machine())
+    check_training(spec, this_machine())
     if spec.args:  # here and not in train_sft: its processes share a world, and its seed is set
         with (context.fetch(kept) / "kept.jsonl").open() as episodes:
             tools = json.loads(json.loads(next(episodes))["tools"])
@@ -73,7 +73,7 @@ def train_sft(
         processing_class=tokenizer,
         train_dataset=training_dataset(tokenizer, rows),
         eval_dataset={label: training_dataset(tokenizer, _rows(each)) for label, each in apart.items()} or None,
-        args=on_one_gpu(config_of("sft", own, spec.args)),
+        args=on_one_gpu(config_of(spec.section, own, spec.args)),
         **adapter_arguments(spec.lora),
     )
     if spec.stop_at_token_accuracy is not None:
@@ -86,7 +86,7 @@ def train_sft(
     asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
     loss = {f"eval_{HELD_OUT}_loss": "held-out loss"} if spec.held_out else {}
-    return finish(context, trainer, SHOWN | of_each | loss, Learned("sft", asked, before=folder), spec.lora)
+    return finish(context, trainer, spec, SHOWN | of_each | loss, Learned(asked, before=folder))
 
 
 def _steps(rows: int, spec: SftSpec) -> int:
@@ -97,7 +97,7 @@ def _steps(rows: int, spec: SftSpec) -> int:
 def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: int) -> dict[str, Any]:
     """The arguments of SFTConfig, without the recipe's `args` and the evaluation settings."""
     return {
-        **arguments(context, spec, seed, "sft"),
+        **arguments(context, spec, seed),
         "num_train_epochs": spec.epochs,
         "max_length": max_length,
     }

@@ -247,7 +247,7 @@ def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) ->
     from apprentice.tasks.training.generation import check_generation
 
     machine = this_machine()
-    for section, spec in specs.items():
-        check_training(section, spec, machine._replace(processes=spec.processes))
+    for spec in specs.values():
+        check_training(spec, machine._replace(processes=spec.processes))
     if generating is not None:
         check_generation(generating.generation, machine._replace(processes=generating.processes))

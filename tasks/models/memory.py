@@ -193,8 +193,9 @@ def this_machine() -> Machine:
     )
 
 
-def check_training(section: str, spec: TrainerSpec, machine: Machine) -> None:
-    """Raises Stop when `section` needs hardware or a package that is missing."""
+def check_training(spec: TrainerSpec, machine: Machine) -> None:
+    """Raises Stop when a training needs hardware or a package that is missing."""
+    section = spec.section
     if spec.lora is not None:
         _needs("peft", f"{section}.lora", "lora")
         if spec.lora.quantized:

@@ -132,6 +132,9 @@ class TrainerSpec(Spec):
     """The settings that SFT and GRPO share."""
 
     section: ClassVar[str]
+    """The recipe's, by whose name the stage goes."""
+    shown_metric: ClassVar[str]
+    """Of which a run's terminal shows the last value."""
 
     batch_size: Positive
     """Sequences per device and batch."""
@@ -186,6 +189,7 @@ class SftSpec(TrainerSpec):
     """TRL's SFTTrainer, with the tutorial's defaults."""
 
     section = "sft"
+    shown_metric = "loss"
 
     batch_size: Positive = 4
     """Sequences per device and batch."""
@@ -230,6 +234,7 @@ class GrpoSpec(TrainerSpec):
     """TRL's GRPOTrainer, with the walkthrough's defaults."""
 
     section = "grpo"
+    shown_metric = "reward"
 
     batch_size: Positive = 1
     """Completions per device and batch."""

@@ -25,7 +25,6 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
 from apprentice.tasks.training.watcher import STATE, seal, seal_when_saved, step_of, whole_checkpoints
@@ -33,8 +32,6 @@ from apprentice.tasks.training.watcher import STATE, seal, seal_when_saved, step
 if TYPE_CHECKING:
     from datasets import Dataset
 
-SHOWN_METRIC = {"sft": "loss", "grpo": "reward"}
-"""By stage, the metric of which a run's terminal shows the last value."""
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
 
@@ -42,12 +39,11 @@ UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_p
 class Learned(NamedTuple):
     """What a stage trained on: seeds and questions, and the initial checkpoint."""
 
-    stage: str
     asked: Iterable[tuple[int, str]]
     before: Path
 
 
-def arguments(context: StageContext, spec: TrainerSpec, seed: int, name: str) -> dict[str, Any]:
+def arguments(context: StageContext, spec: TrainerSpec, seed: int) -> dict[str, Any]:
     """The arguments that SFTConfig and GRPOConfig have in common."""
     import torch
 
@@ -73,7 +69,7 @@ def arguments(context: StageContext, spec: TrainerSpec, seed: int, name: str) ->
         "disable_tqdm": True,
         "report_to": report_to(context.run.report_to, context.run.store.project),
         **trackio_arguments(context.run),
-        "run_name": f"{name} {context.run.store.project} seed {seed} {context.key[:8]}",
+        "run_name": f"{spec.section} {context.run.store.project} seed {seed} {context.key[:8]}",
     }
 
 
@@ -182,7 +178,7 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
 
 
 def finish(
-    context: StageContext, trainer: Any, shown: dict[str, str], learned: Learned, lora: LoraSpec | None
+    context: StageContext, trainer: Any, spec: TrainerSpec, shown: dict[str, str], learned: Learned
 ) -> dict[str, Any]:
     """Writes weights, tokenizer, log and learned.jsonl in the first process; returns the artifact's fields.
 
@@ -193,14 +189,14 @@ def finish(
         return {}
     _check_numbers(weights or {})
     log = keep_log(context, trainer, shown)
-    write_learned(context.out, learned.stage, learned.asked, before=learned.before)
+    write_learned(context.out, spec.section, learned.asked, before=learned.before)
     tokenizer, model = trainer.processing_class, trainer.model
-    if lora is not None:
-        model, weights = merged(model, learned.before, lora, weights, context.run.trusted), None
+    if spec.lora is not None:
+        model, weights = merged(model, learned.before, spec.lora, weights, context.run.trusted), None
     counts = save(ending_at(model, chat_format(tokenizer).ends), tokenizer, context.out, weights, learned.before)
-    metric = SHOWN_METRIC[learned.stage]
+    metric = spec.shown_metric
     last = next((entry[metric] for entry in reversed(log) if entry.get(metric) is not None), None)
-    return counts | {"stage": learned.stage, metric: last}
+    return counts | {"stage": spec.section, metric: last}
 
 
 def _gathered(trainer: Any) -> dict[str, Any] | None:

@@ -72,9 +72,7 @@ def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
         processing_class=tokenizer,
         train_dataset=training_dataset(tokenizer, rows),
         args=_quiet(
-            SFTConfig(
-                **arguments(bench, spec, 0, "sft"), num_train_epochs=spec.epochs, max_length=lengths["max_length"]
-            )
+            SFTConfig(**arguments(bench, spec, 0), num_train_epochs=spec.epochs, max_length=lengths["max_length"])
         ),
     )
     ticks = _timed(bench, trainer, "SFT steps")

@@ -36,7 +36,7 @@ def main(folder: Path, space: str | None = None) -> None:
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
-        args=SFTConfig(**arguments(context, spec, 0, "sft"), num_train_epochs=2, max_length=64),
+        args=SFTConfig(**arguments(context, spec, 0), num_train_epochs=2, max_length=64),
     )
     train(context, "SFT steps", trainer, 4)
     print(trainer.state.global_step)

@@ -106,7 +106,7 @@ def run(
         reward_funcs=reward,  # type: ignore[arg-type]
         callbacks=list(callbacks),
         args=GRPOConfig(
-            **{**arguments(context, spec, 0, "grpo"), "report_to": "none"},
+            **{**arguments(context, spec, 0), "report_to": "none"},
             **evaluation(spec),
             max_steps=spec.max_steps,
             num_generations=spec.num_generations,

@@ -61,7 +61,7 @@ def trained(base: Path, work: RunContext, tmp_path: Path):
             train_dataset=Dataset.from_list(rows),
             reward_funcs=reward,  # type: ignore[arg-type]
             args=GRPOConfig(
-                **{**arguments(context, LORA, 0, "grpo"), "report_to": "none"},
+                **{**arguments(context, LORA, 0), "report_to": "none"},
                 max_steps=STEPS,
                 num_generations=4,
                 max_completion_length=8,

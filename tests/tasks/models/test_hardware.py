@@ -21,27 +21,27 @@ QLORA = SftSpec(lora=LoraSpec(quantized=True))
 
 
 def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    check_training("sft", SftSpec(lora=LoraSpec()), LAPTOP)
+    check_training(SftSpec(lora=LoraSpec()), LAPTOP)
     monkeypatch.setitem(sys.modules, "peft", None)  # as Python has it for a package that cannot be imported
     with pytest.raises(Stop, match=r"sft.lora needs peft, .*\n→ .*pip install 'openenv-apprentice\[lora\]'"):
-        check_training("sft", SftSpec(lora=LoraSpec()), LAPTOP)
-    check_training("sft", SftSpec(), LAPTOP)
+        check_training(SftSpec(lora=LoraSpec()), LAPTOP)
+    check_training(SftSpec(), LAPTOP)
 
 
 def test_qlora_needs_a_gpu_and_then_bitsandbytes(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Stop, match=r"sft.lora.quantized needs an NVIDIA GPU.*\n→ Set sft.lora.quantized: false"):
-        check_training("sft", QLORA, LAPTOP)
+        check_training(QLORA, LAPTOP)
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(Stop, match=r"needs bitsandbytes, .*\n→ .*pip install 'openenv-apprentice\[qlora\]'"):
-        check_training("sft", QLORA, WORKSTATION)
+        check_training(QLORA, WORKSTATION)
 
 
 def test_liger_needs_a_gpu_and_its_package(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Stop, match=r"grpo.liger needs an NVIDIA GPU"):
-        check_training("grpo", GrpoSpec(liger=True), LAPTOP)
+        check_training(GrpoSpec(liger=True), LAPTOP)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     with pytest.raises(Stop, match=r"needs liger-kernel, .*\n→ .*pip install 'openenv-apprentice\[liger\]'"):
-        check_training("grpo", GrpoSpec(liger=True), WORKSTATION)
+        check_training(GrpoSpec(liger=True), WORKSTATION)
 
 
 def test_a_notebook_is_known_by_its_shell(monkeypatch: pytest.MonkeyPatch):

@@ -33,7 +33,7 @@ def trained(chain_sum, context: StageContext):
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
             args=SFTConfig(
-                **{**arguments(context, spec, 0, "sft"), "report_to": "none", "save_strategy": "no"},
+                **{**arguments(context, spec, 0), "report_to": "none", "save_strategy": "no"},
                 max_steps=3,
                 assistant_only_loss=True,
             ),

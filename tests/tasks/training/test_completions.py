@@ -57,7 +57,7 @@ def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., S
                 eval_dataset=held_out_rows(chain_sum, [{"seed": n, "question": questions[n]} for n in HELD], way),
                 reward_funcs=Cut(SPEC, TrainedQuestions(context.scratch / "asked.jsonl"), rollouts),
                 args=GRPOConfig(
-                    **{**arguments(context, SPEC, 0, "grpo"), "report_to": "none"},
+                    **{**arguments(context, SPEC, 0), "report_to": "none"},
                     **evaluation(SPEC),
                     max_steps=SPEC.max_steps,
                     num_generations=SPEC.num_generations,

@@ -115,7 +115,7 @@ def test_a_key_that_would_be_asked_for_in_mid_run_is_asked_for_before(monkeypatc
 def test_the_trainer_is_told_who_and_every_project_bears_the_recipe_s_name(work: RunContext, tmp_path: Path):
     sent = RunContext(work.store, work.servers, report_to=["wandb", "mlflow"])
     context = StageContext(sent, "0123456789" * 2, tmp_path / "out", tmp_path / "scratch")
-    told = arguments(context, SftSpec(), 3, "sft")
+    told = arguments(context, SftSpec(), 3)
     assert told["report_to"] == ["wandb", "mlflow"]
     assert told["run_name"] == "sft toy seed 3 01234567"
     assert (os.environ["WANDB_PROJECT"], os.environ["MLFLOW_EXPERIMENT_NAME"]) == ("toy", "toy")
@@ -129,7 +129,7 @@ def test_every_training_of_a_process_has_a_run_of_its_own_in_the_group_of_its_re
     def trained(recipe: str, key: str) -> Any:
         run = RunContext(work.store, work.servers, report_to=["wandb"], recipe={"name": recipe})
         context = StageContext(run, key * 20, tmp_path / "out", tmp_path / f"sft-{key}")
-        train(context, "SFT steps", ToyTrainer(arguments(context, SftSpec(warmup_steps=0), 3, "sft")), 2)
+        train(context, "SFT steps", ToyTrainer(arguments(context, SftSpec(warmup_steps=0), 3)), 2)
         return sys.modules["wandb"].begun[-1]
 
     first, second, other = trained("a", "0"), trained("a", "1"), trained("b", "2")

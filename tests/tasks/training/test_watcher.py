@@ -167,7 +167,7 @@ def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunC
 
     spec = SftSpec(warmup_steps=0, logging_steps=2, checkpoint_steps=2).model_copy(update={"learning_rate": 1e38})
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
-    args = {**arguments(context, spec, 0, "sft"), "report_to": "none"}
+    args = {**arguments(context, spec, 0), "report_to": "none"}
     trainer = SFTTrainer(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
