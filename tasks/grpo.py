@@ -2,7 +2,7 @@
 
 In: the SFT checkpoint or the student itself, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer,
 log.json, curves.png, signals.json, completions.jsonl.
-Runs TRL's GRPOTrainer in one of the modes of training/entry_points.py. The seed is a column of the dataset, so all
+Runs TRL's GRPOTrainer in one of the modes of training/rollouts.py. The seed is a column of the dataset, so all
 completions of a group answer one question. A rollout lost to infrastructure has the reward None, never 0.0.
 """
 

@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
 
 def source_of(spec: StudentSpec) -> Source:
-    """The model that a recipe names; its revision is its commit once it was pinned, see student_source.py."""
+    """The model that a recipe names; its revision is its commit once it was pinned, see student_model.py."""
     return Source(None, spec.content) if spec.content else Source(spec.model, spec.revision or "")
 
 

@@ -2,7 +2,7 @@
 
 In: the recipe's `report_to`. Out: TRL's argument of that name, a Weights & Biases run for each training; Stop when a
 package or a key is missing.
-Trackio has its own recipe section, see trackio.py; the others are configured by their environment variables.
+Trackio has its own recipe section; the others are configured by their environment variables.
 
 Logs a training's metrics with Trackio, in the store's folder or on a Space of the Hub.
 

@@ -62,7 +62,7 @@ def arguments(context: StageContext, spec: TrainerSpec, seed: int) -> dict[str, 
         "use_cpu": not torch.cuda.is_available(),
         "seed": seed,
         "logging_steps": spec.logging_steps,
-        "logging_nan_inf_filter": False,  # signals.py needs to see NaN
+        "logging_nan_inf_filter": False,  # diagnose.py needs to see NaN
         "save_strategy": "steps",
         "save_steps": spec.checkpoint_steps,
         "save_total_limit": 2,
