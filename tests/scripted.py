@@ -17,6 +17,7 @@ def a_task(name: str) -> EnvironmentSpec:
     for file in sorted(RECIPES.glob("*.yaml")):
         given = yaml.safe_load(file.read_text())["environment"]
         if given["name"] == name and "laptop" in file.name:
+            given.get("settings", {}).pop("halving", None)  # a script that guesses need not win
             return EnvironmentSpec(**given)
     return EnvironmentSpec(name=name)
 

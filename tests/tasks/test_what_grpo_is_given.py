@@ -23,7 +23,7 @@ from apprentice.tasks.training.rollouts import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.examined import published
-from tests.tasks.training.test_entry_points import says
+from tests.tasks.training.test_rollouts import says
 
 SPEC = GrpoSpec(
     batch_size=4,

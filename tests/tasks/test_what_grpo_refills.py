@@ -17,7 +17,7 @@ from apprentice.tasks.training import sampling
 from apprentice.tasks.training.rollouts import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.training.test_entry_points import says
+from tests.tasks.training.test_rollouts import says
 
 GROUP, GROUPS, BOUND = 4, 3, 9
 SPEC = GrpoSpec(

@@ -19,7 +19,7 @@ from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.test_what_grpo_skips import SPEC
-from tests.tasks.training.test_entry_points import says
+from tests.tasks.training.test_rollouts import says
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from apprentice.tasks.training.generation import check_server
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.tasks.test_one_prompt import tiny_model
-from tests.tasks.training.test_entry_points import Hinting, says
+from tests.tasks.training.test_rollouts import Hinting, says
 from tests.vllm_stand_in import CONFIG, StandIn
 
 GROUP = 2
