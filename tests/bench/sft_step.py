@@ -110,7 +110,7 @@ def measured(case: Case) -> dict[str, Any]:
             for name, side in sides.items():
                 taken[name].append(side.step(inputs))
     right = taken["trl"][0][1]
-    row: dict[str, Any] = {"name": case.name, "rows": ROWS, "length": case.length, "shared": case.shared}
+    row: dict[str, Any] = {"name": case.name, "rows": ROWS, "length": case.length, "in_common": case.shared}
     for name, steps in taken.items():
         off = float((steps[0][1] - right).norm() / right.norm())
         row[name] = {"step_s": round(min(took for took, _ in steps), 3), "gradient_off": off}
@@ -124,7 +124,7 @@ def main() -> None:
     print("| student | tokens a row, shared | TRL, s a step | shared | shared, bf16 |\n|" + " --- |" * 5)
     for row in rows:
         took = [f"{row[name]['step_s']:.3g} ({row[f'ratio_{name}']:.1f}×)" for name in ("shared", "shared_bf16")]
-        print(f"| {row['name']} | {row['length']}, {row['shared']} | {row['trl']['step_s']:.3g} | {' | '.join(took)} |")
+        print(f"| {row['name']} | {row['length']}, {row['in_common']} | {row['trl']['step_s']:.3g} | {' | '.join(took)} |")
     print(json.dumps({"rows": rows}))
     sys.exit(any(row["shared"]["gradient_off"] > EXACT for row in rows))
 
