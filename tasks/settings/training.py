@@ -157,7 +157,8 @@ class TrainerSpec(Spec):
     gradient_checkpointing: bool = Field(default=False, json_schema_extra=OPERATIONAL)
     """Saves memory for about a third more time."""
     bf16: bool = False
-    """Compute in bf16 over fp32 master weights; needs a GPU with bf16 support."""
+    """Compute in bf16 over fp32 master weights. Pays on a GPU with bf16 support, and for models of some size on a CPU
+    that has avx512_bf16 or AMX (`make bench NAME=sft`); slower elsewhere."""
     lora: LoraSpec | None = None
     """Train low-rank adapters; default: train all weights."""
     liger: bool = Field(default=False, json_schema_extra=OPERATIONAL)
