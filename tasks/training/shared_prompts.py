@@ -61,8 +61,7 @@ def forward_rows(model: Any) -> Callable[..., Any]:
         cache = DynamicCache(config=_inner(model).config)
         prefix = _after(cache, ids[:1, :known], mask[:1, :known])
         model(**prefix, use_cache=True, logits_to_keep=1)
-        for layer in cache.layers:
-            layer.keys, layer.values = (each.expand(len(ids), -1, -1, -1) for each in (layer.keys, layer.values))
+        _expand(cache, len(ids))
         return model(**_after(cache, ids[:, known:], mask), labels=labels[:, known:], **given)
 
     return forward
@@ -158,6 +157,12 @@ def _after(cache: Any, ids: Any, mask: Any) -> dict[str, Any]:
     """The arguments of a forward pass over tokens that follow those of a cache; `mask` covers both."""
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
     return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+
+
+def _expand(cache: Any, rows: int) -> None:
+    """Makes the only row of a cache the rows of a batch, without copies."""
+    for layer in cache.layers:
+        layer.keys, layer.values = (each.expand(rows, -1, -1, -1) for each in (layer.keys, layer.values))
 
 
 def _take(cache: Any, rows: Any) -> None:
