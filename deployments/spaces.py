@@ -24,7 +24,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from apprentice.envs import source
 from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known
-from apprentice.envs.game import Game as OneFileGame
+from apprentice.envs.game import Game
 from apprentice.tasks.reporting.errors import Stop
 
 CAPACITY = 64
@@ -39,7 +39,7 @@ TEMPLATES = Environment(
 )
 
 
-class Game(NamedTuple):
+class Classes(NamedTuple):
     environment: str
     action: str
     observation: str
@@ -48,7 +48,6 @@ class Game(NamedTuple):
 COPIED = {"game": "rules", "policy": "policy", "game_server": "game_server"}
 """Modules of `envs/` that an environment in one file needs beside it, with their names in a Space."""
 OURS = re.compile(rf"from apprentice\.envs\.({'|'.join(COPIED)}) import")
-
 FOREIGN = re.compile(r"apprentice\.[a-z_.]+")
 
 
@@ -91,7 +90,7 @@ def _fill(folder: Path, environment: Path, values: dict[str, Any], uv: str | Non
         _write(folder, file, values | {"locked": locked})
 
 
-def server_files(game: type[OneFileGame]) -> dict[str, str]:
+def server_files(game: type[Game]) -> dict[str, str]:
     """Return the modules of the server of an environment in one file, by file name. Raises Stop where the file imports
     more of this project than a Space has."""
     here, own = Path(source.__file__).parent, Path(inspect.getfile(game))
@@ -109,7 +108,7 @@ def server_files(game: type[OneFileGame]) -> dict[str, str]:
 
 def values_of(name: str) -> dict[str, Any]:
     folder, one = folder_of(name), game_of(name)
-    game = Game(f"{one.__name__}Server", "Move", "Seen") if one else classes_in(folder)
+    game = Classes(f"{one.__name__}Server", "Move", "Seen") if one else classes_in(folder)
     debian, needed = folder / "packages.txt", requirements(name)
     return game._asdict() | {
         "name": name,
@@ -124,7 +123,7 @@ def values_of(name: str) -> dict[str, Any]:
     }
 
 
-def classes_in(folder: Path) -> Game:
+def classes_in(folder: Path) -> Classes:
     """Return the class names in `class X(Environment[Action, Observation, State])`.
 
     Does not import the file, so its optional dependencies need not be installed.
@@ -133,7 +132,7 @@ def classes_in(folder: Path) -> Game:
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Subscript) and ast.unparse(base.value) == "Environment":
                 action, observation, _ = ast.unparse(base.slice).strip("()").split(", ")
-                return Game(node.name, action, observation)  # type: ignore[union-attr]
+                return Classes(node.name, action, observation)  # type: ignore[union-attr]
     raise ValueError(f"{folder}/server/game.py has no class that inherits Environment[Action, Observation, State]")
 
 

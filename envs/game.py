@@ -54,11 +54,8 @@ class Game(ABC):
 
 def tools_in(game: type[Game]) -> list[str]:
     """Return the names of the game's tools, in their alphabetical order."""
-    return [name for name in dir(game) if _is_tool(game, name)]
-
-
-def _is_tool(game: type[Game], name: str) -> bool:
-    return not name.startswith("_") and not hasattr(Game, name) and callable(getattr(game, name)) and name != "Settings"
+    own = (name for name in dir(game) if not name.startswith("_") and not hasattr(Game, name))
+    return [name for name in own if callable(getattr(game, name))]
 
 
 def whole_number(value: Any, what: str, least: int, most: int) -> int:

@@ -59,7 +59,7 @@ class GameServer(Environment[Move, Seen, State]):
         self._state.step_count += 1
         try:
             text, refused = str(getattr(playing, action.tool)(**action.arguments)), False
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             text, refused = str(error), True
         playing.done |= self._state.step_count >= playing.max_turns
         correct = playing.correct if playing.done else None
