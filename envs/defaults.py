@@ -1,10 +1,8 @@
-"""Environment variables that libraries read at import time: no telemetry, no proxy for localhost.
+"""What is set before libraries are imported: no telemetry, no proxy for localhost, less garbage collection.
 
-Importing any sub-package sets those that are missing, and child processes inherit them.
-
-Keeps Python's garbage collector from walking what stays for as long as the process does.
-
-Keeps OpenEnv from importing Gradio, which doubles the time that a server or a session takes to start.
+Importing any sub-package sets the environment variables that are missing, and child processes inherit them. Python's
+garbage collector does not walk what stays as long as the process. OpenEnv would import Gradio, which doubles the time
+that a server or a session takes to start.
 """
 
 import gc

@@ -1,11 +1,8 @@
-"""One side of a comparison: a finished run, or an artifact with evaluated models.
+"""Finished runs and evaluated artifacts side by side: settings that differ, accuracy, curves, cost.
 
-In: a run's folder; the key, revision or tag of a verdict, a decision, a release or an evaluation, of a folder or of the
-Hub. Out: `Side`: the evaluation of each model, what made it, and whether training had seen its questions.
-
-The finished runs of a folder: what each one was, when it ran, how it ended.
-
-Runs side by side: different settings, accuracy on the same questions, the curves, the cost.
+In: runs' folders; keys, revisions or tags of verdicts, decisions, releases or evaluations, of a folder or of the Hub.
+Out: for each a `Side`: the evaluation of each model, what made it, and whether training had seen its questions; a page
+and a closing sentence that compare them.
 """
 
 import json

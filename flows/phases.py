@@ -1,12 +1,7 @@
-"""The steps of a run between its stages: its beginning, its SFT data, its evaluations.
+"""The parts of a run that are several stages: its beginning, its SFT model, its evaluations, its promotion.
 
-Finds what a run begins with: its questions, and the model to train.
-
-Finds rollouts that only the environment's rewards have outdated, and has them rescored in place of a new collection.
-
-Runs evaluations and regression evaluations of trained models, and promotes the challenger if the gate passes it.
-
-Makes the SFT model: rollouts, filter, lengths, SFT and its control.
+In: the recipe, the run's work, artifacts of the stages before. Out: artifacts. Rollouts that only the environment's
+rewards have outdated are scored again in place of a new collection.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -1,10 +1,7 @@
-"""The commands on stored results: runs, champion, evaluate.
+"""The commands on stored results.
 
-`apprentice runs` and `apprentice compare`: the finished runs of a folder, as a list and side by side.
-
-`apprentice champion show | history | rollback RECIPE`: the current champion and its history.
-
-`apprentice evaluate`: models on a recipe's environment, each compared with the first.
+`apprentice runs` and `compare`: the finished runs of a folder, as a list and side by side. `champion show`, `history`
+and `rollback`: the current champion and those before it. `evaluate`: models, each compared with the first.
 """
 
 import json

@@ -1,12 +1,7 @@
-"""A notebook calls the stages one by one, or a whole run.
+"""The stages of a run, and a whole run, as functions for notebooks.
 
-The inputs of a stage in a notebook: a result, an artifact, a key, or a folder.
-
-Opens what a stage needs outside of a flow: the recipe's servers and its store.
-
-The stages of a run, each as a function of a recipe and of earlier results.
-
-A whole run by a call, like `apprentice run`, with the run as an object.
+In: a recipe and earlier results; an input is a result, an artifact, a key or a folder. Out: results. The recipe's
+servers and its store are opened for each call, and no flow or Prefect server is needed.
 """
 
 import os

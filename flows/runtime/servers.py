@@ -1,15 +1,9 @@
-"""The servers of a run: started when a stage first needs them, stopped when the run ends.
+"""What a run opens on this machine: its servers, its store, its report's folder.
 
-In: a recipe. Out: URLs. A run of cache hits starts nothing. A URL in the recipe is used unchanged, an image becomes a
-container, anything else a child process.
-
-Opens the store of a recipe's artifacts: a local folder, or the Hub with that folder as its cache.
-
-The folder of a run's report: created when the run begins, removed if it fails.
-
-Reads from an environment's server what only the server knows, such as the tools of an MCP environment.
-
-Checks before a run buys anything that this machine can train: packages, GPU, vLLM server.
+In: a recipe. Out: URLs, a store, a folder. A server starts when a stage first needs it and stops when the run ends: a
+URL in the recipe is used unchanged, an image becomes a container, anything else a child process. The folder is removed
+if the run fails. Also read before anything is bought: the settings that only a server knows, such as the tools of an
+MCP environment, and whether this machine can train what the recipe asks for.
 """
 
 import json

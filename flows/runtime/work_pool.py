@@ -1,10 +1,7 @@
-"""Stages on work pools: the pool of each stage, its dispatch, and its start on a worker.
+"""Stages on work pools: where one runs, how it is sent there, and how a recipe's run is started on one.
 
-Reads where a flow run is running from Prefect's server, with retries while that server is down.
-
-Runs a GPU stage as a deployment on another work pool, so that all waiting happens on the cheap side.
-
-Starts a run of a deployed recipe on its work pool: `apprentice run --on POOL RECIPE`, or `apprentice improve`.
+In: a stage's arguments, or a deployed recipe. Out: the artifact's location and counts, when the stage's flow run has
+ended. All waiting happens on the cheap side, with retries while Prefect's server is down.
 """
 
 import time

@@ -1,8 +1,7 @@
-"""What comes from strangers: rows from elsewhere, and weights that may bring code.
+"""What comes from strangers: weights that may bring code, and rows from elsewhere.
 
-Whose Python code, and whose pickled weights, a run may load.
-
-Finds rollouts that exist: a file, a folder, or a dataset of the Hub at one commit.
+In: a recipe's trusted sources; a file, a folder, or a dataset of the Hub at one commit. Out: whose Python code and
+whose pickled weights a run may load; the folder of the rows, with their digest.
 """
 
 import filecmp

@@ -1,21 +1,9 @@
-"""The data of all card templates: environment, figures, files, licence, inputs.
+"""The README.md of every artifact, so that a stranger can use what he finds.
 
-In: an artifact's node and its files. Out: facts as attributes, for people; the words around them are in templates/.
-A card is for strangers, so paths and addresses of the machines that made it are left out of it.
-
-The card of a dataset: its rows, its columns, and how it was made; templates/dataset.md.j2 has the words.
-
-A judgement (lengths, verdict, decision) is one JSON file in a repository of datasets: it has no rows.
-
-The card of a model: its start, its trainings, its evaluation.
-
-In: the node of a model that is being made, and its files. Out: metadata for the Hub, and the facts that
-templates/model.md.j2 names.
-
-The README.md of every artifact, so that a stranger can use what he finds: its metadata and its text.
-
-In: the staged files of an artifact, what made it, the store that knows its ancestors. Out: README.md: a template of
-templates/, filled with the facts of `DatasetFacts` or `ModelFacts`. No revision depends on a card.
+In: the staged files of an artifact, what made it, the store that knows its ancestors. Out: README.md with metadata for
+the Hub: a template of templates/, filled with the facts of a dataset (rows, columns, how it was made), a judgement (one
+JSON file: lengths, verdict, decision) or a model (start, trainings, evaluation). Paths and addresses of the machines
+that made it are left out. No revision depends on a card.
 """
 
 import json

@@ -1,12 +1,7 @@
-"""The JSON lines that stages read and write: rows, a journal that survives a kill, questions, training episodes.
+"""The JSON lines that stages read and write, by processes that may be killed.
 
-Files with one JSON value per line, written by a process that may be killed.
-
-The journal of a running collection or evaluation: one line per episode, appended as each finishes.
-
-The record of a checkpoint's training episodes: stage, seed and question of each.
-
-Reads and writes the rows of a `Questions` artifact: purpose, seed, question, whether it is used.
+A journal has one line per finished episode of a running collection or evaluation. questions.jsonl has purpose, seed,
+question, and whether it is used; learned.jsonl stage, seed and question of a checkpoint's training episodes.
 """
 
 import fcntl

@@ -1,13 +1,8 @@
-"""Saves and loads checkpoints in fp32.
+"""Saves and loads checkpoints in fp32, with or without adapters.
 
 In: a model and its tokenizer, or a checkpoint's folder. Out: safetensors and tokenizer files, or a model; Stop for
-pickled weights or custom code that this run does not trust.
-
-What a model's own generation_config.json may decide: where a turn ends, and nothing else.
-
-LoRA and QLoRA: trains small adapters beside frozen weights and merges them at the end.
-
-How many tokens a model reads at once, whatever its configuration calls it.
+pickled weights or custom code that this run does not trust. LoRA and QLoRA train adapters beside frozen weights, which
+are merged at the end. Of a model's own generation_config.json only where a turn ends is kept.
 """
 
 import difflib

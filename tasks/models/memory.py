@@ -1,10 +1,7 @@
-"""Turns out-of-memory errors into a Stop that lists the settings to change, in order.
+"""Whether a training fits this machine: hardware, memory, number format.
 
-In: the body of a stage that loads a model, and its settings. Out: the wrapped body. On an out-of-memory error it frees
-the memory and raises Stop with the remaining remedies, computed from the recipe's values.
-
-Checks before loading whether the machine supports a training's settings.
-
+In: a training's settings, the machine. Out: Stop before loading, where hardware or a package is missing; after an
+out-of-memory error the memory is freed and Stop lists the settings to change, in order, from the recipe's values.
 Law 12: the optimizer's weights are fp32; bf16 is for computation only.
 """
 

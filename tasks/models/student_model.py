@@ -1,13 +1,8 @@
-"""A student from an existing model: a reference to a Hub model, or a copy of a local folder.
+"""The model that a run begins with: one of the Hub, one in a folder, or a small Qwen3 built from a seed.
 
-In: a pinned `StudentSpec`. Out: configuration and prepared tokenizer; for a folder also the weights, because its files
-may change later.
-
-Pins a student: a folder by the digest of its content, a Hub model by its commit.
-
-Pretraining of a built student: what a base model from the Hub brings along, in less than a minute.
-
-A small Qwen3 built from a seed.
+In: a `StudentSpec`. Out: it pinned, a Hub model by its commit and a folder by the digest of its content; configuration
+and prepared tokenizer, for a folder also the weights, because its files may change later. A built student is pretrained
+in less than a minute, for what a base model from the Hub brings along.
 """
 
 import json

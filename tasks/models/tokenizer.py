@@ -1,10 +1,7 @@
-"""Builds the tokenizer of a built student; prepares and loads any student's tokenizer.
+"""The student's tokenizer and its chat template: built, prepared, checked, loaded, served.
 
-In: environments with their questions, or a checkpoint. Out: a tokenizer whose chat template is safe to train on.
-
-Checks whether a chat template can be trained on: TRL parses its calls, it renders tools, the prompt fits.
-
-How a published model is served, so that it gets the prompt of its training and its calls are read.
+In: environments with their questions, or a checkpoint. Out: a tokenizer whose template can be trained on: TRL parses
+its calls, it renders tools, the prompt fits; and the commands that serve a published model with the same prompt.
 """
 
 import json

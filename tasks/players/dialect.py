@@ -1,10 +1,8 @@
 """How an endpoint is spoken to: the request that it takes, the answer that it gives, the key that it needs.
 
-The parameters that one endpoint takes, learned from its refusals, and remembered while the process runs.
-
-Reads an answer: tolerant of its form, strict of its content.
-
-The key of a teacher's endpoint, from an environment variable or a Prefect Secret block; no recipe holds one.
+In: a request's body, what the endpoint refused of it, its answer. Out: the body as this endpoint takes it, remembered
+while the process runs; a message, read tolerantly of its form and strictly of its content. The key comes from an
+environment variable or a Prefect Secret block; no recipe holds one.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""Progress bars and the log that a stage writes.
+"""How far a run is: its progress bars, and its structured log.
 
-Progress bars: one display on a terminal, or below a notebook's cell, for all stages that run at once.
-
-The structured log: one JSON line per event, with its run, stage and episode.
+One display on a terminal, or below a notebook's cell, has the bars of all stages that run at once. The log is one JSON
+line per event, with its run, stage and episode.
 """
 
 import logging

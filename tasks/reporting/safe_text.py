@@ -1,8 +1,6 @@
-"""Text that is safe to show: invisible characters escaped, Markdown tables and code.
+"""Text that is safe to show on terminals, cards and pages.
 
-Escapes invisible characters in untrusted text.
-
-Markdown tables and escaped text, for cards and reports.
+In: any text. Out: the same with invisible characters escaped; as Markdown table, code or code block.
 """
 
 import re

@@ -1,8 +1,7 @@
-"""The base class of all settings: frozen, strict, and split into key fields and operational fields.
+"""The settings of the stages and the seed windows, and the base class of all settings.
 
-In: a recipe's section. Out: a validated model that knows which of its fields enter an artifact's key.
-
-The settings of the stages and the seed windows. Everything here enters a stage's key, except OPERATIONAL fields.
+In: a recipe's section. Out: a frozen, strict, validated model that knows which of its fields enter an artifact's key:
+all except OPERATIONAL ones.
 """
 
 import itertools

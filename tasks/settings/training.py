@@ -214,7 +214,8 @@ class SftSpec(TrainerSpec):
     lowest is published. 0 publishes the last step."""
     share_prompts: bool = Field(default=True, json_schema_extra=OPERATIONAL)
     """Compute what the rows of a batch begin with once, from 32 tokens on: instructions, tools, common words. The
-    weights are the same up to rounding. Needs what `grpo.share_prompts` needs; not with packing."""
+    weights are the same up to rounding, which no sampled token depends on here, so it is no part of the key. Needs what
+    `grpo.share_prompts` needs; not with packing."""
     control: bool | None = Field(default=None, json_schema_extra=OPERATIONAL)
     """Also train SFT to its best on the same rollouts, as a control for GRPO: all rows, no early stop, the best epoch.
     It holds out `held_out`, or a tenth. Default: exactly where `stop_at_token_accuracy` or `max_rows` ends SFT early.

@@ -1,20 +1,10 @@
-"""Experiment trackers that receive the training curves through transformers: Trackio, Weights & Biases, MLflow.
+"""What a training reports while it runs: curves to experiment trackers, sampled completions to read.
 
-In: the recipe's `report_to`. Out: TRL's argument of that name, a Weights & Biases run for each training; Stop when a
-package or a key is missing.
-Trackio has its own recipe section; the others are configured by their environment variables.
-
-Logs a training's metrics with Trackio, in the store's folder or on a Space of the Hub.
-
-In: the recipe's section `trackio`, a trainer. Out: TRL's arguments, a callback that works without the Space, and a run
-for what no training logs.
-Why: Trackio looks up its Space before the first step, and an error there would end the training. Errors after that it
-handles itself: it keeps the metrics in the folder and sends them with the next training.
-
-Logs sampled completions of a training: one group every few logs, for reading.
-
-In: the rollouts of a step. Out: completions.jsonl: step, seed, question, text, calls, the tools' replies, reward. The
-rows are the same in both rollout modes, and whether or not the training was interrupted.
+In: the recipe's `report_to` and `trackio`, a trainer, the rollouts of a step. Out: TRL's arguments, a Weights & Biases
+run for each training, callbacks; completions.jsonl with one group every few logs: step, seed, question, text, calls,
+the tools' replies, reward. Stop when a tracker's package or key is missing.
+Why own code for Trackio: it looks up its Space before the first step, and an error there would end the training. Errors
+after that it handles itself: it keeps the metrics in the folder and sends them with the next training.
 """
 
 import hashlib

@@ -1,10 +1,8 @@
-"""Which questions GRPO asks: by kind, again where a group was dead, none where all are equal.
+"""Which questions a GRPO step asks, and which of its completions it learns from.
 
-Chooses the questions of a GRPO step by kind: more of those that the model answers right about half of the time.
-
-Skips the forward and backward pass of completions whose whole group has the same reward: their gradient is zero.
-
-Asks further questions in a GRPO step where groups have equal rewards, and fills the step with groups that differ.
+A curriculum asks more of the kinds that the model answers right about half of the time. Refill asks further questions
+where groups have equal rewards, until the step is full of groups that differ. Skipping leaves groups with equal rewards
+out of the forward and backward pass: their gradient is zero.
 """
 
 from collections.abc import Sequence
