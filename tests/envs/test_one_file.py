@@ -63,9 +63,8 @@ def test_the_answer_is_told_when_the_episode_is_over_and_not_before():
 
 def test_a_refused_call_costs_a_turn():
     server = begun()
-    for _ in range(2):
-        seen = server.step(Move(tool="right", arguments={"force": 10}))
-    assert (seen.done, seen.reward) == (True, 0.0)
+    seen = [server.step(Move(tool="right", arguments={"force": 10})) for _ in range(2)]
+    assert [(each.done, each.reward) for each in seen] == [(False, 0.0), (True, 0.0)]
 
 
 @pytest.mark.parametrize(
