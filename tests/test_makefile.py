@@ -1,5 +1,6 @@
 """`make help` lists every target, a page names only targets that there are, and an unknown NAME lists the names."""
 
+import os
 import re
 import subprocess
 from importlib.util import find_spec
@@ -23,7 +24,8 @@ NAMED = re.compile(
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run make where it builds nothing: with a target that needs nothing, or with an argument that it refuses."""
-    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    outer = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=outer, capture_output=True, text=True, check=False)
 
 
 def test_help_lists_every_target_in_a_line_and_there_are_at_most_20():

@@ -7,6 +7,7 @@ A row is collected twice: once from the endpoint as it is, and once after it has
 
 import json
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -508,9 +509,19 @@ def test_an_endpoint_that_goes_away_is_not_asked_again_what_it_has_answered(
     servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     quick(monkeypatch)
-    endpoint = Endpoint(lambda body: good(body) if len(endpoint.requests) <= 4 else error(503, "away"))
+    waiting, together = set[str](), threading.Barrier(servers["echo"].sessions)
+
+    def said(body: Json) -> Said:
+        if len(endpoint.requests) <= 4:
+            return good(body)
+        if question(body) not in waiting:
+            waiting.add(question(body))
+            together.wait(timeout=4)  # else one session may wait alone, as for a question that is never answered
+        return error(503, "away")
+
+    endpoint = Endpoint(said)
     with pytest.raises(Stop, match="has not answered for"):
-        collected_from(endpoint, servers, tmp_path, ECHO, patience=0.3)
+        collected_from(endpoint, servers, tmp_path, ECHO)
     bought = Counter(question(asked) for asked in endpoint.requests[:4])
     assert not bought & Counter(question(asked) for asked in endpoint.requests[4:])
 
