@@ -193,8 +193,17 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
     try:
         Event().wait()
     except KeyboardInterrupt:
-        server.close()
+        _close(server)
         print("The dashboard has stopped.")
+
+
+def _close(server: Any) -> None:
+    """End the dashboard and its thread: uvloop crashes where the interpreter ends before it does."""
+    server.close()  # only asks for it
+    uvicorn = server._uvicorn_server
+    uvicorn.thread.join(5)
+    uvicorn.force_exit = True  # a page that still waits for its answer
+    uvicorn.thread.join(5)
 
 
 def _check(folder: Path, project: str | None) -> None:
