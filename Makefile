@@ -92,6 +92,12 @@ faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel
 e2e: .venv/dev  ## the toy recipe as a deployment on PostgreSQL and two pools; NAME=weeks, faults or hub
 	$(BIN)/python -m tests.e2e.$(or $(NAME),whole) $(E2E)
 
+# The same with a hyphen: make bench-collect, e2e-weeks, test-vllm
+bench-% faults-% e2e-%:
+	@$(MAKE) --no-print-directory $(firstword $(subst -, ,$@)) NAME=$*
+test-%:
+	@$(MAKE) --no-print-directory test-counterparts NAME=$*
+
 ##@ Write
 
 docs: .venv/ready  ## docs/recipes.md from the settings, docs/students.md from TRL's chat templates

@@ -43,6 +43,13 @@ def test_an_unknown_name_is_refused_before_anything_is_built_with_the_names_that
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("short", ["bench-levels", "faults-train", "e2e-weeks"])
+def test_a_name_may_follow_a_hyphen(short: str):
+    target, name = short.split("-")
+    last = make("--dry-run", short).stdout.splitlines()[-1]
+    assert last == make("--dry-run", target, f"NAME={name}").stdout.splitlines()[-1]
+
+
 def test_every_benchmark_and_every_end_to_end_run_is_a_module():
     modules = dict(re.findall(r"^BENCH_(\w+) := (\w+)$", MAKEFILE, re.MULTILINE))
     assert all(find_spec(f"tests.bench.{modules.get(name, name)}") for name in NAMES["bench"])
