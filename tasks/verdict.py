@@ -11,6 +11,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import compare_all, contamination, scored, table, with_intervals
 from apprentice.tasks.analysis.diagnose import read_curves, read_signals, settled
 from apprentice.tasks.analysis.ending import paid, unclean
+from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
 from apprentice.tasks.analysis.slices import calibration, side_by_side, slices, worst
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import StageContext, stage
@@ -48,18 +49,21 @@ def verdict(
     shared = contamination(episodes[[*episodes][-1]], context.fetch(trained), bought, gate.max_overlap)
     episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
-    reading = None
+    reading, signs = None, []
     if trained.stage == "grpo":
         checkpoint = context.fetch(trained)
         rules = GrpoSignals.model_validate(read_signals(checkpoint)["rules"])
         over = paid(compared["comparisons"])
         reading = settled(read_curves(read_log(checkpoint), beta, rules), over["ci"] if over else None)._asdict()
+        began = episodes.get("sft") or next(iter(episodes.values()))
+        signs = reward_hacking(began, episodes["grpo"], teacher_of(bought) if bought else None)
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
         **compared,
         "contamination": shared,
         "grpo": reading,
+        "signs": [sign._asdict() for sign in signs],
         "stopped": stopped,
         "token_accuracy": _token_accuracy(context, trained),
         "slices": slices(episodes),

@@ -116,6 +116,8 @@ class Ending(NamedTuple):
     """Whether GRPO paid, over the best SFT where that was measured."""
     unmet: str
     """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
+    signs: str
+    """Signs that GRPO learned the reward's weakness instead of the task."""
     change: Change | None
 
     @property
@@ -124,7 +126,7 @@ class Ending(NamedTuple):
 
     @property
     def reasons(self) -> str:
-        return " ".join(filter(None, (self.better, self.paid, self.unmet)))
+        return " ".join(filter(None, (self.better, self.paid, self.unmet, self.signs)))
 
     @property
     def next(self) -> str:
@@ -153,6 +155,7 @@ def ending(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[st
         _better(decision),
         verdict.get("stopped") or _paid(verdict),
         _unmet(decision),
+        " ".join(["Look at its episodes.", *(sign["said"] for sign in signs)]) if (signs := signs_of(verdict)) else "",
         _change(verdict, decision, recipe),
     )
 
@@ -165,6 +168,11 @@ def state_of(verdict: dict[str, Any], decision: dict[str, Any]) -> State:
 def is_below_the_floor(decision: dict[str, Any]) -> bool:
     floor = decision.get("floor") or {}
     return bool(floor) and not floor["holds"]
+
+
+def signs_of(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """The signs of reward hacking, each with the places of episodes that show it; verdicts of older code have none."""
+    return verdict.get("signs", [])
 
 
 def paid(comparisons: list[dict[str, Any]]) -> dict[str, Any] | None:

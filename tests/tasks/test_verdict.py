@@ -194,3 +194,10 @@ def test_a_fall_of_the_reward_is_read_with_the_recipes_beta(judged):
     worse = episodes([1.0] * 5 + [0.0] * 35)
     assert "no KL term" in judged("", grpo=worse)["grpo"]["advice"]
     assert "no KL term" not in judged("", grpo=worse, beta=0.04)["grpo"]["advice"]
+
+
+def test_a_sign_of_reward_hacking_ends_the_run_with_its_episodes(judged):
+    report = judged("", grpo=[episode(place, 1.0, messages=[]) for place in range(40)])
+    (sign,) = report["signs"]
+    assert (sign["kind"], sign["places"]) == ("reward without the tool", [0, 1, 2])
+    assert judged("")["signs"] == []

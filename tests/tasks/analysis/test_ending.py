@@ -253,3 +253,12 @@ def test_every_combination_of_figures_has_one_ending(verdict: dict, given: dict,
 def test_without_the_recipe_a_change_names_the_field_and_no_number():
     verdict = judged(0.79)
     assert "`grpo.max_steps: 2 times as many`" in ending(verdict, decided(verdict), {}).next
+
+
+def test_a_sign_of_reward_hacking_stands_in_the_closing_sentence():
+    verdict = judged()
+    assert "Look at its episodes" not in ending(verdict, decided(verdict), RECIPE).sentence()
+    signs = [{"kind": "length", "said": "It got longer.", "places": [3]}]
+    hacked = ending(verdict | {"signs": signs}, decided(verdict), RECIPE)
+    assert hacked.reasons.endswith("Look at its episodes. It got longer.")
+    assert hacked.sentence().count("It got longer.") == hacked.as_json()["reasons"].count("It got longer.") == 1
