@@ -13,7 +13,7 @@ RECIPE ?= deployments/recipes/laptop.yaml
 NAME :=
 
 # What NAME can be, by target; without a NAME it is the first.
-NAMES_bench := laptop collect rescore view commands grpo signal step sft levels flywheel eval overhead episodes envs gpu scaling
+NAMES_bench := laptop collect rescore view commands grpo signal step sft levels flywheel eval overhead episodes envs gpu scaling teacher
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from apprentice.flows.pages.html import as_html_page, data_uri
 from apprentice.flows.pages.report_page import MARKDOWN
-from apprentice.flows.recipe.loading import MAY_BE_OFF, read_recipe
+from apprentice.flows.recipe.loading import read_recipe
 from apprentice.tasks.analysis.comparison import (
     compare,
     comparison_rows,
@@ -33,12 +33,13 @@ from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import lines_of, locate
 from apprentice.tasks.artifacts.provenance import Parent
-from apprentice.tasks.artifacts.types import Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
+from apprentice.tasks.artifacts.types import Decision, Evaluation, KeptRollouts, ModelName, Release, Rollouts, Verdict
 from apprentice.tasks.episodes.jsonl import LEARNED, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves_of_runs
+from apprentice.tasks.settings.training import TRAININGS
 
 LAST = "last"
 """Names the newest run."""
@@ -123,7 +124,7 @@ def _read(folder: Path) -> FinishedRun | None:
         return None
     if not (isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ and "store" in recipe):
         return None
-    was = recipe | {name: None for name in MAY_BE_OFF if recipe.get(name) == "off"}  # as runs of older code wrote it
+    was = recipe | {name: None for name in TRAININGS if recipe.get(name) == "off"}  # as runs of older code wrote it
     return FinishedRun(folder.absolute(), report, was)
 
 
@@ -267,7 +268,10 @@ def _paid(rollouts: dict[str, Any], kept: int, price: float | None) -> dict[str,
     }
 
 
-SHOWN = {"sft": {"loss": "SFT: loss"}, "grpo": {"reward": "GRPO: reward", "frac_reward_zero_std": "GRPO: dead groups"}}
+SHOWN: dict[str, dict[str, str]] = {
+    ModelName.SFT: {"loss": "SFT: loss"},
+    ModelName.GRPO: {"reward": "GRPO: reward", "frac_reward_zero_std": "GRPO: dead groups"},
+}
 """The curves of each training that are laid over each other."""
 WHERE = ("server", "store", "trackio", "report_to")
 """Sections of a recipe that say where it runs, not what it does."""

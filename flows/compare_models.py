@@ -42,7 +42,7 @@ from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
-from apprentice.tasks.settings.spec import EvaluateSpec, StudentSpec, Window
+from apprentice.tasks.settings.spec import EvaluateSpec, Purpose, StudentSpec, Window
 from apprentice.tasks.student import student
 
 
@@ -240,7 +240,7 @@ def inspect_models(
         run = RunContext(store, servers)
         EvaluationPreflight(recipe, window)(run, "exam")
         questions = exam(run, recipe.environment, window, spec.questions)
-        rows = read_questions(store.fetch(questions), "evaluate")
+        rows = read_questions(store.fetch(questions), Purpose.EVALUATE)
         server = servers.environment(recipe.environment.name)
         tokens = spec.max_new_tokens if serves_student or recipe.teacher is None else recipe.teacher.max_tokens
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0

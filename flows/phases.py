@@ -4,7 +4,7 @@ In: the recipe, the run's work, artifacts of the stages before. Out: artifacts. 
 rewards have outdated are scored again in place of a new collection.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
@@ -23,6 +23,7 @@ from apprentice.tasks.artifacts.types import (
     Evaluation,
     KeptRollouts,
     LengthStats,
+    ModelName,
     Questions,
     Release,
     Rollouts,
@@ -32,7 +33,7 @@ from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.episodes.jsonl import read_questions
+from apprentice.tasks.episodes.jsonl import used_questions
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
@@ -43,7 +44,8 @@ from apprentice.tasks.questions import exam, fresh_questions, questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Seeds, Window
+from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Purpose, Seeds, Window
+from apprentice.tasks.settings.training import TRAININGS
 from apprentice.tasks.sft import sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log
@@ -184,7 +186,7 @@ def control(
     spec = recipe.sft.to_its_best() if recipe.sft and recipe.grpo else None
     if spec is None:
         return {}
-    return {"control": sft.titled(LABELS["control"])(run, spec, base, kept, lengths, recipe.seed)}
+    return {ModelName.CONTROL: sft.titled(LABELS[ModelName.CONTROL])(run, spec, base, kept, lengths, recipe.seed)}
 
 
 def held_out(
@@ -213,11 +215,11 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
     return evaluations
 
 
-def protected(recipe: Recipe, base: Checkpoint) -> Literal["base", "sft"]:
+def protected(recipe: Recipe, base: Checkpoint) -> ModelName:
     """Return the baseline of the regression evaluations if there is no champion: the student, or SFT's model if the
     student was built here, because random weights have no skill to lose."""
-    built = base.stage == "base" and recipe.student.build is not None
-    return "sft" if built and recipe.trains_on == ["sft", "grpo"] else "base"
+    built = base.stage == ModelName.BASE and recipe.student.build is not None
+    return ModelName.SFT if built and recipe.trains_on == [*TRAININGS] else ModelName.BASE
 
 
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
@@ -252,21 +254,24 @@ def promotion(
         rules = read_decision(run.store.fetch(champion))["decided_by"]
         return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
-        evaluations = evaluations | held_out(run, recipe, questions, {"champion": champion})
-        guards = guards | guard_rails(run, recipe, {"champion": champion})
+        evaluations = evaluations | held_out(run, recipe, questions, {ModelName.CHAMPION: champion})
+        guards = guards | guard_rails(run, recipe, {ModelName.CHAMPION: champion})
     rival: Checkpoint = champion or base
     decision = gate(
         run,
         recipe.gate,
         trained,
         rival,
-        {"challenger": evaluations[challenger], "rival": evaluations["champion" if champion else "base"]},
+        {
+            "challenger": evaluations[challenger],
+            "rival": evaluations[ModelName.CHAMPION if champion else ModelName.BASE],
+        },
         {
             f"{guard.name}.{role}": guards[f"{guard.name}.{model}"]
             for guard in recipe.guards
             for role, model in (
                 ("challenger", challenger),
-                ("rival", "champion" if champion else protected(recipe, base)),
+                ("rival", ModelName.CHAMPION if champion else protected(recipe, base)),
             )
         },
         allowances,
@@ -347,8 +352,7 @@ def rollouts_of(
     window: Window | Seeds = recipe.seed_windows().collect
     if recipe.chooses_seeds:
         played = read_episodes(run.store.fetch(tries)) if tries else []
-        rows = read_questions(run.store.fetch(questions), "collect")
-        used = [row["seed"] for row in rows if row["used"]]
+        used = [row["seed"] for row in used_questions(run.store.fetch(questions), Purpose.COLLECT)]
         ahead = for_the_teacher(used, played, recipe.collect.teacher_questions)
         if not ahead:
             return None

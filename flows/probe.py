@@ -26,13 +26,13 @@ from apprentice.tasks.analysis.difficulty import (
 from apprentice.tasks.analysis.slices import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.jsonl import read_questions
+from apprentice.tasks.episodes.jsonl import used_questions
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.safe_text import code
-from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
 from apprentice.tasks.settings.training import GrpoSpec
 
 
@@ -99,7 +99,7 @@ def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
     rungs = _rungs(run, recipe, questions)
     if recipe.grpo and recipe.grpo.curriculum:
         [rung] = rungs
-        rows = [row for row in read_questions(run.store.fetch(rung.questions), "grpo") if row["used"]]
+        rows = used_questions(run.store.fetch(rung.questions), Purpose.GRPO)
         kinds_of(rung.environment, rows, recipe.grpo.curriculum.by)
     return rungs
 

@@ -34,20 +34,15 @@ from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.kinds import RIGHT, both_ways, failures_by_kind, outcome_of
 from apprentice.tasks.analysis.slices import kinds_over_time, places_of_slices, slices_of
 from apprentice.tasks.artifacts.provenance import parent
-from apprentice.tasks.artifacts.types import (
-    Artifact,
-    Checkpoint,
-    Decision,
-    Evaluation,
-    Questions,
-    Verdict,
-)
+from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, Evaluation, ModelName, Questions, Verdict
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.episodes.jsonl import read_questions, same_text
+from apprentice.tasks.episodes.jsonl import same_text, used_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
+from apprentice.tasks.settings.spec import Purpose
+from apprentice.tasks.settings.training import TRAININGS
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
 from apprentice.tasks.training.sampling import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
@@ -201,7 +196,7 @@ class Artifacts(NamedTuple):
 
     def trainings(self) -> dict[str, Checkpoint]:
         """The trained models by the title of their stage."""
-        return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != "base"}
+        return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != ModelName.BASE}
 
 
 def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> Ending:
@@ -307,9 +302,7 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: l
     if not (artifacts.taught and artifacts.taught.rollouts):
         return [*examined, *guarded]
     environment = recipe.environment.make()
-    asked = frozenset(
-        same_text(row["question"]) for row in read_questions(fetch(artifacts.asked), "evaluate") if row["used"]
-    )
+    asked = frozenset(same_text(row["question"]) for row in used_questions(fetch(artifacts.asked), Purpose.EVALUATE))
     teacher = Source(
         as_title("teacher"),
         "collected",
@@ -340,7 +333,7 @@ def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any
     asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
     rollouts = (fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step) if spec else 0
     lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
-    trained = [each for each in work.log if each.name in ("sft", "grpo") and each.state == "ran"]
+    trained = [each for each in work.log if each.name in TRAININGS and each.state == "ran"]
     return {
         "seconds": {each.title: each.seconds for each in trained},
         "rollouts": round(rollouts * max((each["step"] for each in log), default=0)),

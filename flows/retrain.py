@@ -23,7 +23,7 @@ from apprentice.flows.runtime.servers import RunServers, open_store, run_folder,
 from apprentice.flows.runtime.work_pool import Pool, current_location
 from apprentice.flows.watch import seen
 from apprentice.tasks.analysis.ending import Ending
-from apprentice.tasks.artifacts.types import Checkpoint
+from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting import announce
@@ -142,14 +142,14 @@ def train(
         question_set = asked(run, recipe)
         rungs = ladder(run, recipe, question_set)
         base = beginning(run, recipe, question_set)
-        models: dict[str, Checkpoint] = {"base": base}
+        models: dict[str, Checkpoint] = {ModelName.BASE: base}
         taught = teach(run, recipe, question_set, base, rescore)
         if taught is not None:
-            models |= {"sft": taught.model, **taught.controls}
-        probed = probe(run, recipe, rungs, models.get("sft", base))
+            models |= {ModelName.SFT: taught.model, **taught.controls}
+        probed = probe(run, recipe, rungs, models.get(ModelName.SFT, base))
         if recipe.grpo and probed and not probed.stopped:
-            begins = models.get("sft", base)
-            models["grpo"] = grpo(run, probed.grpo, begins, probed.environment, probed.questions, seed)
+            begins = models.get(ModelName.SFT, base)
+            models[ModelName.GRPO] = grpo(run, probed.grpo, begins, probed.environment, probed.questions, seed)
         challenger = [*models][-1]
 
         evals = held_out(run, recipe, question_set, models)

@@ -41,7 +41,7 @@ from apprentice.tasks.training.reporters import check_reporters
 AnyCheckpoint = Annotated[BaseStudent | SftCheckpoint | GrpoCheckpoint | Release, Field(discriminator="stage")]
 
 
-@flow(name="sft", result_serializer="json")
+@flow(name=sft.name, result_serializer="json")
 def sft_stage(
     recipe: Recipe, spec: SftSpec, student: AnyCheckpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> State:
@@ -49,7 +49,7 @@ def sft_stage(
     return _made(recipe, sft, spec, student, kept, lengths, seed)
 
 
-@flow(name="grpo", result_serializer="json")
+@flow(name=grpo.name, result_serializer="json")
 def grpo_stage(
     recipe: Recipe,
     spec: GrpoSpec,
@@ -62,7 +62,7 @@ def grpo_stage(
     return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
 
 
-@flow(name="evaluate", result_serializer="json")
+@flow(name=evaluate.name, result_serializer="json")
 def evaluate_stage(
     recipe: Recipe,
     spec: EvaluateSpec,
@@ -75,7 +75,7 @@ def evaluate_stage(
     return _made(recipe, evaluate, spec, checkpoint, environment, questions, seed)
 
 
-STAGES = {"sft": sft_stage, "grpo": grpo_stage, "evaluate": evaluate_stage}
+STAGES = {each.name: each for each in (sft_stage, grpo_stage, evaluate_stage)}
 """The flows by stage name."""
 
 

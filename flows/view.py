@@ -21,6 +21,7 @@ from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
 from apprentice.tasks.episodes.jsonl import read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import Purpose
 
 
 class Shown(NamedTuple):
@@ -133,7 +134,7 @@ def _examined(verdict: Node) -> frozenset[str]:
     evaluation = next((each for name, each in verdict.inputs.items() if name.startswith("evaluations.")), None)
     questions = evaluation.inputs.get("questions") if evaluation else None
     folder = questions.fetch() if questions else None
-    rows = read_questions(folder, "evaluate") if folder else []
+    rows = read_questions(folder, Purpose.EVALUATE) if folder else []
     return frozenset(same_text(row["question"]) for row in rows if row["used"])
 
 

@@ -21,7 +21,7 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
 from apprentice.tasks.engine.run import RunContext, StandingServers, leases, shared
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.jsonl import Journal, check_begun_with, journal
 from apprentice.tasks.episodes.record import Record
@@ -46,7 +46,12 @@ PASSES = 2
 """Attempts at an episode that infrastructure failures interrupt; retries come after all other episodes."""
 
 
-@stage(produces=Rollouts, version=3, title="Teacher's rollouts ({teacher.called})")
+@stage(
+    produces=Rollouts,
+    version=3,
+    title="Teacher's rollouts ({teacher.called})",
+    drawn=Drawn("Teacher", "episodes", "episodes"),
+)
 def collect(
     context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window | Seeds
 ) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def collect(
     return {name: sum(getattr(shard, name) for shard in shards) for name in ("episodes", "failed", *COUNTED)}
 
 
-@stage(produces=RolloutShard, version=2, title="Rollouts of seeds {window}")
+@stage(produces=RolloutShard, version=2, title="Rollouts of seeds {window}", drawn=Drawn("Teacher"))
 def collect_shard(
     context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window | Seeds
 ) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def collect_shard(
     instance = environment.make()
     begun_with = {
         "teacher": teacher.in_key(),
-        "collect": spec.in_key(),
+        spec.section: spec.in_key(),
         "environment": environment.in_key(),
         "prompt": [{"messages": prompt(part, ""), "tools": described_text(part)} for part in instance._parts()],
     }

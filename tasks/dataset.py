@@ -19,14 +19,14 @@ from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.run import leases
-from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions, same_text
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.jsonl import read_questions, same_text, used_questions
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import in_order
-from apprentice.tasks.settings.spec import DatasetSpec
+from apprentice.tasks.settings.spec import TRAINED_ON, DatasetSpec, Purpose
 from apprentice.tasks.verify import Checked, Known, Verifier
 
 VERIFIED = "verified by the environment"
@@ -35,7 +35,7 @@ LONGEST = 160
 """Characters of a cause in the table; verification.json has all."""
 
 
-@stage(produces=Rollouts, version=2, title="Rollouts of {spec.path}")
+@stage(produces=Rollouts, version=2, title="Rollouts of {spec.path}", drawn=Drawn("Rollouts", "episodes", "episodes"))
 def take_rollouts(
     context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec, questions: Questions, unverified: str
 ) -> dict[str, Any]:
@@ -83,10 +83,10 @@ def take_rollouts(
 def _known(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec, questions: Questions) -> Known:
     """The questions of the recipe's windows and of the given seeds; the collect window's come first."""
     folder = context.fetch(questions)
-    examined = {same_text(row["question"]) for row in read_questions(folder, "evaluate") if row["used"]}
+    examined = {same_text(row["question"]) for row in used_questions(folder, Purpose.EVALUATE)}
     seeds: dict[str, int] = {}
     given = ask(context, environment, spec.seeds.seeds(), "collect.dataset.seeds") if spec.seeds else {}
-    for purpose in ("collect", "grpo"):
+    for purpose in TRAINED_ON:
         for row in read_questions(folder, purpose):
             seeds.setdefault(same_text(row["question"]), row["seed"])
     for seed, text in sorted(given.items()):

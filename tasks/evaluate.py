@@ -19,10 +19,9 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import leases
-from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.jsonl import Journal, journal, read_questions
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.jsonl import Journal, journal, used_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
-from apprentice.tasks.models.memory import explain_oom
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import PROTOCOLS, Endpoint, Parity, Play, play_alone, play_batched, plays_of
@@ -31,11 +30,14 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import EndpointSpec
-from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
+
+EVALUATED = Drawn("Evaluate", "n", "answers")
 
 
-@stage(produces=Evaluation, version=5, title="Evaluation of {checkpoint.stage} in {environment}", gpu=True)
-@explain_oom("evaluate")
+@stage(
+    produces=Evaluation, version=5, title="Evaluation of {checkpoint.stage} in {environment}", drawn=EVALUATED, gpu=True
+)
 def evaluate(
     context: StageContext,
     spec: EvaluateSpec,
@@ -57,7 +59,7 @@ def evaluate(
         return publish(kept, context.out / "episodes.jsonl", protocol, checkpoint.stage)
 
 
-@stage(produces=Evaluation, version=1, title="Evaluation of {endpoint.called} in {environment}")
+@stage(produces=Evaluation, version=1, title="Evaluation of {endpoint.called} in {environment}", drawn=EVALUATED)
 def evaluate_endpoint(
     context: StageContext,
     spec: EvaluateSpec,
@@ -95,7 +97,7 @@ def evaluation_journal(
 
     Raises Stop when a server is lost or fails on too many questions; finished episodes are kept.
     """
-    rows = [row for row in read_questions(context.fetch(questions), "evaluate") if row["used"]]
+    rows = used_questions(context.fetch(questions), Purpose.EVALUATE)
     plays = plays_of(rows, spec.samples)
     with journal(context.scratch, {"evaluate": spec.in_key(), "plays": len(plays)}, numbered_by="place") as kept:
         done = kept.done()

@@ -11,20 +11,19 @@ from typing import Any
 
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
-from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions, same_text
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.jsonl import same_text, used_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import Purpose
 
 SAMPLES = 3
 
 
-@stage(produces=KeptRollouts, version=2, title="Filter by reward")
+@stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
-    examined = {
-        same_text(row["question"]) for row in read_questions(context.fetch(questions), "evaluate") if row["used"]
-    }
+    examined = {same_text(row["question"]) for row in used_questions(context.fetch(questions), Purpose.EVALUATE)}
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []

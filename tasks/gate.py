@@ -21,15 +21,15 @@ from apprentice.tasks.analysis.comparison import compare, per_question, rate, sc
 from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, unclean
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.provenance import CARD, RECORD
-from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Release, Verdict
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, ModelName, Release, Verdict
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import GateSpec
 
 
-@stage(produces=Decision, version=3, title="Gate: challenger against {rival.stage}")
+@stage(produces=Decision, version=3, title="Gate: challenger against {rival.stage}", drawn=Drawn("Gate"))
 def gate(
     context: StageContext,
     spec: GateSpec,
@@ -163,7 +163,7 @@ def _points(share: float) -> str:
     return f"{100 * share:+.1f} points"
 
 
-@stage(produces=Release, version=1, title="Release")
+@stage(produces=Release, version=1, title="Release", drawn=Drawn("Release"))
 def release(context: StageContext, trained: Checkpoint, judged: Verdict, decision: Decision) -> dict[str, Any]:
     """Links the checkpoint's files and the gate's decision; the card has the results."""
     source = context.fetch(trained)
@@ -173,7 +173,7 @@ def release(context: StageContext, trained: Checkpoint, judged: Verdict, decisio
     shutil.copyfile(context.fetch(decision) / "decision.json", context.out / "decision.json")
     return {
         "parameters": trained.parameters,
-        "stage": "champion",
+        "stage": ModelName.CHAMPION,
         "weights": weights_of(source),
         "promoted": decision.promoted,
     }

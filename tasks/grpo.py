@@ -19,14 +19,15 @@ from apprentice.tasks.analysis.diagnose import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.analysis.slices import kinds_of, kinds_over_time
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
-from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.jsonl import TrainedQuestions, read_questions
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.jsonl import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
-from apprentice.tasks.models.memory import check_training, explain_oom, this_machine
+from apprentice.tasks.models.memory import check_training, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, within_context
@@ -42,8 +43,7 @@ from apprentice.tasks.training.watcher import select_weights, watch
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal"}
 
 
-@stage(produces=GrpoCheckpoint, version=5, title="GRPO", gpu=True)
-@explain_oom("grpo")
+@stage(produces=GrpoCheckpoint, version=5, title="GRPO", drawn=Drawn("GRPO"), gpu=True)
 def grpo(
     context: StageContext,
     spec: GrpoSpec,
@@ -94,7 +94,7 @@ def train_grpo(
         instance = environment.make()
         streams = streams_of(instance, spec)
         folder = context.fetch(checkpoint)
-        used = [row for row in read_questions(context.fetch(questions), "grpo") if row["used"]]
+        used = used_questions(context.fetch(questions), Purpose.GRPO)
         if not used:
             raise Stop("No question of windows.grpo is left to ask.", "Widen the task or the window.")
         tokenizer = load_tokenizer(folder, context.run.trusted)

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
@@ -17,7 +17,7 @@ from apprentice.tasks.reporting.pictures import histogram
 from apprentice.tasks.settings.spec import LengthsSpec
 
 
-@stage(produces=LengthStats, version=2, title="Token lengths")
+@stage(produces=LengthStats, version=2, title="Token lengths", drawn=Drawn("Lengths"))
 def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: Checkpoint) -> dict[str, Any]:
     """p50, p95, p99 and maximum length in tokens; max_length = p99 + margin, rounded up, at most the model's limit."""
     folder = context.fetch(student)

@@ -17,29 +17,29 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
-from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions, read_rows, same_text
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.jsonl import read_questions, read_rows, same_text, used_questions
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_episodes
 from apprentice.tasks.filter import as_samples
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import MixSpec
+from apprentice.tasks.settings.spec import MixSpec, Purpose
 
 NEAR = 0.9
 """Similarity of two answers, 0.0 to 1.0 by difflib, from which one of them is dropped."""
 
 
-@stage(produces=Questions, version=1, title="Questions for the student to try")
+@stage(produces=Questions, version=1, title="Questions for the student to try", drawn=Drawn("Questions"))
 def tried_questions(context: StageContext, questions: Questions) -> dict[str, Any]:
     """The questions of the collect window, each once, as an evaluation takes them. Raises Stop when none is left."""
-    used = [row for row in read_questions(context.fetch(questions), "collect") if row["used"]]
+    used = used_questions(context.fetch(questions), Purpose.COLLECT)
     if not used:
         raise Stop("No question of windows.collect is left to try.", "Widen the task or the window.")
     return publish_exam(context, used)
 
 
-@stage(produces=KeptRollouts, version=1, title="Rollouts to learn from")
+@stage(produces=KeptRollouts, version=1, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
 def mix_rollouts(
     context: StageContext,
     spec: MixSpec,
@@ -57,7 +57,7 @@ def mix_rollouts(
         earlier: Kept rollouts of earlier rounds, the first one first.
         teacher: The teacher's display name, for its rows.
     """
-    asked = read_questions(context.fetch(questions), "evaluate")
+    asked = read_questions(context.fetch(questions), Purpose.EVALUATE)
     examined = {same_text(row["question"]) for row in asked if row["used"]}
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []

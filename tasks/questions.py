@@ -18,17 +18,21 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions, read_rows, same_text, write_questions
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.jsonl import read_rows, same_text, used_questions, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import SeedWindows, Shares, Window
+from apprentice.tasks.settings.spec import TRAINED_ON, Purpose, SeedWindows, Shares, Window
 
 LEAST_FRESH = 0.5
 """Minimum share of a training window that must remain after evaluation questions are removed."""
 
 
-@stage(produces=Questions, version=2, title="Questions of the seed windows")
+ASKED = Drawn("Questions", is_aside=True)
+PROBED = Drawn("Probe", is_aside=True)
+
+
+@stage(produces=Questions, version=2, title="Questions of the seed windows", drawn=ASKED)
 def questions(
     context: StageContext, environment: EnvironmentSpec, windows: SeedWindows, examined: int
 ) -> dict[str, Any]:
@@ -46,20 +50,19 @@ def questions(
         for seed in window.seeds():
             text = texts[seed]
             examined_under = chosen.get(same_text(text))
-            used = examined_under == seed if purpose == "evaluate" else examined_under is None
+            used = examined_under == seed if purpose == Purpose.EVALUATE else examined_under is None
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
     used_by = {purpose: sum(row["used"] for row in rows if row["purpose"] == purpose) for purpose, _ in windows}
     return {
-        "collect": windows.collect.size,
-        "grpo": used_by["grpo"],
-        "evaluate": used_by["evaluate"],
-        "dropped_from_grpo": windows.grpo.size - used_by["grpo"],
+        **used_by,
+        Purpose.COLLECT: windows.collect.size,
+        "dropped_from_grpo": windows.grpo.size - used_by[Purpose.GRPO],
     }
 
 
-@stage(produces=Questions, version=1, title="Questions of a guard rail")
+@stage(produces=Questions, version=1, title="Questions of a guard rail", drawn=ASKED)
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
     texts = sorted(ask(context, environment, window.seeds()).items())
@@ -71,10 +74,15 @@ def publish_exam(context: StageContext, rows: Iterable[dict[str, Any]], most: in
     chosen: dict[str, dict[str, Any]] = {}
     for row in rows:
         if len(chosen) != most:
-            named = {"purpose": "evaluate", "seed": row["seed"], "question": row["question"], "used": True}
+            named = {"purpose": Purpose.EVALUATE, "seed": row["seed"], "question": row["question"], "used": True}
             chosen.setdefault(same_text(row["question"]), named)
     write_questions(context.out, chosen.values())
-    return {"collect": 0, "grpo": 0, "evaluate": len(chosen), "dropped_from_grpo": 0}
+    return _counted(Purpose.EVALUATE, len(chosen))
+
+
+def _counted(purpose: Purpose, used: int, dropped: int = 0) -> dict[str, Any]:
+    """The fields of `Questions` of one purpose."""
+    return {each.value: 0 for each in Purpose} | {purpose.value: used, "dropped_from_grpo": dropped}
 
 
 def ask(
@@ -118,7 +126,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
             f"questions, and the evaluation needs {examined} ({distinct} distinct questions in all windows).",
             advice,
         )
-    for purpose in ("collect", "grpo"):
+    for purpose in TRAINED_ON:
         window = [row for row in rows if row["purpose"] == purpose]
         fresh = sum(row["used"] for row in window)
         if fresh < least_fresh(len(window)):
@@ -129,7 +137,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
             )
 
 
-@stage(produces=Questions, version=1, title="Questions of a rung")
+@stage(produces=Questions, version=1, title="Questions of a rung", drawn=ASKED)
 def rung_questions(
     context: StageContext, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
 ) -> dict[str, Any]:
@@ -138,9 +146,11 @@ def rung_questions(
     Args:
         kept_out: Question sets whose evaluation questions are excluded from training; the names are not read.
     """
-    examined = {same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, "evaluate")}
+    examined = {
+        same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, Purpose.EVALUATE)
+    }
     rows = [
-        {"purpose": "grpo", "seed": seed, "question": text, "used": same_text(text) not in examined}
+        {"purpose": Purpose.GRPO, "seed": seed, "question": text, "used": same_text(text) not in examined}
         for seed, text in sorted(ask(context, environment, window.seeds(), "grpo.auto_difficulty").items())
     ]
     left = sum(row["used"] for row in rows)
@@ -151,24 +161,24 @@ def rung_questions(
             "Widen it, remove it, or reduce evaluate.questions.",
         )
     write_questions(context.out, rows)
-    return {"collect": 0, "grpo": left, "evaluate": 0, "dropped_from_grpo": len(rows) - left}
+    return _counted(Purpose.GRPO, left, len(rows) - left)
 
 
-@stage(produces=Questions, version=1, title="Questions of the probe")
+@stage(produces=Questions, version=1, title="Questions of the probe", drawn=PROBED)
 def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions that GRPO would train on, or all if there are fewer."""
-    return publish_exam(context, _used(context, questions, "grpo"), examined)
+    return publish_exam(context, _used(context, questions, Purpose.GRPO), examined)
 
 
-def _used(context: StageContext, questions: Questions, purpose: str) -> list[dict[str, Any]]:
-    return [row for row in read_questions(context.fetch(questions), purpose) if row["used"]]
+def _used(context: StageContext, questions: Questions, purpose: Purpose) -> list[dict[str, Any]]:
+    return used_questions(context.fetch(questions), purpose)
 
 
 SOON = 20
 """Rounds; a space that lasts for no more of them is warned of."""
 
 
-@stage(produces=Questions, version=2, title="Questions of the round")
+@stage(produces=Questions, version=2, title="Questions of the round", drawn=ASKED)
 def fresh_questions(
     context: StageContext,
     environment: EnvironmentSpec,
@@ -196,18 +206,18 @@ def fresh_questions(
         for seed in window.seeds():
             text = same_text(texts[seed])
             used = chosen.get(text) == seed
-            if purpose != "evaluate" and (used := text not in asked and text not in chosen):
+            if purpose != Purpose.EVALUATE and (used := text not in asked and text not in chosen):
                 new[purpose] += 1
                 used = shares is None or _is_drawn(shares, traits_of(instance, seed, texts[seed]), seed)
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
     a_round = windows.collect.size + windows.grpo.size + examined
     rounds = lasts([row["question"] for row in rows], a_round)
     least = {purpose: least_fresh(window.size) for purpose, window in windows}
-    if len(chosen) < examined or any(new[purpose] < least[purpose] for purpose in ("collect", "grpo")):
+    if len(chosen) < examined or any(new[purpose] < least[purpose] for purpose in TRAINED_ON):
         raise Stop(
             f"The questions of {environment} are used up: the evaluation has {len(chosen)} new ones of {examined}, "
-            f"training {new['collect']} of {windows.collect.size} and {new['grpo']} of {windows.grpo.size}. At this "
-            f"size they last about {rounds} rounds.",
+            f"training {new[Purpose.COLLECT]} of {windows.collect.size} and {new[Purpose.GRPO]} of {windows.grpo.size}."
+            f" At this size they last about {rounds} rounds.",
             "Widen the task (environment.settings), add a level (improve.ladder), or make the windows smaller, under "
             "another recipe name.",
         )
@@ -215,7 +225,7 @@ def fresh_questions(
         announce.warn(f"The space of questions lasts about {rounds} rounds of this size, by the repeats in this one.")
     write_questions(context.out, rows)
     used_by = Counter(row["purpose"] for row in rows if row["used"])
-    dropped = windows.grpo.size - used_by["grpo"]
+    dropped = windows.grpo.size - used_by[Purpose.GRPO]
     return {**{purpose: used_by[purpose] for purpose, _ in windows}, "dropped_from_grpo": dropped}
 
 

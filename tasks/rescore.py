@@ -21,7 +21,7 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.run import leases
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.reporting import announce
@@ -37,7 +37,12 @@ Replayed = tuple[Record, str]
 """The episode under the present rewards, and how it differs from its record; empty if it does not."""
 
 
-@stage(produces=RescoredRollouts, version=1, title="Rollouts of the teacher, rescored")
+@stage(
+    produces=RescoredRollouts,
+    version=1,
+    title="Rollouts of the teacher, rescored",
+    drawn=Drawn("Rescore", "episodes", "episodes"),
+)
 def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentSpec) -> dict[str, Any]:
     """Plays every episode again. Raises Stop when too many differ from their record, or the environment is lost."""
     server = context.run.servers.environment(environment.name)

@@ -12,11 +12,11 @@ from typing import Any
 
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats, SftCheckpoint
 from apprentice.tasks.engine.processes import on_processes
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.jsonl import same_text
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
-from apprentice.tasks.models.memory import check_training, explain_oom, this_machine
+from apprentice.tasks.models.memory import check_training, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
@@ -35,8 +35,7 @@ MIXTURE_HELD_OUT = 0.05
 SHOWN = {"loss": "loss", "mean_token_accuracy": "token accuracy", "grad_norm": "gradient norm"}
 
 
-@stage(produces=SftCheckpoint, version=4, title="SFT", gpu=True)
-@explain_oom("sft")
+@stage(produces=SftCheckpoint, version=4, title="SFT", drawn=Drawn("SFT"), gpu=True)
 def sft(
     context: StageContext, spec: SftSpec, student: Checkpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
 ) -> dict[str, Any]:

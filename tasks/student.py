@@ -10,26 +10,26 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts.types import BaseStudent, Questions
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.jsonl import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import tokenizer_of
-from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
+from apprentice.tasks.settings.spec import BuiltStudent, Purpose, StudentSpec
 
 
-@stage(produces=BaseStudent, version=5, title="Student")
+@stage(produces=BaseStudent, version=5, title="Student", drawn=Drawn("Student", is_aside=True))
 def student(
     context: StageContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
 ) -> dict[str, Any]:
     """Publishes the model and a tokenizer prepared for training."""
     if spec.build is not None:
-        rows = read_questions(context.fetch(questions), "collect")
+        rows = read_questions(context.fetch(questions), Purpose.COLLECT)
         parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out)
     else:
         parameters = from_model(spec, context.out)
-    return {"parameters": parameters, "stage": "base"}
+    return {"parameters": parameters, "stage": ModelName.BASE}
 
 
 def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:

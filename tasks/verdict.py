@@ -10,11 +10,11 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import compare_all, contamination, scored, table, with_intervals
 from apprentice.tasks.analysis.diagnose import read_curves, read_signals, settled
-from apprentice.tasks.analysis.ending import paid, unclean
+from apprentice.tasks.analysis.ending import READING, paid, unclean
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
 from apprentice.tasks.analysis.slices import calibration, side_by_side, slices, worst
-from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Rollouts, Verdict
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import GateSpec
@@ -22,7 +22,7 @@ from apprentice.tasks.settings.training import GrpoSignals
 from apprentice.tasks.training.trainer import read_log
 
 
-@stage(produces=Verdict, version=4, title="Comparison and diagnosis")
+@stage(produces=Verdict, version=4, title="Comparison and diagnosis", drawn=Drawn("Verdict"))
 def verdict(
     context: StageContext,
     gate: GateSpec,
@@ -50,19 +50,19 @@ def verdict(
     episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
     reading, signs = None, []
-    if trained.stage == "grpo":
+    if trained.stage == ModelName.GRPO:
         checkpoint = context.fetch(trained)
         rules = GrpoSignals.model_validate(read_signals(checkpoint)["rules"])
         over = paid(compared["comparisons"])
         reading = settled(read_curves(read_log(checkpoint), beta, rules), over["ci"] if over else None)._asdict()
-        began = episodes.get("sft") or next(iter(episodes.values()))
-        signs = reward_hacking(began, episodes["grpo"], teacher_of(bought) if bought else None)
+        began = episodes.get(ModelName.SFT) or next(iter(episodes.values()))
+        signs = reward_hacking(began, episodes[ModelName.GRPO], teacher_of(bought) if bought else None)
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
         **compared,
         "contamination": shared,
-        "grpo": reading,
+        READING: reading,
         "signs": [sign._asdict() for sign in signs],
         "stopped": stopped,
         "token_accuracy": _token_accuracy(context, trained),
@@ -84,7 +84,7 @@ def verdict(
 
 def _token_accuracy(context: StageContext, trained: Checkpoint) -> float | None:
     """The share of its rows' tokens that the SFT model predicted in the end; None where GRPO trained it after that."""
-    if trained.stage != "sft":
+    if trained.stage != ModelName.SFT:
         return None
     logged = [
         entry["mean_token_accuracy"] for entry in read_log(context.fetch(trained)) if "mean_token_accuracy" in entry

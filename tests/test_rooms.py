@@ -12,6 +12,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 ORDER = [
     *("envs/wire", "envs", "envs/serving"),
@@ -91,6 +93,12 @@ def test_a_file_is_a_subject_neither_long_nor_one_of_too_many():
     assert max(lines.values()) <= 450, max(lines, key=lambda name: lines[name])
     assert 120 <= median(lines.values()) <= 220
     assert len(FILES) <= 230
+
+
+@pytest.mark.parametrize("stage", ["collect", "sft", "grpo"])
+def test_few_places_know_a_stage_by_its_name(stage: str):
+    places = [name for name, file in FILES.items() if f'"{stage}"' in file.read_text()]
+    assert len(places) <= 7, places
 
 
 def test_no_two_modules_have_one_name():

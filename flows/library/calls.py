@@ -43,6 +43,7 @@ from apprentice.tasks.lengths import lengths
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec, ProbeSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.sft import sft as sft_stage
 from apprentice.tasks.training.reporters import check_reporters
 
@@ -143,7 +144,7 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
             into memory. After an interruption the same call goes on from the last checkpoint.
     """
     chosen = pinned_recipe(recipe)
-    with _training(chosen, "sft", _only(chosen, grpo=None, teacher=None)) as run:
+    with _training(chosen, SftSpec.section, _only(chosen, grpo=None, teacher=None)) as run:
         assert chosen.sft is not None
         questions = asked(run, chosen)
         student = model_given(run, chosen, model, questions)
@@ -169,7 +170,7 @@ def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint
             call goes on from the last step.
     """
     chosen = pinned_recipe(recipe)
-    with _training(chosen, "grpo", _only(chosen, sft=None, teacher=None)) as run:
+    with _training(chosen, GrpoSpec.section, _only(chosen, sft=None, teacher=None)) as run:
         assert chosen.grpo is not None
         questions = asked(run, chosen)
         begins = model_given(run, chosen, model, questions)

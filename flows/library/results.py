@@ -139,7 +139,7 @@ class Run:
     Attributes:
         folder: Has report.html, report.md, report.json and recipe.yaml.
         report: What report.json holds.
-        models: The trained models by name, in the order of training: "base", "sft", "grpo".
+        models: The trained models by name, in the order of training (`ModelName`).
         evaluations: Their results on the held-out questions, by the same names.
         rollouts: What SFT's rows were taken from; None where no teacher was asked.
         kept: The rows that SFT learned from; None without SFT.

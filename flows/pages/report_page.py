@@ -16,7 +16,7 @@ from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent, table
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.ending import as_markdown, unclean
+from apprentice.tasks.analysis.ending import as_markdown, reading_of, unclean
 from apprentice.tasks.analysis.kinds import faults_of_calls
 from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -73,9 +73,9 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
         "guards_at_zero": ", ".join(each["guard"] for each in report["guards"] if not each["before"]["accuracy"]),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
-        "reward_line": _reward_line(report["grpo"]),
+        "reward_line": _reward_line(reading_of(report)),
         "drawings": {
-            stage: [curve_of(drawn, _says(report["grpo"] if stage == "GRPO" else None, drawn)) for drawn in of_it]
+            stage: [curve_of(drawn, _says(reading_of(report) if stage == "GRPO" else None, drawn)) for drawn in of_it]
             for stage, of_it in report["curves"].items()
         },
         "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],

@@ -6,32 +6,37 @@ In: the report's lineage and its log of stages. Out: boxes and arrows with coord
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-TITLES = {
-    "questions": "Questions",
-    "collect": "Teacher",
-    "rescore": "Rescore",
-    "mix_rollouts": "Mix",
-    "filter_rollouts": "Filter",
-    "student": "Student",
-    "lengths": "Lengths",
-    "sft": "SFT",
-    "probe": "Probe",
-    "grpo": "GRPO",
-    "evaluate": "Evaluate",
-    "verdict": "Verdict",
-    "gate": "Gate",
-    "release": "Release",
+from apprentice.tasks.collect import collect, collect_shard
+from apprentice.tasks.dataset import take_rollouts
+from apprentice.tasks.engine.stage import Drawn
+from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
+from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.gate import gate, release
+from apprentice.tasks.grpo import grpo
+from apprentice.tasks.lengths import lengths
+from apprentice.tasks.mix import mix_rollouts, tried_questions
+from apprentice.tasks.questions import (
+    ASKED,
+    PROBED,
+    exam,
+    fresh_questions,
+    probe_questions,
+    questions,
+    rung_questions,
+)
+from apprentice.tasks.rescore import rescore
+from apprentice.tasks.sft import sft
+from apprentice.tasks.student import student
+from apprentice.tasks.verdict import verdict
+
+STAGES = {
+    each.name: each.drawn
+    for each in (
+        *(questions, exam, fresh_questions, rung_questions, probe_questions, tried_questions),
+        *(collect, collect_shard, rescore, take_rollouts, filter_rollouts, mix_rollouts, student, lengths),
+        *(sft, grpo, evaluate, evaluate_endpoint, verdict, gate, release),
+    )
 }
-COUNTED = {
-    "collect": ("episodes", "episodes"),
-    "rescore": ("episodes", "episodes"),
-    "filter_rollouts": ("kept", "kept"),
-}
-COUNTED |= {"evaluate": ("n", "answers"), "mix_rollouts": ("episodes", "episodes")}
-"""Which of an artifact's counts stands on the arrows from it, and what it counts."""
-FOLDED = {"probe_questions": "probe", "rung_questions": "questions", "exam": "questions"}
-ASIDE = ("questions", "student", "probe")
-"""What stands beside the main line."""
 WIDE, HIGH = 86, 46
 LYING, UPRIGHT = (142, 62), (116, 76)
 """From one box to the next, along the layers and across them."""
@@ -58,11 +63,12 @@ class Box(NamedTuple):
 def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> dict[str, Any]:
     """Boxes by name, and arrows (from, to, number, what) without those that a longer way makes needless."""
     group_of = _groups(lineage)
+    drawn = {each.box: each for each in [*STAGES.values()][::-1]}  # the first stage of a box draws it
     logged: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     by_key: dict[str, str] = {row["key"]: group_of[row["revision"]] for row in lineage}
     for stage in stages:
         name: str = stage["name"]
-        logged[by_key.get(stage["key"], FOLDED.get(name, name))].append(stage)
+        logged[by_key.get(stage["key"], _drawn(name).box)].append(stage)
     made_from: dict[str, set[str]] = {name: set() for name in [*group_of.values(), *logged]}
     for row in lineage:
         group = group_of[row["revision"]]
@@ -70,16 +76,17 @@ def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> di
     layers = _layers(made_from)
     rows: defaultdict[int, int] = defaultdict(int)
     boxes = {}
-    for name in sorted(made_from, key=lambda name: (name in ASIDE, layers[name])):
-        beside = max(rows[layers[name]], int(name in ASIDE))
+    aside = {name for name in made_from if drawn.get(name, _drawn(name)).is_aside}
+    for name in sorted(made_from, key=lambda name: (name in aside, layers[name])):
+        beside = max(rows[layers[name]], int(name in aside))
         rows[layers[name]] = beside + 1
         ran = logged[name]
         cached, runs = sum(each["state"] == "cached" for each in ran), max(len(ran), 1)
         cached = cached if ran else runs  # made by an earlier run
-        title = TITLES.get(name, name) + (f" ×{runs}" if runs > 1 and name != "questions" else "")
+        title = name + (f" ×{runs}" if runs > 1 and name != ASKED.box else "")
         boxes[name] = Box(title, sum(each["seconds"] for each in ran), runs, cached, layers[name], beside)
     arrows = [
-        (source, to, *_carried(source, group_of, lineage))
+        (source, to, *_carried(source, drawn.get(source), group_of, lineage))
         for to, sources in made_from.items()
         for source in sources
         if not any(source in _before(other, made_from) for other in sources - {source})
@@ -121,9 +128,14 @@ def _groups(lineage: list[dict[str, Any]]) -> dict[str, str]:
     groups = {}
     for row in lineage:
         asked = stage_of.get(row["inputs"].get("questions", ""), "")
-        probes = row["stage"] == "evaluate" and asked == "probe_questions"
-        groups[row["revision"]] = "probe" if probes else FOLDED.get(row["stage"], row["stage"])
+        probes = row["stage"] == evaluate.name and asked == probe_questions.name
+        groups[row["revision"]] = (PROBED if probes else _drawn(row["stage"])).box
     return groups
+
+
+def _drawn(stage: str) -> Drawn:
+    """How a stage is drawn; one that this code does not have, by its name."""
+    return STAGES.get(stage, Drawn(stage))
 
 
 def _layers(made_from: dict[str, set[str]]) -> dict[str, int]:
@@ -152,9 +164,11 @@ def _before(name: str, made_from: dict[str, set[str]]) -> set[str]:
     return found
 
 
-def _carried(source: str, group_of: dict[str, str], lineage: list[dict[str, Any]]) -> tuple[str, str]:
+def _carried(
+    source: str, drawn: Drawn | None, group_of: dict[str, str], lineage: list[dict[str, Any]]
+) -> tuple[str, str]:
     """The label of an arrow: a number and its noun; empty if there is nothing to count."""
-    counted, what = COUNTED.get(source, ("", ""))
+    counted, what = (drawn.counted, drawn.what) if drawn else ("", "")
     numbers = [
         row["counts"][counted] for row in lineage if group_of[row["revision"]] == source and counted in row["counts"]
     ]

@@ -24,6 +24,7 @@ from ruamel.yaml.nodes import Node
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import A_NUMBER
+from apprentice.tasks.settings.training import TRAININGS
 
 RECIPES = Path(__file__).resolve().parents[2] / "deployments" / "recipes"
 """The recipes that are installed with this package."""
@@ -130,12 +131,8 @@ def recipe_text(recipe: dict[str, Any]) -> str:
     """Return a recipe's data as `read_recipe` reads it: a training that is None is `off`."""
     yaml, text = _yaml(), StringIO()
     yaml.default_flow_style = False
-    yaml.dump({name: "off" if value is None and name in MAY_BE_OFF else value for name, value in recipe.items()}, text)
+    yaml.dump({name: "off" if value is None and name in TRAININGS else value for name, value in recipe.items()}, text)
     return text.getvalue()
-
-
-MAY_BE_OFF = ("sft", "grpo")
-"""Sections that a recipe can turn off."""
 
 
 def _yaml() -> YAML:
@@ -249,7 +246,7 @@ def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
     path = recipe_file(Path(given))
     data, places = read_file(path)
     _drop_empty(data, places)
-    for name in MAY_BE_OFF:
+    for name in TRAININGS:
         if name in data and data[name] is None:
             line = places[(name,)].line
             raise Stop(
@@ -334,7 +331,7 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe[last] = read_value(value)
     except NotARecipe as error:
         raise Stop(f"--set {path}=…: {error}.", "Close its brackets and quotes.") from None
-    if recipe[last] is None and path in MAY_BE_OFF and value.strip():
+    if recipe[last] is None and path in TRAININGS and value.strip():
         raise Stop(f"--set {override} neither sets {path} nor turns it off.", f"Use --set {path}=off.")
     if not value.strip():
         del recipe[last]

@@ -31,7 +31,7 @@ from apprentice.tasks.settings.spec import (
     TrackioSpec,
     Window,
 )
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.settings.training import TRAININGS, GrpoSpec, SftSpec
 from apprentice.tasks.training.rewards import streams_of
 
 BLOCK = 100_000_000
@@ -97,7 +97,7 @@ class Recipe(BaseModel):
         collect = self.collect
         if collect.dataset is not None:
             collect = collect.model_copy(update={"dataset": pinned_rows(collect.dataset)})
-        return self.model_copy(update={"student": pinned(self.student), "collect": collect})
+        return self.model_copy(update={"student": pinned(self.student), CollectSpec.section: collect})
 
     def for_work(self) -> dict[str, Any]:
         """Return the arguments of `RunContext` that come from the recipe."""
@@ -157,7 +157,7 @@ class Recipe(BaseModel):
     @property
     def trains_on(self) -> list[str]:
         """The names of the trainings of a run, in their order."""
-        return [name for name in ("sft", "grpo") if getattr(self, name) is not None]
+        return [name for name in TRAININGS if getattr(self, name) is not None]
 
     @property
     def is_scripted(self) -> bool:
@@ -178,7 +178,7 @@ class Recipe(BaseModel):
         """Sessions that GRPO plays at once, over all its processes."""
         return self.grpo.sessions() * self.grpo.processes if self.grpo else 0
 
-    @field_validator("sft", "grpo", mode="before")
+    @field_validator(*TRAININGS, mode="before")
     @classmethod
     def _may_be_off(cls, given: Any) -> Any:
         return None if given is False or str(given).lower() in ("off", "false") else given

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from apprentice.flows.recipe.loading import MAY_BE_OFF
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.settings.training import TRAININGS
 
 OPENING = """# Recipes
 
@@ -114,7 +114,7 @@ def editor_schema() -> str:
     for name, field in Recipe.model_fields.items():
         if model_of(field.annotation):
             others: list[Any] = [{"type": "null"}]  # an empty section has the defaults
-            others += [{"enum": ["off", False]}] if name in MAY_BE_OFF else []
+            others += [{"enum": ["off", False]}] if name in TRAININGS else []
             schema["properties"][name] = _or(schema["properties"][name], *others)
     environment = schema["$defs"]["EnvironmentSpec"]
     environment["required"].remove("name")

@@ -28,6 +28,7 @@ from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import TRAININGS, GrpoSpec
 
 
 class RunServers:
@@ -188,12 +189,12 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
     for guard in recipe.guards:
         whole = completed(guard.environment, recipe.server_of(guard.environment.name))
         guards.append(guard.model_copy(update={"environment": whole}))
-    changed = {
-        "environment": completed(recipe.environment, recipe.server),
-        "grpo": grpo,
-        "guards": guards,
-        "improve": recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
-    }
+    changed = dict(
+        environment=completed(recipe.environment, recipe.server),
+        grpo=grpo,
+        guards=guards,
+        improve=recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
+    )
     return recipe.model_copy(update=changed)
 
 
@@ -230,11 +231,12 @@ def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     return spec.with_settings(settings)
 
 
-def check_hardware(recipe: Recipe, sections: Sequence[str] = ("sft", "grpo")) -> None:
+def check_hardware(recipe: Recipe, sections: Sequence[str] = TRAININGS) -> None:
     """Check only recipes that need more than a CPU, because importing torch takes seconds. Raises Stop."""
     specs = {section: getattr(recipe, section) for section in sections if section in recipe.trains_on}
     demanding = [spec for spec in specs.values() if spec.lora or spec.liger]
-    generating = recipe.grpo if "grpo" in specs and recipe.grpo and recipe.grpo.generation.engine != "plain" else None
+    grpo = specs.get(GrpoSpec.section)
+    generating = grpo if grpo and grpo.generation.engine != "plain" else None
     if not demanding and generating is None:
         return
     from apprentice.tasks.models.memory import check_training, this_machine

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_difference, pass_at_k, rate_interval
+from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.episodes.jsonl import LEARNED, read_learned, same_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import points
+from apprentice.tasks.settings.training import TRAININGS
 
 
 def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:
@@ -58,15 +60,15 @@ def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
     return set.intersection(*by_model) if by_model else set()
 
 
-LABELS = {"control": "SFT to its best"}
+LABELS: dict[str, str] = {ModelName.CONTROL: "SFT to its best"}
 """What people read in place of a model's name."""
 
 
-NAMES = {
-    "base": "the untrained student",
-    "sft": "SFT",
-    "grpo": "GRPO",
-    "champion": "the champion",
+NAMES: dict[str, str] = {
+    ModelName.BASE: "the untrained student",
+    ModelName.SFT: "SFT",
+    ModelName.GRPO: "GRPO",
+    ModelName.CHAMPION: "the champion",
     "teacher": "Teacher",
 }
 
@@ -77,7 +79,7 @@ def compare_all(
     """Compares consecutive models on the held-out questions, and before with after in regression evaluations;
     Holm-corrected over all comparisons. With a control, GRPO is compared with it and with its starting SFT."""
     comparisons = []
-    beyond = [("sft", "grpo")] if "control" in episodes else []
+    beyond = [(ModelName.SFT, ModelName.GRPO)] if ModelName.CONTROL in episodes else []
     for one, other in [*itertools.pairwise(episodes), *beyond]:
         compared = compare(episodes[one], episodes[other])
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
@@ -216,7 +218,7 @@ def contamination(
             texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}
     return {
         "questions": len(examined),
-        "learned_from": {stage: sum(row["stage"] == stage for row in learned) for stage in ("sft", "grpo")},
+        "learned_from": {stage: sum(row["stage"] == stage for row in learned) for stage in TRAININGS},
         "shared_with_training": len(shared),
         "shared_with_rollouts": len(texts),
         "shared_seeds": len(shared_seeds),

@@ -13,9 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.difficulty import FORM
+from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points
 from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
+READING = "grpo"
+"""Where a verdict has what GRPO's curves say."""
 WITHOUT_TEACHER = 0.2
 """The floor where no teacher's rate is known."""
 
@@ -175,9 +179,14 @@ def signs_of(verdict: dict[str, Any]) -> list[dict[str, Any]]:
     return verdict.get("signs", [])
 
 
+def reading_of(verdict: dict[str, Any]) -> dict[str, Any] | None:
+    """What GRPO's curves say; None without GRPO."""
+    return verdict[READING]
+
+
 def paid(comparisons: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The comparison that decides whether GRPO paid: with the best SFT, or with its start; None without."""
-    return next((each for each in comparisons if each["to"] == "grpo"), None)
+    return next((each for each in comparisons if each["to"] == ModelName.GRPO), None)
 
 
 def compared(found: dict[str, Any]) -> str:
@@ -283,7 +292,7 @@ def _change(verdict: dict[str, Any], decision: dict[str, Any], recipe: Mapping[s
 
 def _formless(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
     """More of SFT, where its answers are seldom valid calls: nothing that comes after can mend that."""
-    sft, last = verdict["models"].get("sft"), [*verdict["models"].values()][-1]
+    sft, last = verdict["models"].get(ModelName.SFT), [*verdict["models"].values()][-1]
     if sft is None or max(sft["format_compliance"], last["format_compliance"]) >= FORM:
         return None
     why = f"Only {sft['format_compliance']:.0%} of SFT's answers are valid calls: it has not learned the form."
@@ -311,13 +320,13 @@ def _more_sft(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
 
 
 def _guarded(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change:
-    stage = "grpo" if verdict["grpo"] else "sft"
+    stage = (GrpoSpec if reading_of(verdict) else SftSpec).section
     return _gentler(recipe, f"{stage}.learning_rate", "Another skill fell by more than it may.")
 
 
 def _of_grpo(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> Change | None:
     """What the curves say of a GRPO that did not pay; None without GRPO."""
-    read = verdict["grpo"]
+    read = reading_of(verdict)
     if not read:
         return None
     found, gain = read["diagnosis"], paid(verdict["comparisons"])

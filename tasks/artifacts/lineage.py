@@ -37,6 +37,7 @@ from apprentice.tasks.artifacts.types import (
     Decision,
     Evaluation,
     KeptRollouts,
+    ModelName,
     Rollouts,
     Verdict,
     artifact_type,
@@ -44,6 +45,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.episodes.jsonl import LEARNED
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import CollectSpec
 
 JUDGEMENTS = (Decision, Evaluation, Verdict)
 """What judges a model; nothing was learned from what these were made from."""
@@ -212,7 +214,7 @@ class Lineage:
             rows = [row | {name: row[name] for name in ("stage", "seed", "question")} for row in rows]
         held = {each: kept.ref for kept in self._taught_by(node) for each in self.played(kept)}
         return [
-            row | {"rollouts": held.get((row["seed"], row["question"]))} if row["stage"] == "sft" else row
+            row | {"rollouts": held.get((row["seed"], row["question"]))} if row["stage"] == ModelName.SFT else row
             for row in rows
         ]
 
@@ -225,7 +227,9 @@ class Lineage:
             if node.is_a(Checkpoint):
                 rows = self.learned(node)
             elif node is self.root:
-                rows = [{"stage": "collect", "seed": seed, "question": text} for seed, text in self.played(node)]
+                rows = [
+                    {"stage": CollectSpec.section, "seed": seed, "question": text} for seed, text in self.played(node)
+                ]
                 rows = [row | {"rollouts": node.ref} for row in rows]
                 waiting += [*node.inputs.values()][::-1] if not rows else []
             else:

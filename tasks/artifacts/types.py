@@ -6,6 +6,7 @@ path: the next stage may run on another machine and fetches its inputs from the 
 
 import hashlib
 import json
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -125,6 +126,16 @@ class LengthStats(Artifact):
     @property
     def figure(self) -> str:
         return f"max_length {self.max_length:,}"
+
+
+class ModelName(StrEnum):
+    """The models of a run, in the order of their training, and the model that they are measured against."""
+
+    BASE = "base"
+    SFT = "sft"
+    CONTROL = "control"
+    GRPO = "grpo"
+    CHAMPION = "champion"
 
 
 class Checkpoint(Artifact):

@@ -45,6 +45,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
+from apprentice.tasks.settings.spec import CollectSpec, Purpose
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _columns(made: Node) -> dict[str, str]:
     descriptions = {name: field.description for name, field in row.model_fields.items()} if row else {}
     if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
         descriptions.pop("player", None)
-    if not made.record or made.record.provenance.recipe.get("collect", {}).get("unverified") != "keep":
+    if not made.record or made.record.provenance.recipe.get(CollectSpec.section, {}).get("unverified") != "keep":
         descriptions.pop("verified", None)
     return {name: " ".join((text or QUESTION_COLUMNS.get(name, "")).split()) for name, text in descriptions.items()}
 
@@ -376,7 +377,7 @@ def _question(made: Node) -> tuple[int, str]:
     with (folder / "questions.jsonl").open() as file:
         used = [row for row in map(json.loads, file) if row["used"]]
     by_purpose = {row["purpose"]: (row["seed"], row["question"]) for row in reversed(used)}  # the first of each
-    return by_purpose.get("evaluate") or by_purpose.get("grpo", (0, NO_QUESTION))
+    return by_purpose.get(Purpose.EVALUATE) or by_purpose.get(Purpose.GRPO, (0, NO_QUESTION))
 
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -19,7 +19,7 @@ from functools import update_wrapper
 from importlib import import_module
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
@@ -34,6 +34,7 @@ from apprentice.tasks.artifacts.provenance import Provenance, code_version, pare
 from apprentice.tasks.artifacts.types import Artifact, make_key
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.models.memory import explained_oom
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
@@ -61,6 +62,19 @@ RETRY_DELAY = 5.0
 """Seconds before the first one."""
 
 
+class Drawn(NamedTuple):
+    """How the picture of a run shows a stage."""
+
+    box: str
+    """The title of its box, which several stages may share."""
+    counted: str = ""
+    """The artifact's count that stands on the arrows from it."""
+    what: str = ""
+    """What that counts."""
+    is_aside: bool = False
+    """Whether the box stands beside the main line."""
+
+
 @dataclass(frozen=True)
 class StageContext:
     """The context of one running stage.
@@ -82,7 +96,7 @@ class StageContext:
 class Stage(Generic[P, A]):
     """A function whose result is an artifact. Call it with the `RunContext` and the body's arguments."""
 
-    def __init__(self, body: Body[P], produces: type[A], version: int, title: str, gpu: bool):
+    def __init__(self, body: Body[P], produces: type[A], version: int, title: str, gpu: bool, drawn: Drawn | None):
         update_wrapper(self, body)
         self.name = body.__name__
         self.body = body
@@ -90,6 +104,7 @@ class Stage(Generic[P, A]):
         self.version = version
         self.title = title
         self.gpu = gpu
+        self.drawn = drawn or Drawn(self.name)
         self._task: MaterializingTask[..., A] = MaterializingTask(
             self._make,
             assets=(),
@@ -137,7 +152,7 @@ class Stage(Generic[P, A]):
 
     def titled(self, title: str) -> "Stage[P, A]":
         """The same stage under another title, to distinguish several uses in a run."""
-        return Stage(self.body, self.produces, self.version, title, self.gpu)
+        return Stage(self.body, self.produces, self.version, title, self.gpu, self.drawn)
 
     def map(self, run: RunContext, given: list[tuple[Any, ...]]) -> list[A]:
         """Runs the stage for every tuple of arguments as tasks on the flow's task runner; returns results in order.
@@ -242,7 +257,8 @@ class Stage(Generic[P, A]):
             with announce.stage_running(self._titled(args, kwargs)), run.store.staging(name) as out:
                 scratch.mkdir(parents=True, exist_ok=True)
                 body: Callable[..., dict[str, Any]] = self.body
-                with old_objects_ignored():
+                spec: Any = self._bound(args, kwargs).get("spec") if self.gpu else None
+                with old_objects_ignored(), explained_oom(spec):
                     counts = body(StageContext(run, key, out, scratch), *args, **kwargs)
                 write_card(out, self.produces, key, run.store, counts, made_by, provenance)
                 artifact = run.store.publish(self.produces, key, out, counts, made_by, provenance)
@@ -271,14 +287,17 @@ class Stage(Generic[P, A]):
         return made_by, provenance
 
 
-def stage(produces: type[A], version: int, title: str, gpu: bool = False) -> Callable[[Body[P]], Stage[P, A]]:
+def stage(
+    produces: type[A], version: int, title: str, drawn: Drawn | None = None, gpu: bool = False
+) -> Callable[[Body[P]], Stage[P, A]]:
     """Decorates a body as a stage.
 
     Args:
         version: Raise it when the body, or a function it calls, gives another result than before.
+        drawn: How it is shown in the picture of a run.
         gpu: Run the stage on a GPU work pool where the recipe names one.
     """
-    return lambda body: Stage(body, produces, version, title, gpu)
+    return lambda body: Stage(body, produces, version, title, gpu, drawn)
 
 
 def _artifacts_in(name: str, value: Any) -> dict[str, Artifact]:

@@ -181,3 +181,8 @@ def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
 def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
     """The rows of one purpose: seed, question, and whether it is used."""
     return [row for row in read_rows(folder / "questions.jsonl") if row["purpose"] == purpose]
+
+
+def used_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
+    """The rows of one purpose that are asked."""
+    return [row for row in read_questions(folder, purpose) if row["used"]]

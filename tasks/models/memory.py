@@ -5,17 +5,15 @@ out-of-memory error the memory is freed and Stop lists the settings to change, i
 Law 12: the optimizer's weights are fp32; bf16 is for computation only.
 """
 
-import functools
 import gc
-import inspect
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,29 +22,20 @@ from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec, Spec
 from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
 
-Body = TypeVar("Body", bound=Callable[..., Any])
 SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
 """TRL's defaults for generation's share of the GPU memory."""
 
 
-def explain_oom(section: str) -> Callable[[Body], Body]:
-    """Decorates a body `body(context, spec, …)` whose settings are the recipe's `section`."""
-
-    def around(body: Body) -> Body:
-        @functools.wraps(body)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return body(*args, **kwargs)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                _free(error)
-                spec = inspect.signature(body).bind(*args, **kwargs).arguments["spec"]
-                raise Stop(f"Out of memory: {_first_sentences(error)}", _do(section, spec)) from error
-
-        return wrapper  # type: ignore[return-value]
-
-    return around
+@contextmanager
+def explained_oom(spec: TrainerSpec | EvaluateSpec | None) -> Iterator[None]:
+    """Frees the memory of a body that ran out of it. Raises Stop with what to change in its section of the recipe."""
+    try:
+        yield
+    except Exception as error:
+        if spec is None or not is_out_of_memory(error):
+            raise
+        _free(error)
+        raise Stop(f"Out of memory: {_first_sentences(error)}", _do(spec.section, spec)) from error
 
 
 class Remedy(NamedTuple):

@@ -5,8 +5,9 @@ all except OPERATIONAL ones.
 """
 
 import itertools
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
@@ -118,8 +119,20 @@ class Shares(Spec):
     """Share of the questions that are used, by slice. Other slices are used in full."""
 
 
+class Purpose(StrEnum):
+    """What the questions of a window are for."""
+
+    COLLECT = "collect"
+    GRPO = "grpo"
+    EVALUATE = "evaluate"
+
+
+TRAINED_ON = (Purpose.COLLECT, Purpose.GRPO)
+"""The windows that training takes its questions from."""
+
+
 class SeedWindows(Spec):
-    """One seed window for each purpose. Windows cannot overlap: a question is its seed."""
+    """One seed window for each `Purpose`. Windows cannot overlap: a question is its seed."""
 
     collect: Window
     grpo: Window
@@ -257,6 +270,8 @@ class DatasetSpec(Spec):
 class CollectSpec(Spec):
     """How the rollouts that SFT learns from are collected."""
 
+    section: ClassVar[str] = "collect"
+
     asks: int = Field(default=3, ge=1)
     """Attempts at one turn; the episode fails when all of them are malformed."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -317,6 +332,8 @@ class LengthsSpec(Spec):
 
 class EvaluateSpec(Spec):
     """How a model is evaluated."""
+
+    section: ClassVar[str] = "evaluate"
 
     questions: int = Field(default=400, ge=1)
     """Distinct held-out questions. At 50% accuracy, 400 resolve a difference of about 7 points and 1,000 one of about

@@ -399,3 +399,7 @@ class GrpoSpec(TrainerSpec):
                 f"({self.max_completion_length}): it includes the prompt"
             )
         return self
+
+
+TRAININGS = (SftSpec.section, GrpoSpec.section)
+"""The sections of a recipe that train a model, in their order; each can be turned off."""

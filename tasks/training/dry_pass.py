@@ -126,15 +126,16 @@ TOY = BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_
 
 def check_sft_arguments(spec: SftSpec, tokenizer: Any, tools: list[dict[str, Any]]) -> None:
     """Raises Stop if TRL makes a step without `sft.args`, and cannot make one with them."""
-    _check("sft", spec.args, lambda given: _sft_step(spec, given, tokenizer, tools))
+    _check(spec, lambda given: _sft_step(spec, given, tokenizer, tools))
 
 
 def check_grpo_arguments(spec: GrpoSpec, tokenizer: Any) -> None:
     """Raises Stop if TRL makes a step without `grpo.args`, and cannot make one with them; transformers generates."""
-    _check("grpo", spec.args, lambda given: _grpo_step(spec, given, tokenizer))
+    _check(spec, lambda given: _grpo_step(spec, given, tokenizer))
 
 
-def _check(section: str, given: dict[str, Any], step: Callable[[dict[str, Any]], None]) -> None:
+def _check(spec: TrainerSpec, step: Callable[[dict[str, Any]], None]) -> None:
+    section, given = spec.section, spec.args
     try:
         step(given)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError) as error:
@@ -149,7 +150,7 @@ def _sft_step(spec: SftSpec, given: dict[str, Any], tokenizer: Any, tools: list[
     from trl import SFTTrainer
 
     rows = training_dataset(tokenizer, [training_row(example_episode(tools[0]["function"]), tools)] * 2)
-    with _config("sft", spec, {"per_device_train_batch_size": 1, "max_length": TOY.max_positions}, given) as config:
+    with _config(spec, {"per_device_train_batch_size": 1, "max_length": TOY.max_positions}, given) as config:
         model = built_model(TOY, tokenizer, seed=0)
         SFTTrainer(model=model, processing_class=tokenizer, train_dataset=rows, args=config).train()
 
@@ -160,7 +161,7 @@ def _grpo_step(spec: GrpoSpec, given: dict[str, Any], tokenizer: Any) -> None:
 
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "user"}]}] * 2)
     own = {"per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 2, "beta": spec.beta}
-    with _config("grpo", spec, own, given) as config:
+    with _config(spec, own, given) as config:
         GRPOTrainer(
             model=built_model(TOY, tokenizer, seed=0),
             processing_class=tokenizer,
@@ -171,14 +172,14 @@ def _grpo_step(spec: GrpoSpec, given: dict[str, Any], tokenizer: Any) -> None:
 
 
 @contextmanager
-def _config(section: str, spec: TrainerSpec, own: dict[str, Any], given: dict[str, Any]) -> Iterator[Any]:
+def _config(spec: TrainerSpec, own: dict[str, Any], given: dict[str, Any]) -> Iterator[Any]:
     """Yields TRL's config of one step."""
     import torch
 
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         own = own | {"output_dir": folder, "lr_scheduler_type": spec.scheduler, "disable_tqdm": True}
         own |= {"save_strategy": "no", "report_to": "none", "use_cpu": not torch.cuda.is_available()}
-        config = on_one_gpu(config_of(section, own, given))
+        config = on_one_gpu(config_of(spec.section, own, given))
         config.max_steps = 1
         yield config
 

@@ -53,7 +53,7 @@ def test_every_field_of_a_copy_is_explained_on_lines_that_can_be_read():
     init()
     text = Path("recipe.yaml").read_text()
     assert "    # Number of layers.\n    layers: 2\n" in text
-    assert "  # Optimizer steps.\n  max_steps: 160\n" in text
+    assert "  # Optimizer steps.\n  max_steps: 200\n" in text
     assert max(map(len, text.splitlines())) <= 120
     fields = [line for line in text.splitlines() if re.match(r" {2}\w+:", line)]
     before = {line: above for above, line in zip(text.splitlines(), text.splitlines()[1:], strict=False)}

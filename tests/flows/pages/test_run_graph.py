@@ -23,27 +23,27 @@ STAGES = [
 ]
 
 
-SHOWN = ("questions", "collect", "sft", "evaluate")
+SHOWN = ("Questions", "Teacher", "SFT", "Evaluate")
 """Of these, this run did not even look at the questions: what they led to was there."""
 
 
 def test_a_box_tells_what_ran_how_long_and_what_was_cached():
     boxes = run_graph(LINEAGE, STAGES)["boxes"]
     assert {name: (box.title, box.did) for name, box in boxes.items() if name in SHOWN} == {
-        "questions": ("Questions", "cached"),
-        "collect": ("Teacher", "cached"),
-        "sft": ("SFT", "12.5 s"),
-        "evaluate": ("Evaluate ×2", "3.0 s, 1 cached"),
+        "Questions": ("Questions", "cached"),
+        "Teacher": ("Teacher", "cached"),
+        "SFT": ("SFT", "12.5 s"),
+        "Evaluate": ("Evaluate ×2", "3.0 s, 1 cached"),
     }
 
 
 def test_arrows_carry_counts_and_skip_what_a_longer_way_says():
     arrows = {(source, to): (number, what) for source, to, number, what in run_graph(LINEAGE, STAGES)["arrows"]}
-    assert arrows[("collect", "filter_rollouts")] == ("1,500", "episodes")
-    assert arrows[("filter_rollouts", "sft")] == ("1,342", "kept")
-    assert arrows[("evaluate", "verdict")] == ("2,000", "answers")
-    assert ("collect", "verdict") not in arrows
-    assert ("sft", "probe") in arrows, "the probe's evaluation is a box of its own"
+    assert arrows[("Teacher", "Filter")] == ("1,500", "episodes")
+    assert arrows[("Filter", "SFT")] == ("1,342", "kept")
+    assert arrows[("Evaluate", "Verdict")] == ("2,000", "answers")
+    assert ("Teacher", "Verdict") not in arrows
+    assert ("SFT", "Probe") in arrows, "the probe's evaluation is a box of its own"
 
 
 def test_boxes_do_not_lie_on_one_another_lying_or_upright():

@@ -2,24 +2,23 @@
 
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
 
-from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.artifacts.types import Artifact, BaseStudent
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.models.memory import explain_oom, memory_remedies
+from apprentice.tasks.models.memory import explained_oom, memory_remedies
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of, is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, HeldOut, SftSpec
 from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
 from apprentice.tasks.sft import sft
+from tests.tasks.examined import published
 
 TOO_MUCH = 1 << 50
 """Numbers that no machine holds: four pebibytes."""
@@ -32,8 +31,7 @@ class Activations:
 def step_that_fails(spec: Any, raised: Any = None, made: Any = lambda _: None) -> Any:
     """A stage's body that fails as the device's allocator does, or as the machine's really does."""
 
-    @explain_oom("grpo")
-    def body(context: Any, spec: Any) -> None:
+    def body() -> None:
         import torch
 
         activations = Activations()
@@ -42,8 +40,8 @@ def step_that_fails(spec: Any, raised: Any = None, made: Any = lambda _: None) -
             raise raised
         torch.empty(TOO_MUCH)
 
-    with pytest.raises(Exception) as failed:  # noqa: PT011 (which one is what the tests look at)
-        body(None, spec=spec)
+    with pytest.raises(Exception) as failed, explained_oom(spec):  # noqa: PT011 (which one is what the tests look at)
+        body()
     return failed
 
 
@@ -84,22 +82,21 @@ def test_another_failure_is_left_alone():
     assert str(step_that_fails(GrpoSpec(), Stop("no server", "start it")).value) == "no server\n→ start it"
 
 
-class FullBench(StageContext):
-    """Memory runs out as soon as a model is looked for."""
-
-    def fetch(self, artifact: Artifact) -> Path:
+def test_each_stage_that_loads_a_model_names_its_own_settings(
+    chain_sum, work: RunContext, monkeypatch: pytest.MonkeyPatch
+):
+    def full(artifact: Artifact) -> Path:
         raise cuda_is_full()
 
-
-def test_each_stage_that_loads_a_model_names_its_own_settings(chain_sum, work: RunContext, tmp_path: Path):
-    context, nothing = FullBench(work, "0" * 20, tmp_path, tmp_path), cast(Any, None)
+    nothing: Any = None
+    student = published(cast(Any, work.store), BaseStudent, "b" * 20, {}, {"parameters": 1})
+    monkeypatch.setattr(work.store, "fetch", full)  # memory runs out as soon as a model is looked for
     with pytest.raises(Stop, match=r"1\. sft\.batch_size=2 and sft\.gradient_accumulation=4"):
-        sft.body(context, SftSpec(), nothing, nothing, nothing, 0)
+        sft(work, SftSpec(), nothing, nothing, nothing, 0)
     with pytest.raises(Stop, match=r"1\. grpo\.gradient_checkpointing=true"):
-        grpo.body(context, GrpoSpec(), nothing, chain_sum, nothing, 0)
-    untrained = cast(Any, SimpleNamespace(stage="base"))
+        grpo(work, GrpoSpec(), nothing, chain_sum, nothing, 0)
     with pytest.raises(Stop, match=r"1\. evaluate\.batch_size=32"):
-        evaluate.body(context, EvaluateSpec(), untrained, chain_sum, nothing, 0)
+        evaluate(work, EvaluateSpec(), student, chain_sum, nothing, 0)
 
 
 def test_what_ran_out_behind_another_error_is_found():
