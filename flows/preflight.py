@@ -21,9 +21,11 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
+from apprentice.flows.audit.audit import audit
+from apprentice.flows.audit.connection import answers
+from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.phases import begun_from, to_rescore
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.environment_check import Needs, answers, check
 from apprentice.flows.runtime.servers import check_hardware
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.run import RunContext
@@ -253,11 +255,12 @@ def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
     for task in tasks:
         _wait_for(task.server)
         counted = task.server.url in granted
-        checked = check(task.server, task.spec, Needs(0, 0, 0) if counted else task.needs, task.seeds)
+        needs = Needs(0, 0, 0) if counted else task.needs
+        report = audit(Subject(task.server, task.spec, needs, task.seeds), quick=True)
         granted.add(task.server.url)
-        if wrong := checked.wrong:
-            raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.fix)
-        seen.append(TrainedQuestions(task.spec.make(), task.seeds, checked.questions))
+        if wrong := report.wrong:
+            raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.remedy)
+        seen.append(TrainedQuestions(task.spec.make(), task.seeds, report.questions))
     return seen
 
 
@@ -281,7 +284,7 @@ def _wait_for(server: EnvironmentServer) -> None:
     try:
         wait_until_there(server, announce.warn)
     except SessionLost as lost:
-        raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.fix) from lost
+        raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.remedy) from lost
 
 
 def _check_arguments(recipe: Recipe, given: list[str], tokenizer: Any, environment: ToolEnvironment) -> None:

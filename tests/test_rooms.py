@@ -19,7 +19,7 @@ ORDER = [
     *("envs/wire", "envs", "envs/serving"),
     *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
     *("tasks/cards", "tasks/engine", "tasks/players", "tasks/training", "tasks"),
-    *("flows/recipe", "flows/runtime", "flows/pages", "flows", "flows/library", "flows/cli"),
+    *("flows/recipe", "flows/runtime", "flows/audit", "flows/pages", "flows", "flows/library", "flows/cli"),
     "deployments",
 ]
 """Every folder imports from those before it only. A folder of one environment belongs to `envs`."""
@@ -92,7 +92,7 @@ def test_a_file_is_a_subject_neither_long_nor_one_of_too_many():
     lines = lengths()
     assert max(lines.values()) <= 450, max(lines, key=lambda name: lines[name])
     assert 120 <= median(lines.values()) <= 220
-    assert len(FILES) <= 230
+    assert len(FILES) <= 236
 
 
 @pytest.mark.parametrize("stage", ["collect", "sft", "grpo"])

@@ -25,8 +25,12 @@ class ServerFailed(Exception):
 
 
 @contextmanager
-def local_server(module: str, *arguments: str) -> Iterator[str]:
-    """Run `python -m module arguments` until the block ends, and yield its URL. Raises ServerFailed."""
+def local_server(module: str, *arguments: str, hash_seed: int = 0) -> Iterator[str]:
+    """Run `python -m module arguments` until the block ends, and yield its URL. Raises ServerFailed.
+
+    Args:
+        hash_seed: PYTHONHASHSEED; the same for all servers, since a question that is drawn from a set depends on it.
+    """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -34,7 +38,7 @@ def local_server(module: str, *arguments: str) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=None if debugging() else errors,
             text=True,
-            env=os.environ | {"PYTHONHASHSEED": "0"},  # a question drawn from a set must be the same on every server
+            env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
             start_new_session=True,  # Ctrl-C reaches only the parent; the child ends with this block
         )
         assert process.stdin is not None

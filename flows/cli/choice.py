@@ -1,6 +1,7 @@
-"""Resolves the arguments of `env check` and `env play` to an environment, its settings and its server.
+"""Resolves the arguments of `env audit`, `env check` and `env play` to an environment, its settings and its server.
 
-In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`; a check's result.
+In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`; what an audit
+looks at.
 
 `apprentice env list`: each environment's tools, turns, reward streams, extra and recipes.
 """
@@ -26,9 +27,11 @@ from apprentice.envs.catalog import (
     known,
 )
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.audit.audit import openers
+from apprentice.flows.audit.connection import answers, calls_itself, known_as
+from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.recipe.loading import RECIPES, explain, load_recipe, override_field, read_file, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.environment_check import Checked, Needs, answers, calls_itself, known_as
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -229,23 +232,37 @@ def server_at(url: str, like: EnvironmentServer | None = None) -> EnvironmentSer
         ) from None
 
 
+IMAGE = re.compile(r"(?:[\w.:-]+/)+[\w.-]+[:@][\w.:-]+|[a-z][\w.-]*:[\w.-]*[A-Za-z][\w.-]*")
+"""A Docker image with its tag or digest; name:8000 without a slash is a host and its port."""
+
+
 @contextmanager
-def reachable(given: str) -> Iterator[tuple[str, str | None]]:
+def reachable(given: str, sessions: int) -> Iterator[tuple[str, str | None]]:
     """Yield the URL of a server, and the name of its environment where that was given in place of a URL, or its folder:
-    it is then served here while the block runs. Raises Stop."""
+    it is then served here, with this many sessions, while the block runs. An image is run in a container. Raises
+    Stop."""
+    if IMAGE.fullmatch(given) and not Path(given).exists():
+        image = EnvironmentServer(image=given)
+        with environment_server(given, image, sessions, announce.say) as url:
+            yield url, None
+        return
     if given not in known() and not _is_folder(given):
         yield given, None
         return
     name = name_of(given)
     settings_class(name)
-    with environment_server(name, EnvironmentServer(), EnvironmentServer().sessions, announce.say) as url:
+    with environment_server(name, EnvironmentServer(), sessions, announce.say) as url:
         yield url, name
 
 
 def chosen_for(
-    url: str, name: str | None, recipe: Path | None, overrides: list[str] | None
-) -> tuple[EnvironmentServer, EnvironmentSpec, Needs]:
-    """Return server, environment and needs. Raises Stop if the arguments conflict or the environment is unknown."""
+    url: str, name: str | None, recipe: Path | None, overrides: list[str] | None, sessions: int, served_here: bool
+) -> Subject:
+    """Return server, environment and needs; without a recipe that many sessions.
+
+    Raises Stop if the arguments conflict or the environment is unknown.
+    """
+    whole = None
     if recipe is not None:
         whole = recipe_at(recipe, overrides)
         spec, server = in_recipe(whole, name or whole.environment.name)
@@ -255,41 +272,24 @@ def chosen_for(
     else:
         server = server_at(url)
         spec, _ = environment_of(name or _named_by(server))
-        needs = Needs(0, 0, server.sessions)
+        needs = Needs(0, 0, sessions)
     if mixed := sorted({part.name for part in spec.mixed.values()}):
         raise Stop(
             f"{spec} is a mixture, and each of its environments has a server: {', '.join(mixed)}.",
             f"Choose one: --environment {mixed[0]}",
         )
-    return server, completed(spec, server), needs
+    spec = completed(spec, server)
+    elsewhere, original = openers(spec, served_here)
+    seeds = whole.seed_windows().collect.seeds()[:5] if whole else range(5)
+    return Subject(server, spec, needs, seeds, recipe=whole, elsewhere=elsewhere, original=original)
 
 
 def _named_by(server: EnvironmentServer) -> str:
     if (name := known_as(calls_itself(server))) is not None:
         return name
     trouble = answers(server)
-    if trouble.verdict == "wrong":
-        raise Stop(f"{server.url}: {trouble.found}.", trouble.fix)
+    if trouble.status == "failed":
+        raise Stop(f"{server.url}: {trouble.found}.", trouble.remedy)
     raise Stop(
         f"{server.url} does not report which environment it serves.", "Pass --environment NAME, or --recipe FILE."
     )
-
-
-def verdict(server: EnvironmentServer, spec: EnvironmentSpec, checked: Checked) -> str:
-    if checked.ok:
-        slow = [each.what for each in checked.findings if each.verdict == "slower"]
-        return f"{server.url} works for {spec}" + (f", with too few {' and '.join(slow)}." if slow else ".")
-    wrong = ", ".join(each.what for each in checked.findings if each.verdict == "wrong")
-    return f"{server.url} does not work for {spec}: {wrong}."
-
-
-def as_json(server: EnvironmentServer, spec: EnvironmentSpec, needs: Needs, checked: Checked) -> dict[str, Any]:
-    return {
-        "ok": checked.ok,
-        "url": server.url,
-        "environment": spec.name,
-        "granted": checked.granted,
-        "needed": needs._asdict(),
-        "latency_ms": {what: round(each, 2) for what, each in checked.latency_ms.items()},
-        "findings": [each._asdict() for each in checked.findings],
-    }

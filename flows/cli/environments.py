@@ -1,4 +1,4 @@
-"""`apprentice env list | serve NAME | check URL | play NAME`: the environments and their servers."""
+"""`apprentice env list | serve NAME | check URL | audit NAME | play NAME`: the environments and their servers."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from rich.table import Table
 from apprentice.flows.cli.common import JSON, SET, exit_with_message
 from apprentice.flows.runtime.prefect_settings import ready
 
-env_app = typer.Typer(no_args_is_help=True, help="List, serve, check and play the environments.")
+env_app = typer.Typer(no_args_is_help=True, help="List, serve, check, audit and play the environments.")
 
 NAME = Annotated[str, typer.Argument(help="A name from `apprentice env list`, or the path of a folder: ./my_env.")]
 FROM_RECIPE = Annotated[Path | None, typer.Option("--recipe", help="Take settings and sizes from this recipe.")]
@@ -46,36 +46,60 @@ def serve(
         serve_environment(name, port, max_sessions)
 
 
+PLACE = Annotated[
+    str,
+    typer.Argument(
+        help="http://…, or https://OWNER-NAME.hf.space for a Space; an image with its tag (owner/name:1); a name or a "
+        "folder is served here meanwhile."
+    ),
+]
+SERVES = Annotated[str | None, typer.Option(help="The environment it should serve. Default: the server's own answer.")]
+
+
+@env_app.command()
+def audit(
+    place: PLACE, environment: SERVES = None, recipe: FROM_RECIPE = None, json_: JSON = False, set_: SET = None
+) -> None:
+    """Look for what would spoil a training: exit code 0, 1 with an error, 3 with warnings only."""
+    _audited(place, environment, recipe, json_, set_, quick=False)
+
+
 @env_app.command()
 def check(
-    url: Annotated[
-        str,
-        typer.Argument(
-            help="http://…, or https://OWNER-NAME.hf.space for a Space; a name or a folder is served here meanwhile."
-        ),
-    ],
-    environment: Annotated[
-        str | None, typer.Option(help="The environment it should serve. Default: the server's own answer.")
-    ] = None,
-    recipe: FROM_RECIPE = None,
-    json_: JSON = False,
-    set_: SET = None,
+    place: PLACE, environment: SERVES = None, recipe: FROM_RECIPE = None, json_: JSON = False, set_: SET = None
 ) -> None:
-    """Check that a server works for an environment or a recipe: exit code 0, or 1 with the fixes."""
+    """Check that a server works for an environment or a recipe, by the quick checks of `env audit`."""
+    _audited(place, environment, recipe, json_, set_, quick=True)
+
+
+def _audited(
+    place: str, environment: str | None, recipe: Path | None, json_: bool, set_: list[str] | None, quick: bool
+) -> None:
     with exit_with_message("Nothing was changed."):
         ready()
-        from apprentice.flows.cli.choice import as_json, chosen_for, reachable, verdict
-        from apprentice.flows.runtime.environment_check import check as look
+        from apprentice.flows.audit.audit import as_json, verdict
+        from apprentice.flows.audit.audit import audit as look
+        from apprentice.flows.cli.choice import chosen_for, reachable
 
-        with reachable(url) as (served, name):
-            server, spec, needs = chosen_for(served, environment or name, recipe, set_)
-            checked = look(server, spec, needs)
-        _table([{"": each.what, "is": each.verdict, "found": each.found, "do": each.fix} for each in checked.findings])
-        print(verdict(server, spec, checked))
+        sessions = 64 if quick or recipe else 16
+        with reachable(place, sessions) as (served, name):
+            subject = chosen_for(served, environment or name, recipe, set_, sessions, served_here=name is not None)
+            with Console(stderr=True).status("audit") as shown:
+                report = look(subject, quick, shown.update)
+        rows = [each for each in report.findings if not quick or each.status != "does not apply"]
+        _table([{"check": each.check, "is": _is(each), "found": each.found, "do": each.remedy} for each in rows])
+        for each in report.findings:
+            if each.status == "failed" and (each.evidence or each.effect):
+                print("\n".join([f"\n{each.check}: {each.effect}", *(f"  {shown}" for shown in each.evidence)]))
+        print(verdict(subject.server, subject.spec, report))
         if json_:
-            print(json.dumps(as_json(server, spec, needs, checked), ensure_ascii=False))
-        if not checked.ok:
-            raise typer.Exit(1)
+            print(json.dumps(as_json(subject, report), ensure_ascii=False))
+        if report.exit_code:
+            raise typer.Exit(report.exit_code)
+
+
+def _is(finding: Any) -> str:
+    return finding.severity if finding.status == "failed" else finding.status
 
 
 @env_app.command()

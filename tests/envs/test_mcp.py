@@ -12,8 +12,9 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.mcp.tools import Tool, methods_of
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.audit.audit import Report, audit
+from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.environment_check import Needs, check
 from apprentice.flows.runtime.servers import completed, with_discovered_settings
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
@@ -23,6 +24,11 @@ from tests.envs.published import echo, mcp_shop
 from tests.envs.published.serving import serving
 
 SHOP = EnvironmentSpec(name="mcp", settings={"reward_range": [0.0, 8.0]})
+
+
+def checked(server: EnvironmentServer, spec: EnvironmentSpec) -> Report:
+    """What a run's preflight finds."""
+    return audit(Subject(server, spec, Needs(0, 0, 0)), quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +134,7 @@ def test_a_reset_sends_the_settings_and_the_question_is_where_they_say(begin: Ca
 def test_a_server_that_takes_an_index_gets_the_seed_as_one(servers: dict[str, EnvironmentServer]):
     settings = {"question": ["task.prompt.0.content"], "seed_as": "index"}
     spec = completed(EnvironmentSpec(name="mcp", settings=settings), servers["by index"])
-    assert check(servers["by index"], spec, Needs(0, 0, 0)).wrong is None
+    assert checked(servers["by index"], spec).wrong is None
     with pytest.raises(Stop, match=r"texts at task\.prompt\.0\.role, task\.prompt\.0\.content, task\.answer;"):
         completed(EnvironmentSpec(name="mcp", settings={"seed_as": "index"}), servers["by index"])
 
@@ -198,11 +204,11 @@ def test_a_server_that_ignores_seeds_is_found_before_a_run(
     servers: dict[str, EnvironmentServer], served: str, words: str
 ):
     spec = completed(SHOP, servers[served])
-    wrong = check(servers[served], spec, Needs(0, 0, 0)).wrong
+    wrong = checked(servers[served], spec).wrong
     assert wrong is not None
-    assert (wrong.what, wrong.found) == ("seeds", words)
-    assert "a server that ignores seeds cannot be used" in wrong.fix
-    assert check(servers["shop"], completed(SHOP, servers["shop"]), Needs(0, 0, 0)).ok
+    assert (wrong.check.partition(".")[0], wrong.found) == ("seeds", words)
+    assert "a server that ignores seeds cannot be used" in wrong.remedy
+    assert checked(servers["shop"], completed(SHOP, servers["shop"])).wrong is None
 
 
 SCHEMAS: list[tuple[dict[str, Any], dict[str, Any] | None]] = [

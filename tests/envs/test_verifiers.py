@@ -14,7 +14,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused
-from apprentice.flows.runtime.environment_check import Needs, check
+from apprentice.flows.audit.audit import audit
+from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
@@ -116,5 +117,5 @@ def test_a_package_that_is_not_there_is_named(server: EnvironmentServer):
 
 
 def test_the_check_of_a_run_finds_nothing_wrong(server: EnvironmentServer):
-    found = check(server, completed(LETTERS, server), Needs(0, 0, 4))
-    assert found.ok, found.wrong
+    found = audit(Subject(server, completed(LETTERS, server), Needs(0, 0, 4)), quick=True)
+    assert found.wrong is None

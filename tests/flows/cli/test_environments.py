@@ -24,10 +24,11 @@ from apprentice.envs.echo.env import Environment
 from apprentice.envs.echo.server.game import text_of
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.subject import Needs
 from apprentice.flows.cli.app import app
+from apprentice.flows.cli.choice import IMAGE
 from apprentice.flows.cli.play_by_hand import play
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.runtime.environment_check import Needs
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import hears_ctrl_c
 from tests.odd_server import odd_server
@@ -143,9 +144,8 @@ def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Pa
     told = said.json_line()
     assert told["ok"]
     assert told["needed"] == {"grpo": 4, "evaluate": 3, "collect": 2}
-    assert {each["what"]: each["verdict"] for each in told["findings"]} == dict.fromkeys(
-        ("health", "sessions", "wire", "seeds", "reward", "latency"), "right"
-    )
+    quick = ("health", "sessions", "schema.tools", "wire", "seeds.repeat", "seeds.ignored", "reward.range", "latency")
+    assert {each["check"]: each["status"] for each in told["findings"]} == dict.fromkeys(quick, "passed")
     assert min(told["latency_ms"]["reset"], told["latency_ms"]["step"]) > 0
     assert said.text.splitlines()[-2] == f"{echo} works for echo."
 
@@ -190,10 +190,10 @@ def test_a_server_that_refuses_the_reset_fails_with_its_words(server: Any):
 @pytest.mark.parametrize(
     ("kind", "what", "says"),
     [
-        ("forgetful", "seeds", "the same seed gave two different questions"),
-        ("stubborn", "seeds", "5 seeds gave the same question"),
-        ("counting", "seeds", "the same seed gave two different questions"),
-        ("generous", "reward", "reward is 7.0, which is not within 0 to 1"),
+        ("forgetful", "seeds.repeat", "the same seed gave two different questions"),
+        ("stubborn", "seeds.ignored", "5 seeds gave the same question"),
+        ("counting", "seeds.repeat", "the same seed gave two different questions"),
+        ("generous", "reward.range", "reward is 7.0, which is not within 0 to 1"),
         ("page", "health", "/health is not that of an OpenEnv server (status 200)"),
         ("asleep", "health", "it answers 503: asleep, starting or failing"),
         pytest.param("deaf", "sessions", "it opens none", marks=pytest.mark.long),
@@ -203,9 +203,38 @@ def test_what_is_not_right_is_named_with_a_fix(kind: str, what: str, says: str):
     with odd_server(kind) as url:
         said = env("check", url, "--environment", "echo", "--json")
     assert said.code == 1
-    assert [each["what"] for each in said.json_line()["findings"] if each["verdict"] == "wrong"] == [what]
+    wrong = [each for each in said.json_line()["findings"] if each["status"] == "failed"]
+    assert [each["check"] for each in wrong] == [what]
     assert says in said.text
-    assert next(each["fix"] for each in said.json_line()["findings"] if each["verdict"] == "wrong")
+    assert wrong[0]["remedy"]
+    assert wrong[0]["effect"]
+
+
+def test_an_audit_shows_evidence_effect_and_remedy_and_stops_where_nothing_can_be_judged():
+    with odd_server("generous") as url:
+        said = env("audit", url, "--environment", "echo", "--json")
+    assert said.code == 1
+    told = {each["check"]: each for each in said.json_line()["findings"]}
+    assert told["reward.range"]["evidence"][0]["seed"] == 0
+    assert "reward.range: An episode has no reward" in said.text
+    assert """seed 0: echo({"message": """ in said.text
+    assert told["reward.exploit"]["found"] == "it cannot be judged where reward.range failed"
+
+
+@pytest.mark.parametrize(
+    ("place", "image"),
+    [
+        ("owner/name:1", True),
+        ("ghcr.io/owner/name@sha256:0af", True),
+        ("name:latest", True),
+        ("localhost:8000", False),
+        ("http://host:8000", False),
+        ("envs/echo", False),
+        ("echo", False),
+    ],
+)
+def test_an_image_is_told_from_a_url_a_folder_and_a_name(place: str, image: bool):
+    assert bool(IMAGE.fullmatch(place)) == image
 
 
 @pytest.mark.parametrize(

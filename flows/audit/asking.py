@@ -1,0 +1,340 @@
+"""Checks what an environment asks: that a seed is a question, what its tools say, what gives the answer away.
+
+In: a `Subject` with open sessions. Out: verdicts.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from math import exp
+from typing import Any
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import part_of
+from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.session import Refused
+from apprentice.flows.audit.subject import (
+    Call,
+    Evidence,
+    Played,
+    Recorded,
+    Subject,
+    Verdict,
+    check,
+    does_not_apply,
+    failed,
+    passed,
+    play,
+    replayed,
+)
+from apprentice.tasks.episodes.episode import prompt
+
+OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."
+IGNORES_SEEDS = (
+    "A question is its seed, so a server that ignores seeds cannot be used: take one whose reset draws the question "
+    "from the seed, or serve its source with such a reset."
+)
+DISTINCT = 0.2
+"""Share of the seeds that must have a question of their own."""
+OVERLAP = 0.2
+"""Share of the evaluation's questions that training may contain; the filter and GRPO leave them out."""
+LONG = 8192
+"""Tokens of a prompt that few small students have room for."""
+SPECIAL = re.compile(r"<\|[a-z_]+\|>|</?tool_(?:call|response)>|\[/?INST\]")
+"""Text by which chat templates mark turns and calls."""
+LEAKS = 8
+"""Episodes in which an answer is looked for."""
+SHOWN_BY = r"(?:answer|solution|correct|expected|label|target)\w*\W{0,4}(?:is|was|be)?\W{0,4}"
+
+
+def differing(first: Mapping[int, str], second: Mapping[int, str]) -> Iterator[Evidence]:
+    """Yield the seeds whose questions differ."""
+    for seed, question in second.items():
+        if first[seed] != question:
+            yield Evidence(seed, (), f"{first[seed]!r}, and then {question!r}")
+
+
+def _seeded(subject: Subject) -> str:
+    """Return the remedy for seeds that do not count: of the environment's author, or of who chose the server."""
+    if subject.elsewhere:
+        return OF_THE_SEED
+    name = subject.spec.name
+    return f"Serve this version: apprentice env serve {name}" if part_of(name, "server") else IGNORES_SEEDS
+
+
+@check("seeds.repeat", "error", "Evaluation, filter and a resumed run take other questions than were recorded.", True)
+def repeat(subject: Subject) -> Verdict:
+    assert subject.seen is not None
+    asked = [dict(zip(subject.seeds, each, strict=True)) for each in (subject.seen.questions, subject.seen.again)]
+    if found := list(differing(*asked)):
+        return failed("the same seed gave two different questions", _seeded(subject), *found[:1])
+    return passed("the same seed gave the same question in two sessions")
+
+
+@check("seeds.ignored", "error", "All episodes have one question: the evaluation measures what was trained.", True)
+def ignored(subject: Subject) -> Verdict:
+    assert subject.seen is not None
+    questions = subject.seen.questions
+    if len(set(questions)) > 1 or len(questions) == 1:
+        return passed("other seeds gave other questions")
+    shown = [Evidence(seed, (), repr(questions[0])) for seed in subject.seeds[:2]]
+    return failed(f"{len(questions)} seeds gave the same question", _seeded(subject), *shown)
+
+
+@check("seeds.process", "error", "Another server, or the same one started again, asks other questions.")
+def process(subject: Subject) -> Verdict:
+    if subject.elsewhere is None:
+        return does_not_apply("the server was not started here, so its process cannot be started a second time")
+    with subject.elsewhere() as server:
+        session = Recorded(server)
+        environment = subject.spec.make(session)
+        try:
+            asked = {seed: environment._ask(seed) for seed in subject.many}
+        except Refused as refused:
+            return passed(f"under another hash seed it refuses rather than ask something else: {refused}")
+        finally:
+            session.close()
+    if found := list(differing(subject.questions, asked)):
+        remedy = "Draw from a list or a sorted set: the order of a set, and hash(), differ between processes."
+        return failed("another process with another hash seed asks other questions", remedy, *found[:1])
+    return passed(f"a process with another hash seed asked the same {len(asked)} questions")
+
+
+@check("seeds.load", "error", "In a busy run rollouts of one question are of several, and cannot be compared.")
+def load(subject: Subject) -> Verdict:
+    if len(subject.sessions) < 2:
+        return does_not_apply("the server grants one session")
+    wanted = [*subject.many, *reversed(subject.many)]
+    asked = subject.at_once(lambda environment, seed: (seed, environment._ask(seed)), wanted)
+    if found := [each for pair in asked for each in differing(subject.questions, dict([pair]))]:
+        said = f"{len(found)} of {len(asked)} questions differ when {len(subject.sessions)} sessions ask at once"
+        return failed(said, "Use a random generator of the session's own; random.seed() is shared by all.", *found[:1])
+    return passed(f"{len(subject.sessions)} sessions at once got the same questions as one alone")
+
+
+@check("seeds.windows", "warning", "Training and evaluation share questions; the shared ones are left out of training.")
+def windows(subject: Subject) -> Verdict:
+    count = subject.extent.asked
+    if subject.recipe is None:
+        asked = _asked(subject, range(subject.seeds[0], subject.seeds[0] + count))
+        different, n = len(set(asked)), len(asked)
+        found = f"{n} seeds gave {different} different questions, so there are about {_pool(different, n)}"
+        few = different < DISTINCT * n
+        remedy = "Use windows that have fewer questions together, or settings with more questions."
+        return failed(found, remedy) if few else passed(found)
+    planned = dict(subject.recipe.seed_windows())
+    held_out = planned.pop("evaluate")
+    evaluated = _asked(subject, held_out.seeds()[: count // 2])
+    trained = {each for name in planned for each in _asked(subject, planned[name].seeds()[: count // 2])}
+    shared = sum(question in trained for question in evaluated) / max(1, len(evaluated))
+    found = f"{shared:.0%} of {len(evaluated)} evaluation questions are among {len(trained)} of training"
+    remedy = "Make the windows smaller, or use settings with more questions."
+    return failed(found, remedy) if shared > OVERLAP else passed(found)
+
+
+def _asked(subject: Subject, seeds: range) -> list[str]:
+    return subject.at_once(lambda environment, seed: environment._ask(seed), seeds)
+
+
+def _pool(different: int, asked: int) -> str:
+    """Estimate how many questions there are, drawn evenly, when `different` of `asked` differ."""
+    if different == asked:
+        return f"{asked * (asked - 1) // 2:,} or more"
+    low, high = float(different), 1e9
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * (1 - exp(-asked / middle)) < different else (low, middle)
+    return f"{low:,.0f}"
+
+
+@check("version.key", "note", "")
+def version(subject: Subject) -> Verdict:
+    spec = subject.spec
+    served = "the code here" if subject.elsewhere else f"the server's own, {spec.revision or 'no revision given'}"
+    return passed(
+        f"in every key: version {spec.version}, digest {spec.code[:12]} of the class; it is served by {served}"
+    )
+
+
+@check("version.original", "error", "The server plays another version of the task than the keys name.")
+def original(subject: Subject) -> Verdict:
+    if subject.original is None:
+        return does_not_apply("it is served from the code here, or no server of it can run here to compare with")
+    with subject.original() as server:
+        session = Recorded(server)
+        try:
+            environment = subject.spec.make(session)
+            for there in [*subject.known, *subject.guessed]:
+                here = play(environment, there.seed, replayed(there.calls))
+                if (here.question, here.reward, here.replies) != (there.question, there.reward, there.replies):
+                    remedy = f"Serve this version there: apprentice env build {subject.spec.name}"
+                    shown = there.evidence(), here.evidence()
+                    return failed("the server answers otherwise than the code here", remedy, *shown)
+        finally:
+            session.close()
+    return passed(f"{len(subject.known)} episodes have the questions, replies and rewards of the code here")
+
+
+@check("schema.tools", "error", "A model cannot know how to call the tools.", quick=True)
+def tools(subject: Subject) -> Verdict:
+    from jsonschema import Draft202012Validator, SchemaError
+    from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
+
+    describe = "Give each tool a docstring with Args, and each argument a type and a description."
+    try:
+        schemas = [tool["function"] for tool in tool_schemas(subject.environments[0])]
+        for function in schemas:
+            Draft202012Validator.check_schema(function["parameters"])
+    except (DocstringParsingException, TypeHintParsingException) as error:
+        return failed(f"a tool has no schema: {' '.join(str(error).split())[:300]}", describe)
+    except SchemaError as error:
+        return failed(f"a tool's schema is not valid: {error.message}", "Correct the schema: JSON Schema 2020-12.")
+    if not schemas:
+        return failed("there are no tools", describe)
+    unknown = [
+        f"{function['name']}.{name}"
+        for function in schemas
+        for name in function["parameters"].get("required", [])
+        if name not in function["parameters"].get("properties", {})
+    ]
+    if unknown:
+        return failed(f"required arguments without a schema: {', '.join(unknown)}", describe)
+    if bare := list(_undescribed(schemas)):
+        return failed(f"without description or type: {', '.join(bare)}", describe, severity="warning")
+    return passed(f"{', '.join(function['name'] for function in schemas)}: valid, each part described")
+
+
+def _undescribed(schemas: list[dict[str, Any]]) -> Iterator[str]:
+    for function in schemas:
+        if not function.get("description"):
+            yield function["name"]
+        for name, schema in function["parameters"].get("properties", {}).items():
+            if not schema.get("description") or not schema.keys() & {"type", "enum", "anyOf", "oneOf", "$ref"}:
+                yield f"{function['name']}.{name}"
+
+
+@check("schema.text", "warning", "A chat template takes the text for its own marks, or a tokenizer for unknown bytes.")
+def text(subject: Subject) -> Verdict:
+    played = [*subject.known, *subject.guessed]
+    told = [(seed, (), question) for seed, question in subject.questions.items()]
+    told += [(each.seed, each.calls, reply) for each in played for reply in each.replies]
+    for seed, calls, said in told:
+        odd = sorted(
+            {repr(letter) for letter in said if unicodedata.category(letter) == "Cc" and letter not in "\n\t\r"}
+        )
+        if odd or SPECIAL.search(said) or not said.strip():
+            what = f"control characters {', '.join(odd)}" if odd else "marks of a chat template" if said else "no text"
+            remedy = "Leave control characters and marks such as <|im_end|> out of questions and replies."
+            return failed(f"a question or reply holds {what}", remedy, Evidence(seed, calls, repr(said)))
+    return passed(f"{len(told)} questions and replies are plain text")
+
+
+@check("schema.lengths", "warning", "Prompts fill the student's context; such questions stop a run or are left out.")
+def lengths(subject: Subject) -> Verdict:
+    environment = subject.environments[0]
+    student = subject.recipe.student if subject.recipe else None
+    if student is not None and student.build is None:
+        return does_not_apply("a run checks the prompts with the tokenizer of the recipe's model")
+    if student is None or student.build is None:
+        shown = json.dumps(tool_schemas(environment)) + environment.instructions
+        counts, room, unit = [(len(shown) + len(each)) // 4 for each in subject.questions.values()], LONG, "about "
+    else:
+        from apprentice.tasks.episodes.rendering import prompt_ids
+        from apprentice.tasks.models.tokenizer import tokenizer_of
+
+        questions = list(subject.questions.values())
+        tokenizer, room, unit = tokenizer_of([(environment, questions)]), student.build.max_positions, ""
+        schemas = tool_schemas(environment)
+        counts = [len(prompt_ids(tokenizer, prompt(environment, each), schemas)) for each in questions]
+    ordered = sorted(counts)
+    middle, most = ordered[len(ordered) // 2], ordered[-1]
+    found = f"a prompt has {unit}{middle} tokens (median), at most {most}; there is room for {room}"
+    longest = max(subject.questions, key=lambda seed: len(subject.questions[seed]))
+    if most >= room:
+        remedy = "Make the questions shorter (environment.settings), or choose a student with a longer context."
+        return failed(found, remedy, Evidence(longest, (), subject.questions[longest]))
+    return passed(found)
+
+
+def answered(subject: Subject) -> list[Played]:
+    """Return episodes whose answer is known and does not occur in the question; empty if there are too few."""
+    played = [each for each in subject.known if each.correct and len(each.correct) > 1]
+    return played[:LEAKS] if len({each.correct for each in played}) > 1 else []
+
+
+def _holds(told: str, answer: str | None) -> bool:
+    return re.search(rf"(?<!\w){re.escape(str(answer))}(?!\w)", told, re.IGNORECASE) is not None
+
+
+NO_ANSWERS = "the environment names no answer (`correct`) to look for, or too few different ones"
+
+
+@check("leaks.question", "error", "The model learns to copy the answer from the question.")
+def in_question(subject: Subject) -> Verdict:
+    played = answered(subject)
+    shown = [
+        each for each in played if re.search(SHOWN_BY + re.escape(str(each.correct)), each.question, re.IGNORECASE)
+    ]
+    if len(played) < 3:
+        return does_not_apply(NO_ANSWERS)
+    if len(shown) < len(played):
+        return passed(f"no question of {len(played)} names its answer")
+    first = shown[0]
+    return failed("the question names its answer", "Leave it out.", Evidence(first.seed, (), repr(first.question)))
+
+
+@check("leaks.reply", "error", "The model learns to read the answer from a reply instead of working it out.")
+def in_replies(subject: Subject) -> Verdict:
+    played = [each for each in answered(subject) if not _holds(each.question, each.correct)]
+    if len(played) < 3:
+        return does_not_apply(NO_ANSWERS + " that the question does not hold")
+    first_wrong = {each.seed: other.calls[:1] for each, other in zip(played, [*played[1:], played[0]], strict=True)}
+    for named, calls in (("a wrong answer", first_wrong), ("a call that does not fit", None)):
+        found = []
+        for each in played:
+            move = replayed(calls[each.seed] if calls else [_misfit(subject)])
+            tried = play(subject.fresh(), each.seed, move)
+            told = tried.replies[:-1] if tried.ended else tried.replies
+            if any(_holds(reply, each.correct) for reply in told):
+                found.append(tried)
+        if len(found) == len(played):
+            remedy = "Leave the answer out of replies and error messages; `correct` has it once the episode is over."
+            return failed(f"the reply to {named} has the answer", remedy, found[0].evidence())
+    return passed(f"no reply before the end of {2 * len(played)} episodes has the answer")
+
+
+def _misfit(subject: Subject) -> Call:
+    """Return a call whose arguments are lists, whatever their type."""
+    function = tool_schemas(subject.environments[0])[0]["function"]
+    return function["name"], {name: [[]] for name in function["parameters"].get("properties", {})}
+
+
+@check("leaks.hidden", "warning", "A client that shows metadata or state to its model gives the answer away.")
+def hidden(subject: Subject) -> Verdict:
+    played = [each for each in answered(subject) if not _holds(each.question, each.correct)]
+    if len(played) < 3:
+        return does_not_apply(NO_ANSWERS + " that the question does not hold")
+    session, environment = subject.sessions[0], subject.fresh()
+    places: dict[str, int] = {"the observation of a reset": 0, "the state": 0}
+    for each in played:
+        environment._ask(each.seed)
+        places["the observation of a reset"] += _holds(_text(session.replies[0].observation), each.correct)
+        try:
+            places["the state"] += _holds(_text(session.state()), each.correct)
+        except BadReply:
+            continue
+    for place, count in places.items():
+        if count == len(played):
+            remedy = "Keep the answer in private attributes of the server's class until the episode is over."
+            return failed(
+                f"{place} has the answer", remedy, Evidence(played[0].seed, (), f"it holds {played[0].correct!r}")
+            )
+    return passed(f"neither state nor observation has the answer, in {len(played)} episodes")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+CHECKS = (process, load, windows, version, original, text, lengths, in_question, in_replies, hidden)

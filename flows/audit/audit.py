@@ -1,0 +1,117 @@
+"""Audits an environment: `apprentice env audit` makes all checks, `env check` and a run's preflight the quick ones.
+
+In: a `Subject`. Out: a `Report` with one finding a check. Stops at an error that makes the later checks meaningless.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.envs.wire.waiting import wait_for
+from apprentice.flows.audit import asking, exploits, robustness
+from apprentice.flows.audit.connection import health, latency, latency_ms, sessions, shut, wire
+from apprentice.flows.audit.subject import Finding, Opened, Subject, does_not_apply
+
+BLOCKING = (health, asking.tools, wire, asking.repeat, asking.ignored, exploits.in_range)
+"""If one of these fails, no later check can be judged."""
+CHECKS = (
+    *(health, sessions, asking.tools, wire, asking.repeat, asking.ignored, exploits.in_range, latency),
+    *asking.CHECKS,
+    *exploits.CHECKS,
+    *robustness.CHECKS,
+)
+EXIT_CODES = {"error": 1, "warning": 3, "note": 0}
+"""Of a command, by its worst finding; 2 is that of wrong arguments."""
+
+
+class Report(NamedTuple):
+    """The result of an audit."""
+
+    findings: list[Finding]
+    granted: int
+    """Sessions that were opened."""
+    latency_ms: dict[str, float]
+    questions: Sequence[str] = ()
+    """The questions of the subject's seeds."""
+
+    def of(self, severity: str) -> list[Finding]:
+        """Return the failed checks of a severity."""
+        return [each for each in self.findings if each.status == "failed" and each.severity == severity]
+
+    @property
+    def wrong(self) -> Finding | None:
+        return next(iter(self.of("error")), None)
+
+    @property
+    def exit_code(self) -> int:
+        return next((code for severity, code in EXIT_CODES.items() if code and self.of(severity)), 0)
+
+
+def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = lambda text: None) -> Report:
+    """Make all checks, or the quick ones. `say` is told the name of each before it begins."""
+    findings: list[Finding] = []
+    chosen = [each for each in CHECKS if each.quick or not quick]
+    try:
+        for place, each in enumerate(chosen, 1):
+            say(f"{each.name} ({place} of {len(chosen)})")
+            try:
+                verdict = each.run(subject)
+            except (Refused, BadReply, SessionLost) as lost:
+                verdict = does_not_apply(f"the episodes for it could not be played: {lost}")
+            findings.append(each.finding(verdict))
+            if (not subject.sessions and each is sessions) or (each in BLOCKING and verdict.status == "failed"):
+                blocked = does_not_apply(f"it cannot be judged where {each.name} failed")
+                findings += [other.finding(blocked) for other in chosen[place:]]
+                break
+        took = latency_ms(subject)
+    finally:
+        wait_for(shut(subject.sessions))
+    return Report(findings, subject.granted, took, subject.seen.questions if subject.seen else ())
+
+
+def openers(spec: EnvironmentSpec, served_here: bool) -> tuple[Opened | None, Opened | None]:
+    """Return how to start the processes that an audit compares with: `elsewhere` and `original` of a `Subject`.
+
+    Args:
+        served_here: Whether the audited server runs the installed code; otherwise it is compared with that.
+    """
+
+    @contextmanager
+    def opened(hash_seed: int) -> Iterator[EnvironmentServer]:
+        given = ("apprentice.envs.serving.serve", spec.name, "--max-sessions", "4")
+        with local_server(*given, hash_seed=hash_seed) as url:
+            yield EnvironmentServer(url=url)
+
+    try:
+        check_server(spec.name)
+    except (NoServer, ExtraMissing):
+        return None, None
+    return (lambda: opened(1), None) if served_here else (None, lambda: opened(0))
+
+
+def verdict(server: EnvironmentServer, spec: EnvironmentSpec, report: Report) -> str:
+    """Return the closing sentence."""
+    if wrong := report.of("error"):
+        return f"{server.url} does not work for {spec}: {', '.join(each.check for each in wrong)}."
+    slow = [each.check for each in report.of("note")]
+    few = f", with too few {' and '.join(slow)}" if slow == ["sessions"] else ""
+    doubtful = ", ".join(each.check for each in report.of("warning"))
+    return f"{server.url} works for {spec}{few}{', with warnings: ' if doubtful else ''}{doubtful}."
+
+
+def as_json(subject: Subject, report: Report) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {
+        "ok": report.wrong is None,
+        "url": subject.server.url,
+        "environment": subject.spec.name,
+        "granted": report.granted,
+        "needed": subject.needs._asdict(),
+        "latency_ms": {what: round(each, 2) for what, each in report.latency_ms.items()},
+        "findings": [each.as_json() for each in report.findings],
+    }

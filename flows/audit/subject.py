@@ -1,0 +1,397 @@
+"""What an audit looks at, and what it says of it: a server that plays an environment, and the findings of its checks.
+
+In: a server, an environment, seeds. Out: played episodes, and `Finding`, one for each check.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+from time import monotonic, perf_counter
+from typing import Any, Literal, NamedTuple
+
+import tenacity
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.wire.reply import BadReply, Reply, one_line
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, Session, SessionLost
+from apprentice.envs.wire.waiting import spawn, wait_for
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.episodes.episode import Episode
+
+Severity = Literal["error", "warning", "note"]
+"""An error spoils a training, a warning costs a part of it, a note is for information."""
+Status = Literal["passed", "failed", "does not apply"]
+Call = tuple[str, dict[str, Any]]
+"""A tool and its arguments."""
+Move = Callable[[Episode], Call | None]
+"""Returns the next call of a running episode; None for a message without a call."""
+Opened = Callable[[], AbstractContextManager[EnvironmentServer]]
+"""Starts a server that stops with the block."""
+GUESSED = {"string": "0", "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
+
+
+FEWEST = 3
+"""Questions that a check plays, however long they take."""
+
+
+class Evidence(NamedTuple):
+    """The least that shows a finding: play the calls in the episode of the seed."""
+
+    seed: int
+    calls: tuple[Call, ...]
+    saw: str
+    """What the environment returned, or what is wrong with it."""
+
+    def __str__(self) -> str:
+        shown = "; ".join(
+            f"{tool}({one_line(json.dumps(given, ensure_ascii=False), 200)})" for tool, given in self.calls
+        )
+        return f"seed {self.seed}: {shown or 'reset'} → {one_line(self.saw)}"
+
+
+class Verdict(NamedTuple):
+    """The result of a check's function."""
+
+    status: Status
+    found: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: str = ""
+    severity: Severity | None = None
+    """Where it differs from the check's own."""
+    may_pass: bool = False
+
+
+def passed(found: str) -> Verdict:
+    return Verdict("passed", found)
+
+
+def failed(found: str, remedy: str, *evidence: Evidence, severity: Severity | None = None) -> Verdict:
+    return Verdict("failed", found, evidence, remedy, severity)
+
+
+def does_not_apply(why: str) -> Verdict:
+    return Verdict("does not apply", why)
+
+
+class Finding(NamedTuple):
+    """One check's result."""
+
+    check: str
+    status: Status
+    severity: Severity
+    found: str
+    evidence: tuple[Evidence, ...]
+    effect: str
+    """What a failure does to a training; empty unless it failed."""
+    remedy: str
+    may_pass: bool = False
+    """Whether it may pass later by itself, such as a server that is starting or a Space that wakes up."""
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict() | {"evidence": [each._asdict() | {"text": str(each)} for each in self.evidence]}
+
+
+class Check(NamedTuple):
+    """A check: its name, and what a failure does to a training."""
+
+    name: str
+    severity: Severity
+    effect: str
+    quick: bool
+    run: "Callable[[Subject], Verdict]"
+
+    def finding(self, verdict: Verdict) -> Finding:
+        status, found, evidence, remedy, severity, may_pass = verdict
+        effect = self.effect if status == "failed" else ""
+        return Finding(self.name, status, severity or self.severity, found, evidence, effect, remedy, may_pass)
+
+
+def check(
+    name: str, severity: Severity, effect: str, quick: bool = False
+) -> Callable[["Callable[[Subject], Verdict]"], Check]:
+    """Make a check of a function. `quick`: whether a run makes it before it buys anything."""
+    return lambda run: Check(name, severity, effect, quick, run)
+
+
+class Needs(NamedTuple):
+    """Concurrent sessions of a run."""
+
+    grpo: int
+    """With fewer sessions a run stops before it buys anything."""
+    evaluate: int
+    """With fewer sessions evaluation and collection use smaller batches."""
+    collect: int
+
+    @staticmethod
+    def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
+        """Return the needs of a run; without GRPO or collection if they are already done."""
+        rollouts = recipe.grpo_sessions() if grpo else 0
+        return Needs(rollouts, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
+
+    def __str__(self) -> str:
+        grpo = f"GRPO needs {self.grpo}, " if self.grpo else ""
+        evaluate = f"an evaluation uses {self.evaluate}, " if self.evaluate else ""
+        collect = f"collection uses {self.collect}" if self.collect else ""
+        return f"{grpo}{evaluate}{collect}".removesuffix(", ")
+
+
+class Extent(NamedTuple):
+    """How much an audit plays."""
+
+    seeds: int = 24
+    """Questions of a check that plays them."""
+    asked: int = 1000
+    """Seeds whose question is requested, and episodes over which time and memory are measured."""
+    seconds: float = 5.0
+    """Of a check that plays many episodes: it plays as many as it can begin."""
+
+
+class Recorded(Session):
+    """A session that records its replies since the last reset, and how long its messages took.
+
+    Attributes:
+        resets, steps: Seconds of each round trip.
+        replies: The replies of the running episode; the reset's is the first.
+    """
+
+    def __init__(self, server: EnvironmentServer, attempts: int | None = None):
+        super().__init__(server)
+        if attempts is not None:
+            self._retry = self._retry.copy(stop=tenacity.stop_after_attempt(attempts))
+        self.resets: list[float] = []
+        self.steps: list[float] = []
+        self.replies: list[Reply] = []
+
+    def reset(self, **question: Any) -> Reply:
+        begun = perf_counter()
+        self.replies = [super().reset(**question)]
+        self.resets.append(perf_counter() - begun)
+        return self.replies[0]
+
+    def step(self, action: dict[str, Any]) -> Reply:
+        begun = perf_counter()
+        self.replies.append(super().step(action))
+        self.steps.append(perf_counter() - begun)
+        return self.replies[-1]
+
+    @property
+    def actions(self) -> list[dict[str, Any]]:
+        """The actions of the running episode, as they were sent."""
+        return self._actions
+
+    def ask(self, action: dict[str, Any]) -> Reply:
+        """Send an action as it is, once, without recovery. Raises ServerError, BadReply, OSError, EOFError."""
+        assert self._client is not None
+        return wait_for(self._client.ask("step", action))
+
+    def vanish(self) -> None:
+        """Cut the connection without closing the session, as a process that was killed does."""
+
+        async def cut() -> None:
+            if self._client is not None and self._client._ws is not None:
+                self._client._ws.transport.abort()
+                self._client = None
+
+        wait_for(cut())
+
+
+class Played(NamedTuple):
+    """An episode that was played to its end."""
+
+    seed: int
+    question: str
+    calls: tuple[Call, ...]
+    replies: tuple[str, ...]
+    rewards: tuple[float | None, ...]
+    """The reward after each call."""
+    reward: float | None
+    broken: str
+    """Why the environment failed on a call; empty otherwise."""
+    correct: str | None
+    ended: bool
+    """Whether the environment ended it."""
+
+    def evidence(self, saw: str = "") -> Evidence:
+        reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
+        last = f"{self.replies[-1]!r}, " if self.replies else ""
+        return Evidence(self.seed, self.calls, saw or self.broken or f"{last}{reward}")
+
+
+class Seen(NamedTuple):
+    """What the first episodes showed."""
+
+    questions: list[str]
+    again: list[str]
+    """The questions of the same seeds in reverse order, on another session if there is one: they differ if the server
+    counts its resets or draws at random."""
+    played: list[Played]
+    broken: list[Played]
+    """Those that could not be played to the end, except by a crash on a guessed move."""
+
+
+def play(environment: ToolEnvironment, seed: int, move: Move) -> Played:
+    """Play an episode. Raises Refused, BadReply, SessionLost."""
+    episode = Episode(environment, seed)
+    calls: list[Call] = []
+    rewards: list[float | None] = []
+    while not episode.done:
+        if (call := move(episode)) is None:
+            episode.step({"role": "assistant", "content": "I do not know."})
+            break
+        calls.append(call)
+        take(episode, call)
+        rewards.append(episode.reward)
+    replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
+    correct = episode.environment.correct
+    return Played(
+        seed,
+        episode.question,
+        tuple(calls),
+        replies,
+        tuple(rewards),
+        episode.reward,
+        episode.broken,
+        correct,
+        episode.environment.done,
+    )
+
+
+def take(episode: Episode, *calls: Call) -> None:
+    """Make one message's calls in a running episode."""
+    named = [{"name": name, "arguments": json.dumps(arguments)} for name, arguments in calls]
+    made = [
+        {"id": f"call_{episode.turns}_{place}", "type": "function", "function": each}
+        for place, each in enumerate(named)
+    ]
+    episode.step({"role": "assistant", "content": None, "tool_calls": made})
+
+
+def replayed(calls: Iterable[Call]) -> Move:
+    """Return a move that makes these calls in turn, and then none."""
+    left = deque(calls)
+    return lambda _: left.popleft() if left else None
+
+
+def always(call: Call | None) -> Move:
+    return lambda _: call
+
+
+def any_call(episode: Episode) -> Call:
+    """Return a call of the first tool with arguments of the right types."""
+    function = episode.tools[0]["function"]
+    return function["name"], {
+        name: schema["enum"][0] if "enum" in schema else GUESSED.get(str(schema.get("type", "string")), "0")
+        for name, schema in function["parameters"].get("properties", {}).items()
+    }
+
+
+@dataclass
+class Subject:
+    """A server under audit. `sessions` are open while the checks run; the first two play one episode at a time.
+
+    Attributes:
+        elsewhere: Starts the same code as another process under another hash seed, if it can run here.
+        original: Starts this project's code for an environment that somebody else serves, if it can run here.
+    """
+
+    server: EnvironmentServer
+    spec: EnvironmentSpec
+    needs: Needs = field(default_factory=lambda: Needs(0, 0, 16))
+    seeds: Sequence[int] = range(5)
+    extent: Extent = field(default_factory=Extent)
+    recipe: Recipe | None = None
+    elsewhere: Opened | None = None
+    original: Opened | None = None
+    sessions: list[Recorded] = field(default_factory=list)
+    granted: int = 0
+    is_full: bool = False
+    """Whether the server refused the session after `granted`."""
+    seen: Seen | None = None
+
+    @cached_property
+    def environments(self) -> list[ToolEnvironment]:
+        return [self.spec.make(session) for session in self.sessions]
+
+    @cached_property
+    def many(self) -> list[int]:
+        """The seeds that a check plays, from the first of the run's on: fewer if a reset takes long."""
+        took = median([each for session in self.sessions for each in session.resets] or [0.0])
+        count = min(self.extent.seeds, max(FEWEST, int(self.extent.seconds / 4 / max(took, 1e-6))))
+        return [self.seeds[0] + place for place in range(count)]
+
+    def fresh(self, place: int = 0) -> ToolEnvironment:
+        """Return an environment on a new connection."""
+        self.environments[place]._renew()
+        return self.environments[place]
+
+    def question(self, seed: int, place: int = 0) -> str:
+        return self.environments[place]._ask(seed)
+
+    @cached_property
+    def questions(self) -> dict[int, str]:
+        """The questions of `many`, asked one after the other in one session."""
+        return {seed: self.question(seed) for seed in self.many}
+
+    def script(self, episode: Episode) -> Call:
+        """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
+        return next_call(self.spec.name, self.spec.settings, episode.messages, 0.0, episode.seed)
+
+    @cached_property
+    def scripted(self) -> list[Played]:
+        """Episodes that the scripted policy plays, each on a new connection; empty without a script."""
+        found, until = [], monotonic() + self.extent.seconds / 4
+        for seed in self.many:
+            try:
+                found.append(play(self.fresh(), seed, self.script))
+            except ValueError:  # the policy has no script, or knows no answer
+                return found
+            if monotonic() > until and len(found) >= FEWEST:
+                break
+        return found
+
+    @cached_property
+    def guessed(self) -> list[Played]:
+        """Episodes that are played with a guessed call, each on a new connection."""
+        return [play(self.fresh(), seed, any_call) for seed in self.many[:FEWEST]]
+
+    @property
+    def known(self) -> list[Played]:
+        """Episodes whose calls can be made again: the script's, or guessed ones."""
+        return self.scripted or self.guessed
+
+    def play_all(self, wanted: Sequence[tuple[int, Move]]) -> list[Played]:
+        """Play episodes in all sessions at once: in this order, as many as can begin within the extent's seconds.
+
+        Raises Refused, BadReply, SessionLost.
+        """
+        return self.at_once(lambda environment, given: play(environment, *given), wanted)
+
+    def at_once(self, do: Callable[[ToolEnvironment, Any], Any], wanted: Sequence[Any]) -> list[Any]:
+        """Call `do` for each, in all sessions at once, and return the results in order. As `play_all`."""
+        waiting = deque(enumerate(wanted))
+        results: dict[int, Any] = {}
+        failures: list[Exception] = []
+        until = monotonic() + self.extent.seconds
+
+        async def use(environment: ToolEnvironment) -> None:
+            while waiting and not failures and monotonic() < until:
+                place, given = waiting.popleft()
+                try:
+                    results[place] = await spawn(do, environment, given)
+                except (Refused, BadReply, SessionLost) as error:
+                    failures.append(error)
+
+        async def use_all() -> None:
+            await asyncio.gather(*map(use, self.environments))
+
+        wait_for(use_all())
+        if failures:
+            raise failures[0]
+        return [results[place] for place in sorted(results)]
