@@ -1,0 +1,1 @@
+"""Say a text backward, with the fault that the settings name."""
