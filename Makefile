@@ -60,7 +60,7 @@ test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm,$(NAM
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests with openenv 0.10, the successor of openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(OPENENV)/bin/python -m pytest tests/envs/test_outside.py -k openenv_validates  # needs uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(OPENENV)/bin/python -m pytest tests/envs/test_outside.py tests/envs/test_graders.py -k "openenv_validates or wheel"  # needs uv
 
 test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifiers package
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py
@@ -138,7 +138,7 @@ build/%/venv: .venv/dev  # has all of .venv, torch as well, and what is installe
 
 $(OPENENV)/ready: .venv/dev | $(OPENENV)  # what openenv needs in other versions
 	grep -v -i '^fastmcp\|^mcp\|^openenv' constraints.txt > build/openenv/constraints.txt
-	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/openenv/constraints.txt 'openenv>=0.10,<0.11'
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint build/openenv/constraints.txt 'openenv>=0.10,<0.11' 'setuptools>=77'
 	@touch $@
 
 $(VERIFIERS)/ready: .venv/dev | $(VERIFIERS)  # verifiers, of which 0.1.10 is the newest that fits the locked packages

@@ -59,7 +59,7 @@ def _differs(subject: Subject, alone: Played, now: Played) -> bool:
 def interleaved(subject: Subject) -> Verdict:
     if len(subject.sessions) < 2:
         return does_not_apply("the server grants one session")
-    for one, other in zip(subject.known[::2], subject.known[1::2], strict=False):
+    for one, other in subject.within(zip(subject.known[::2], subject.known[1::2], strict=False)):
         episodes = [Episode(subject.fresh(place), each.seed) for place, each in enumerate((one, other))]
         for place in range(max(len(one.calls), len(other.calls))):
             for episode, each in zip(episodes, (one, other), strict=True):
@@ -76,7 +76,7 @@ def interleaved(subject: Subject) -> Verdict:
 
 @check("isolation.reset", "error", "An episode depends on the one before it, which no record shows.")
 def reset(subject: Subject) -> Verdict:
-    for before, alone in zip(subject.known, subject.known[1:], strict=False):
+    for before, alone in subject.within(zip(subject.known, subject.known[1:], strict=False)):
         environment = subject.fresh()
         episode = Episode(environment, before.seed)
         take(episode, any_call(episode))
@@ -89,7 +89,7 @@ def reset(subject: Subject) -> Verdict:
 
 @check("isolation.crash", "error", "One bad action makes every later episode of its session wrong.")
 def after_error(subject: Subject) -> Verdict:
-    for alone in subject.known[:4]:
+    for alone in subject.within(subject.known[:4]):
         environment, session = subject.fresh(), subject.sessions[0]
         play(environment, alone.seed, replayed(alone.calls))
         for action in [*session.actions[-1:], {"no_such_field": 1}]:
@@ -152,7 +152,8 @@ def _odd_calls(subject: Subject) -> Iterator[tuple[Call, ...]]:
 @check("robustness.after_end", "error", "Clients that go on after the end earn the reward by trying again.")
 def after_end(subject: Subject) -> Verdict:
     tried = 0
-    for right, other in zip(subject.known, [*subject.known[1:], *subject.known[:1]], strict=True):
+    others = [*subject.known[1:], *subject.known[:1]]
+    for right, other in subject.within(zip(subject.known, others, strict=True)):
         environment, session = subject.fresh(), subject.sessions[0]
         play(environment, right.seed, replayed(right.calls))
         actions = list(session.actions)

@@ -6,13 +6,13 @@ In: a server, an environment, seeds. Out: played episodes, and `Finding`, one fo
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from time import monotonic, perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import tenacity
 
@@ -25,6 +25,7 @@ from apprentice.envs.wire.waiting import spawn, wait_for
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.episodes.episode import Episode
 
+T = TypeVar("T")
 Severity = Literal["error", "warning", "note"]
 """An error spoils a training, a warning costs a part of it, a note is for information."""
 Status = Literal["passed", "failed", "does not apply"]
@@ -365,6 +366,14 @@ class Subject:
     def known(self) -> list[Played]:
         """Episodes whose calls can be made again: the script's, or guessed ones."""
         return self.scripted or self.guessed
+
+    def within(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items, and no more once half of the extent's seconds have passed."""
+        until = monotonic() + self.extent.seconds / 2
+        for each in items:
+            yield each
+            if monotonic() > until:
+                return
 
     def play_all(self, wanted: Sequence[tuple[int, Move]]) -> list[Played]:
         """Play episodes in all sessions at once: in this order, as many as can begin within the extent's seconds.
