@@ -43,6 +43,7 @@ from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Window
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
 
@@ -191,7 +192,7 @@ class Preflight:
                 meanwhile.submit(import_module, "apprentice.tasks.players.endpoint_client")
             if new:
                 meanwhile.submit(import_module, "trl.chat_template_utils")
-            needs = Needs.of(recipe, grpo="grpo" in ahead, collect=buys is not None)
+            needs = Needs.of(recipe, grpo=GrpoSpec.section in ahead, collect=buys is not None)
             seen = _check_environments(self._tasks(run, needs))
         tokenizer = _check_student(recipe, model, seen) if new else None
         if begun is not None:
@@ -210,7 +211,7 @@ class Preflight:
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
         recipe = self.recipe
-        if not recipe.buys or recipe.teacher is None or "collect" in done:
+        if not recipe.buys or recipe.teacher is None or collect.name in done:
             return None
         given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, recipe.seed_windows().collect
         found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
@@ -289,9 +290,9 @@ def _wait_for(server: EnvironmentServer) -> None:
 
 def _check_arguments(recipe: Recipe, given: list[str], tokenizer: Any, environment: ToolEnvironment) -> None:
     """Raise Stop for arguments of the `given` sections, sft or grpo, that TRL's trainers refuse."""
-    if recipe.sft and "sft" in given:
+    if recipe.sft and SftSpec.section in given:
         check_sft_arguments(recipe.sft, tokenizer, tool_schemas(environment))
-    if recipe.grpo and "grpo" in given:
+    if recipe.grpo and GrpoSpec.section in given:
         check_grpo_arguments(recipe.grpo, tokenizer)
 
 
