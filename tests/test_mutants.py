@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.collected import Server
 from tests.mutants.operators import mutants_of
 from tests.mutants.reach import Lines
 from tests.mutants.run import ROOT, equivalents, report, sample
@@ -24,6 +25,8 @@ FAULTS = {
         "return None",
     },
     "raise ValueError(f(a, b=1)) from c": {"pass"},
+    "a = 999 + 1_000 + f(timeout=30)": {"a = 1000 + 1_000 + f(timeout=30)", "a = 999 + 2000 + f(timeout=30)"}
+    | {"a = 999 + 1_000 + f()"},
 }
 """Code, and the lines that its mutants have instead of one of its own."""
 NONE = [
@@ -32,6 +35,7 @@ NONE = [
     '"""A text."""',
     "log.info('%d', a > 1)",
     "x: Literal[1]",
+    "print_ = json.dumps(a, indent=2)",
     "print_ = f'{a + 1}'",
     "if TYPE_CHECKING:\n    f()",
 ]
@@ -64,6 +68,25 @@ def test_a_line_keeps_its_name_when_lines_before_it_change():
     assert before.name(3) == after.name(6) == "A.b|return 1"
     assert before.imported[2]
     assert not before.imported[3]
+
+
+def test_a_function_gets_the_code_of_the_broken_text_unless_its_closure_changes(tmp_path: Path):
+    file, made = tmp_path / "tasks" / "a.py", {}
+    file.parent.mkdir()
+    text = "def f(a):\n    return [b for b in a if b > 1]\n\n\ndef g(a):\n    return lambda: a\n"
+    file.write_text(text)
+    exec(compile(text, file, "exec"), made)
+    server = Server(tmp_path, None)  # type: ignore[arg-type]
+    server.functions["tasks/a.py"] = [made["f"], made["g"](0)]
+    file.write_text(text.replace("> 1", ">= 1"))
+    assert server.breaks("tasks/a.py", 2)
+    assert made["f"]([0, 1]) == [1]
+    assert not server.breaks("tasks/a.py", 9)
+    made = {}
+    exec(compile(text, file, "exec"), made)
+    server.functions["tasks/a.py"] = [made["f"], made["g"](0)]
+    file.write_text(text.replace("lambda: a", "lambda: 0"))
+    assert not server.breaks("tasks/a.py", 6)
 
 
 def test_an_equivalent_does_not_count_and_a_test_that_hangs_kills(capsys: pytest.CaptureFixture[str]):

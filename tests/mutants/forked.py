@@ -49,23 +49,30 @@ def copy_of_the_tree(folder: Path) -> Path:
     return folder
 
 
+def in_tree(tree: Path) -> list[str]:
+    """The product's Python files."""
+    return [file.relative_to(tree).as_posix() for room in ROOMS for file in sorted((tree / room).rglob("*.py"))]
+
+
 def run_pytest(
     tree: Path, arguments: list[str], plugin: Callable[[], Any], longest: float, variables: dict[str, str]
 ) -> Ended:
     """Runs pytest in a fork, on the packages of `tree`, with the plugin that `plugin` makes there."""
-    began, log, code = time.monotonic(), tree / "log.txt", None
     child = os.fork()
     if child == 0:
         found = 3
         try:
             os.setsid()
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            found = _pytest(tree, arguments, plugin, variables)
+            found = run_pytest_in(tree, arguments, plugin, variables, tree / "log.txt")
         finally:
             sys.stdout.flush()
             os._exit(found)
+    return wait_for(child, longest, tree / "log.txt")
+
+
+def wait_for(child: int, longest: float, log: Path) -> Ended:
+    """How the leader of a session ended; kills whatever else of it runs."""
+    began, code = time.monotonic(), None
     for _ in range(int(longest / POLL)):  # counts, because a machine that sleeps makes nothing hang
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -79,9 +86,15 @@ def run_pytest(
     return Ended(code, time.monotonic() - began, log.read_text(errors="replace"))
 
 
-def _pytest(tree: Path, arguments: list[str], plugin: Callable[[], Any], variables: dict[str, str]) -> int:
+def run_pytest_in(
+    tree: Path, arguments: list[str], plugin: Callable[[], Any], variables: dict[str, str], log: Path
+) -> int:
+    """Runs pytest in this process, which then is of no further use; returns the exit code."""
     import pytest
 
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     packages = str(tree / "packages")
     os.chdir(tree)
     os.environ |= variables

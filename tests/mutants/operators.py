@@ -1,7 +1,7 @@
 """The small faults that Python code can have: every one of a file, found in its syntax tree.
 
 A condition is negated or its bound moved by one, a statement left out, an argument left to its default, a constant
-moved, a function ended early or its result lost. Texts, log lines, annotations and docstrings stay as they are.
+moved, a function ended early or its result lost. Texts, log lines, annotations, docstrings and layout stay as they are.
 """
 
 import ast
@@ -13,6 +13,13 @@ OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Eq: ast.NotEq, ast.NotE
 OPPOSITES |= {ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is}
 TEXTS = ("help", "description", "title", "metavar", "rich_help_panel", "short_help", "epilog", "strict")
 """Arguments that only a reader sees; `strict` of zip, as an assertion, states what holds anyway."""
+LAYOUT = ("indent", "flush", "maxsize", "color", "marker", "capsize", "linestyle", "labelrotation", "dpi", "figsize")
+LAYOUT += ("xlabel", "ylabel", "title_justify")
+"""How a file or a picture looks that says the same, and how much a cache holds."""
+UNMOVED = ("timeout",)
+"""Arguments that a test could tell from their double only by waiting for them; they still are dropped."""
+LARGE = 1000
+"""From here on a whole number is doubled, not moved by one: such a bound is a round figure."""
 LOG = ("debug", "info", "warning", "error", "exception", "critical")
 TYPES = ("cast", "TypeVar", "NewType", "TypeAdapter", "NamedTuple", "TypedDict", "ParamSpec")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -141,12 +148,14 @@ class _Finder:
             yield from self.moved(node, function, head)
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
-                if keyword.arg and keyword.arg not in TEXTS:
+                if keyword.arg and keyword.arg not in (*TEXTS, *LAYOUT):
                     others = [each for each in node.keywords if each is not keyword]
                     other = ast.Call(node.func, node.args, others)
                     yield self.mutant("argument dropped", function, head, node, ast.unparse(other))
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.keyword) and child.arg not in TEXTS:
+            if isinstance(child, ast.keyword):
+                if child.arg in (*TEXTS, *LAYOUT, *UNMOVED):
+                    continue
                 yield from self.expression(child.value, function, head)
             elif isinstance(child, ast.comprehension):
                 yield from self.expression(child.iter, function, head)
@@ -173,7 +182,8 @@ class _Finder:
         if isinstance(node.value, bool):
             yield self.mutant("constant moved", function, head, node, str(not node.value))
         elif isinstance(node.value, int):
-            yield self.mutant("constant moved", function, head, node, str(node.value + 1))
+            other = node.value * 2 if node.value >= LARGE else node.value + 1
+            yield self.mutant("constant moved", function, head, node, str(other))
         elif isinstance(node.value, float):
             yield self.mutant("constant moved", function, head, node, str(node.value * 2 or 1.0))
 

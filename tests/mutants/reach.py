@@ -89,6 +89,8 @@ class Reach:
         self.lines: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.contexts: defaultdict[str, set[str]] = defaultdict(set)
         """Per file, which fixtures of several tests execute it."""
+        self.on_import: defaultdict[str, set[str]] = defaultdict(set)
+        """Per file, the lines of functions that run while something is imported."""
         self.known: dict[str, set[str]] = {}
         """Per file, the lines that were there whenever tests were measured."""
         digests = digests_of_tests()
@@ -108,6 +110,7 @@ class Reach:
                 self.contexts[product] |= {
                     each for contexts in lines.values() for each in contexts if each.startswith("fixture ")
                 }
+                self.on_import[product] |= {name for name, contexts in lines.items() if IMPORT in contexts}
                 for name, contexts in lines.items():
                     for each in contexts:
                         self.lines[product][name] |= set(users.get(each, [])) if each.startswith("fixture ") else {each}

@@ -21,12 +21,13 @@ from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from apprentice.tasks.analysis.statistics import wilson
+from tests.mutants.collected import OTHER_WAY, Asked, Collected
 from tests.mutants.forked import ROOMS, ROOT, Ended, copy_of_the_tree, import_heavy, run_pytest
 from tests.mutants.operators import Mutant, mutants_of
 from tests.mutants.reach import Lines, Reach, Test, digests_of_tests, measure, seconds_until
@@ -39,10 +40,8 @@ FIRST = 10
 GRACE, SLOWER = 60.0, 5.0
 """A mutant hangs once its tests take so many seconds, and so many times longer than before."""
 SERVER = "fixture server@tests"
-_tree = Path()
+_copy: "Copy"
 """The copy of this process."""
-_passed: dict[frozenset[str], bool] = {}
-"""Per tests, whether they pass there without a mutant."""
 
 
 def sample(seed: int, number: int, rooms: list[str]) -> list[Mutant]:
@@ -53,6 +52,18 @@ def sample(seed: int, number: int, rooms: list[str]) -> list[Mutant]:
             found += mutants_of(file.relative_to(ROOT).as_posix(), file.read_text())
     random.Random(seed).shuffle(found)  # so that a larger sample begins with a smaller one
     return found[:number]
+
+
+class Chosen(NamedTuple):
+    """A mutant's tests."""
+
+    calling: list[Test]
+    importing: list[Test]
+    """Those of a statement that runs on import."""
+
+    @property
+    def ids(self) -> list[str]:
+        return [test.id for test in (*self.calling, *self.importing)]
 
 
 class Tests:
@@ -68,16 +79,21 @@ class Tests:
             for module in imports_of(file):
                 self.importers[FILES[module].relative_to(ROOT).as_posix()].append(file.relative_to(ROOT).as_posix())
 
-    def of(self, mutant: Mutant) -> list[Test]:
+    def of(self, mutant: Mutant) -> Chosen:
         """The tests that reach the statement, the fastest first; where it runs on import, those of its file
         first, and then those of all that import it."""
         if mutant.file not in self.lines:
             self.lines[mutant.file] = Lines((ROOT / mutant.file).read_text())
         named = self.lines[mutant.file]
         first, last = mutant.statement
-        if not named.imported[first]:
-            lines = range(first, last + 1)
-            return self._within(self.reach.of(mutant.file, lines, named) or self._of_new(mutant, lines, named))
+        lines = range(first, last + 1)
+        if named.imported[first]:
+            return Chosen([], self._importing(mutant))
+        calling = self._within(self.reach.of(mutant.file, lines, named) or self._of_new(mutant, lines, named))
+        on_import = any(named.name(line) in self.reach.on_import[mutant.file] for line in lines)
+        return Chosen(calling, self._importing(mutant) if on_import else [])
+
+    def _importing(self, mutant: Mutant) -> list[Test]:
         found = dict.fromkeys(self.reach.of_function(mutant.file, mutant.function))
         found |= dict.fromkeys(self.reach.of_file(mutant.file))
         seen, level = {mutant.file}, [mutant.file]
@@ -100,7 +116,7 @@ class Tests:
         return [test for test, seconds in zip(tests, seconds_until(tests), strict=True) if seconds <= self.seconds]
 
 
-class _Chosen:
+class _Only:
     """The pytest plugin that keeps the chosen tests, in their order, and says which one failed."""
 
     def __init__(self, tests: list[str], failed: Path):
@@ -117,58 +133,81 @@ class _Chosen:
             self.failed.write_text(report.nodeid)
 
 
-def run_tests(tree: Path, tests: list[Test], own_server: bool) -> tuple[Ended, str]:
-    """How the tests ended, and the one that failed, if one did."""
-    failed = tree / "failed.txt"
-    failed.unlink(missing_ok=True)
-    names = [test.id for test in tests]
-    files = list(dict.fromkeys(name.partition("::")[0] for name in names))
-    variables = {"STANDING_SERVER": "" if own_server else os.environ.get("STANDING_SERVER", "")}
-    longest = GRACE + SLOWER * max(seconds_until(tests), default=0.0)
-    ended = run_pytest(tree, ["-x", *files], lambda: _Chosen(names, failed), longest, variables)
-    return ended, failed.read_text() if failed.exists() else ""
+class Ran(NamedTuple):
+    ended: Ended
+    failed: str
+    """The test that failed, if one did."""
 
 
-def judge(tree: Path, mutant: Mutant, tests: list[Test], own_server: bool) -> dict[str, Any]:
-    """Runs the tests on the broken copy. A test that fails on the whole copy, too, is no witness."""
-    began = time.monotonic()
-    file = tree / mutant.file
-    text = file.read_text()
-    left, ran = list(tests), 0
-    while left:
-        part = left[:FIRST] if ran == 0 else left
-        file.write_text(mutant.broken(text))
-        try:
-            ended, failed = run_tests(tree, part, own_server)
-        finally:
-            file.write_text(text)
-        if ended.code == 0:
-            left, ran = left[len(part) :], ran + len(part)
-            continue
-        suspects = [test for test in part if test.id == failed] or part
-        if _passes_whole(tree, suspects, own_server):
-            outcome = "hung" if ended.code is None else "killed"
-            return {"outcome": outcome, "by": failed, "seconds": time.monotonic() - began, "ran": ran + len(part)}
-        if not failed:
-            return {"outcome": "ERROR", "by": ended.log[-3000:], "seconds": time.monotonic() - began, "ran": ran}
-        left.remove(suspects[0])
-    return {"outcome": "SURVIVED", "by": "", "seconds": time.monotonic() - began, "ran": ran}
+class Copy:
+    """A copy of the tree, and the two ways to run tests on it."""
+
+    def __init__(self, tree: Path, collected: Collected):
+        self.tree = tree
+        self.collected = collected
+        self.passed: dict[frozenset[str], bool] = {}
+        """Per tests, whether they pass without a mutant."""
+
+    def run(self, tests: list[Test], own_server: bool, mutant: Mutant | None, anew: bool) -> Ran:
+        """Runs tests on the copy, which has the mutant. `anew`: in a process that imports everything anew."""
+        failed = self.tree / "failed.txt"
+        failed.unlink(missing_ok=True)
+        names = [test.id for test in tests]
+        variables = {"STANDING_SERVER": "" if own_server else os.environ.get("STANDING_SERVER", "")}
+        longest = GRACE + SLOWER * max(seconds_until(tests), default=0.0)
+        place = (mutant.file, mutant.statement[0]) if mutant else ("", 0)
+        ended = None if anew else self.collected.run(Asked(*place, names, variables, longest))
+        if ended is None or ended.code == OTHER_WAY:
+            files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+            ended = run_pytest(self.tree, ["-x", *files], lambda: _Only(names, failed), longest, variables)
+        return Ran(ended, failed.read_text() if failed.exists() else "")
+
+    def judge(self, mutant: Mutant, chosen: Chosen, own_server: bool) -> dict[str, Any]:
+        """What the tests make of the mutant; those that import it run if those that call it have passed."""
+        began = time.monotonic()
+        outcome, by, ran = self._judged(mutant, chosen.calling, own_server, anew=False)
+        if outcome == "SURVIVED":
+            outcome, by, further = self._judged(mutant, chosen.importing, own_server, anew=True)
+            ran += further
+        return {"outcome": outcome, "by": by, "seconds": time.monotonic() - began, "ran": ran}
+
+    def _judged(self, mutant: Mutant, tests: list[Test], own_server: bool, anew: bool) -> tuple[str, str, int]:
+        """The outcome, by which test, and how many ran. A test that fails on the whole copy, too, is no witness."""
+        file = self.tree / mutant.file
+        text = file.read_text()
+        left, ran = list(tests), 0
+        while left:
+            part = left[:FIRST] if ran == 0 and anew else left
+            file.write_text(mutant.broken(text))
+            try:
+                ended, failed = self.run(part, own_server, mutant, anew)
+            finally:
+                file.write_text(text)
+            ran += len(part)
+            if ended.code == 0:
+                left = left[len(part) :]
+                continue
+            suspects = [test for test in part if test.id == failed] or part
+            if self._passes_whole(suspects, own_server, anew):
+                return "hung" if ended.code is None else "killed", failed, ran
+            if not failed:
+                return "ERROR", ended.log[-3000:], ran
+            left.remove(suspects[0])
+        return "SURVIVED", "", ran
+
+    def _passes_whole(self, tests: list[Test], own_server: bool, anew: bool) -> bool:
+        """Whether the tests pass on the copy as it is; asked once."""
+        names = frozenset(test.id for test in tests)
+        if names not in self.passed:
+            self.passed[names] = self.run(tests, own_server, None, anew).ended.code == 0
+        return self.passed[names]
 
 
-def _passes_whole(tree: Path, tests: list[Test], own_server: bool) -> bool:
-    """Whether the tests pass on the copy as it is; asked once."""
-    names = frozenset(test.id for test in tests)
-    if names not in _passed:
-        ended, _ = run_tests(tree, tests, own_server)
-        _passed[names] = ended.code == 0
-    return _passed[names]
-
-
-def key_of(mutant: Mutant, tests: list[Test], digests: dict[str, str]) -> str:
+def key_of(mutant: Mutant, chosen: Chosen, digests: dict[str, str]) -> str:
     """Names a result: the same for the same file, fault and tests."""
-    files = sorted({test.id.partition("::")[0] for test in tests})
+    files = sorted({test.partition("::")[0] for test in chosen.ids})
     text = (ROOT / mutant.file).read_text()
-    parts = [text, *map(str, mutant), *sorted(test.id for test in tests), *(digests[file] for file in files)]
+    parts = [text, *map(str, mutant), *sorted(set(chosen.ids)), *(digests[file] for file in files)]
     return sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
@@ -271,12 +310,13 @@ def _standing_server() -> Iterator[None]:
 
 
 def _begin(copies: Path) -> None:
-    global _tree
-    _tree = copy_of_the_tree(Path(mkdtemp(dir=copies)))
+    global _copy
+    tree = copy_of_the_tree(Path(mkdtemp(dir=copies)))
+    _copy = Copy(tree, Collected(tree, list(digests_of_tests())))
 
 
-def _judge(mutant: Mutant, tests: list[Test], own_server: bool) -> dict[str, Any]:
-    return judge(_tree, mutant, tests, own_server)
+def _judge(mutant: Mutant, chosen: Chosen, own_server: bool) -> dict[str, Any]:
+    return _copy.judge(mutant, chosen, own_server)
 
 
 def _name(mutant: Mutant) -> tuple[str, str, str, str]:
