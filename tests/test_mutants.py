@@ -52,7 +52,7 @@ def test_texts_annotations_and_log_lines_stay_as_they_are(code: str):
 
 
 def test_every_mutant_of_the_product_is_python_and_differs():
-    drawn = sample(seed=3, number=100, rooms=["tasks", "flows", "envs", "deployments"])
+    drawn = sample(seed=3, number=100, within=["tasks", "flows", "envs", "deployments"])
     for mutant in drawn:
         text = (ROOT / mutant.file).read_text()
         assert ast.dump(ast.parse(mutant.broken(text))) != ast.dump(ast.parse(text)), mutant

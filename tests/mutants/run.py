@@ -1,7 +1,8 @@
 """Mutation tests: breaks the product in small ways that nobody chose, one at a time, and runs the tests that reach it.
 
-Run: `make mutants`, or `python -m tests.mutants.run --seed 7 --number 60 --room tasks`. Draws mutants by seed from all
-that operators.py finds, and runs for each the quick tests that reach its statement, the fastest first, until one fails.
+Run: `make mutants`, or `python -m tests.mutants.run --seed 7 --number 60 --within tasks/players`. Draws mutants by seed
+from all that operators.py finds, and runs for each the quick tests that reach its statement, the fastest first, until
+one fails.
 A statement that no quick test reaches has a mutant that survives. Out: every survivor, and the rate per room with its
 interval; exit code 0 from 90% on. What equivalents.yaml names does not count. Results are kept in build/mutants, so
 that an interrupted run goes on, and are used while the file, its tests and what they reach stay as they are.
@@ -44,11 +45,11 @@ _copy: "Copy"
 """The copy of this process."""
 
 
-def sample(seed: int, number: int, rooms: list[str]) -> list[Mutant]:
-    """So many mutants of all that the rooms have, each as likely as any other."""
+def sample(seed: int, number: int, within: list[str]) -> list[Mutant]:
+    """So many mutants of all that these folders and files have, each as likely as any other."""
     found: list[Mutant] = []
-    for room in rooms:
-        for file in sorted((ROOT / room).rglob("*.py")):
+    for each in within:
+        for file in [ROOT / each] if each.endswith(".py") else sorted((ROOT / each).rglob("*.py")):
             found += mutants_of(file.relative_to(ROOT).as_posix(), file.read_text())
     random.Random(seed).shuffle(found)  # so that a larger sample begins with a smaller one
     return found[:number]
@@ -222,13 +223,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description='Options go into MUTANTS="…".')
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=200)
-    parser.add_argument("--room", action="append", choices=ROOMS, help="one of them; can be given several times")
+    parser.add_argument("--within", action="append", help="a room, folder or file; can be given several times")
     parser.add_argument("--seconds", type=float, default=240.0, help="of a mutant's tests; of more, the fastest run")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--jobs", type=int, default=2, help="processes with a copy of the tree each")
     options = parser.parse_args(arguments)
     import_heavy()
-    drawn = sample(options.seed, options.number, options.room or list(ROOMS))
+    drawn = sample(options.seed, options.number, options.within or list(ROOMS))
     with TemporaryDirectory(prefix="mutants-") as copies:
         measure(copy_of_the_tree(Path(mkdtemp(dir=copies))))
         tests = Tests(Reach(), options.seconds)
