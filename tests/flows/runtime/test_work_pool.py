@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +19,14 @@ from prefect.deployments import flow_runs
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 from prefect.types._datetime import now
 
+from apprentice.envs.wire.breaker import SessionLost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime import work_pool
-from apprentice.flows.runtime.work_pool import AWAY, Pool
+from apprentice.flows.runtime.work_pool import AWAY, Pool, current_location
 from apprentice.flows.stages import sft_stage
 from apprentice.tasks.artifacts.types import SftCheckpoint
-from apprentice.tasks.engine.run import Dispatched
+from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
@@ -197,6 +199,92 @@ def test_an_environment_that_stays_away_ends_the_run_with_words_that_say_so():
     environment.kill()
     with pytest.raises(Stop, match=r"out of reach.*(?s:.)*retry this run"):
         dispatched(recipe(url=environment.url, patience=2), "k8")
+
+
+def test_a_service_that_was_away_costs_retries_up_to_a_limit_and_is_not_waited_for_without_an_address(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    warned: list[str] = []
+    monkeypatch.setattr(work_pool.announce, "warn", warned.append)
+    monkeypatch.setattr(work_pool, "MAX_OUTAGE_RETRIES", 2)
+    away = [Failed(name=name, message=f"lost {n}") for n, name in enumerate(AWAY.values())]
+    with Worker(*away[:2], Completed()) as worker:
+        dispatched(recipe(), "k13")
+    assert len(worker.taken) == 3
+    assert [each.rpartition(": ")[2] for each in warned] == ["lost 0", "lost 1"]
+    with Worker(*away) as worker, pytest.raises(Stop, match="SFT failed on the work pool: lost 2"):
+        dispatched(recipe(), "k14")
+
+
+def test_what_a_stage_counted_comes_back_with_its_time_and_its_attempts(monkeypatch: pytest.MonkeyPatch):
+    def count(run: FlowRun) -> None:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run_labels(run.id, {"apprentice.rows": 3, "other": 4})
+
+    with Worker(Crashed(message="killed"), lambda: (count(worker.taken[-1]), Completed())[1]) as worker:
+        done = dispatched(recipe(), "k15")
+    assert done.counts.pop("device_s") > 0
+    assert done.counts == {"rows": 3.0}
+    assert done.attempts == 2
+
+
+def test_a_stage_that_no_worker_takes_is_warned_of_once(monkeypatch: pytest.MonkeyPatch):
+    warned: list[str] = []
+    monkeypatch.setattr(work_pool.announce, "warn", warned.append)
+    monkeypatch.setattr(work_pool, "LATE_AFTER_S", 0.2)
+    late = Worker(Completed())
+    threading.Timer(0.8, late.start).start()
+    dispatched(recipe(), "k16")
+    late.join()
+    assert warned == ["No worker has taken toy-seed0: SFT for 0 s: is a worker of a100 running?"]
+
+
+@pytest.mark.parametrize("environment", ["echo", None])
+def test_an_environment_out_of_reach_ends_the_run_and_a_stage_without_one_waits_for_none(
+    monkeypatch: pytest.MonkeyPatch, environment: str | None
+):
+    def lost(*_: object) -> None:
+        raise SessionLost("no answer")
+
+    monkeypatch.setattr(work_pool, "wait_until_there", lost)
+    pool = Pool(recipe(url="http://127.0.0.1:9"), "a100")
+    if environment is None:
+        pool._wait_for_environment({"environment": None})
+        Pool(recipe(), "a100")._wait_for_environment({"environment": recipe().environment})
+        return
+    with pytest.raises(Stop, match=r"out of reach: no answer.*(?s:.)*retry this run"):
+        pool._wait_for_environment({"environment": recipe().environment})
+
+
+def test_a_run_that_crashed_too_often_within_a_day_is_left_to_a_person(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(work_pool, "MAX_CRASHES", 1)
+    with get_client(sync_client=True) as client:
+        there = client.read_deployment_by_name("sft/a100")
+        run = client.create_flow_run_from_deployment(there.id)
+        client.update_flow_run_labels(run.id, {"prefect.worker.name": "gpu-1"})
+        context = SimpleNamespace(flow_run=run)
+        monkeypatch.setattr(work_pool, "FlowRunContext", SimpleNamespace(get=lambda: context))
+        client.set_flow_run_state(run.id, Crashed(), force=True)
+        assert current_location() == WorkerLocation("a100", "gpu-1")
+        client.set_flow_run_state(run.id, Running(), force=True)
+        client.set_flow_run_state(run.id, Crashed(), force=True)
+        with pytest.raises(Stop, match="This run crashed 2 times within a day"):
+            current_location()
+        context.flow_run = SimpleNamespace(id=run.id, deployment_id=None)
+        assert current_location() == WorkerLocation("", "")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}, []),
+        ({"a": 1, "b": {"c": 2, "d": [1]}}, {"a": 2, "b": {"c": 3, "d": [2]}}, ["a", "b.c", "b.d"]),
+        ({"a": None}, {"b": {"c": 1}}, ["a", "b"]),
+        ({"a": {"b": 1}}, {"a": 1}, ["a"]),
+    ],
+)
+def test_the_fields_in_which_a_recipe_differs_from_its_deployment(one: Any, other: Any, found: list[str]):
+    assert list(work_pool._differences(one, other)) == found
 
 
 def test_a_missing_deployment_is_named_with_the_command_that_makes_it():
