@@ -8,11 +8,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import psutil
 import pytest
+import trackio
 
+from apprentice.flows.cli import status
 from apprentice.flows.cli.status import show_dashboard
 from apprentice.tasks.engine.run import FOLDER
 from apprentice.tasks.reporting.errors import Stop
@@ -72,14 +76,50 @@ def test_the_dashboard_lists_the_recipe_s_project_and_its_runs(dashboard: "subpr
     assert {each.laddr.ip for each in listening} == {"127.0.0.1"}
 
 
-@pytest.mark.long
-def test_where_there_are_no_curves_it_says_so(trained: Path, tmp_path: Path):
-    with pytest.raises(Stop, match=r"no curves in .* yet"):
-        show_dashboard(tmp_path, None, None, browser=False)
-    with pytest.raises(Stop, match=r"no curves of laptop .* known: toy"):
-        show_dashboard(trained / "artifacts", "laptop", None, browser=False)
+@pytest.mark.parametrize(
+    ("project", "port", "shown"),
+    [(None, None, (None, None, "/")), ("toy-0.6b", 7000, ("toy-06b", 7000, "/?project=toy-06b"))],
+)
+def test_the_dashboard_is_for_this_machine_shows_one_project_or_all_and_ends_whole(
+    project: str | None, port: int | None, shown: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+):
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "toy-06b.db").touch()
+    asked, ended, given = [], [], []
+    thread = SimpleNamespace(join=lambda seconds: ended.append(f"joined {uvicorn.force_exit}"))
+    uvicorn = SimpleNamespace(thread=thread, force_exit=False)
+    server = SimpleNamespace(close=lambda: ended.append("closed"), _uvicorn_server=uvicorn)
+
+    def show(name: str | None, **settings: Any) -> tuple[Any, ...]:
+        print("token")
+        given.append((name, settings))
+        return server, "http://there/", "more"
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trackio, "show", show)
+    monkeypatch.setattr(status, "keep_curves_in", asked.append)
+    monkeypatch.setattr(status, "Event", lambda: SimpleNamespace(wait=interrupted))
+    show_dashboard(tmp_path, project, port, browser=project is None)
+    settings = {"host": "127.0.0.1", "server_port": shown[1], "share": False, "block_thread": False}
+    assert given == [(shown[0], settings | {"open_browser": project is None})]
+    assert asked == [tmp_path]
+    assert ended == ["closed", "joined False", "joined True"]
+    assert capsys.readouterr().out == (
+        f"The dashboard is at http://there{shown[2]}; stop it with Ctrl-C.\nThe dashboard has stopped.\n"
+    )
+
+
+def test_where_there_are_no_curves_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(Stop, match=r"no curves in .* yet"):
+        show_dashboard(tmp_path, None, None, browser=False)
+    (tmp_path / FOLDER).mkdir()
+    for name in ("toy-06b.db", "a.db", "toy.txt"):
+        (tmp_path / FOLDER / name).touch()
+    with pytest.raises(Stop, match=r"no curves of laptop .* known: a, toy-06b\."):
+        show_dashboard(tmp_path, "laptop", None, browser=False)
+    monkeypatch.setattr(status, "keep_curves_in", lambda _: None)
     with pytest.raises(Stop, match="no port"), socket.create_server(("127.0.0.1", 0)) as taken:
         show_dashboard(tmp_path, "toy-0.6b", taken.getsockname()[1], browser=False)
 
