@@ -119,11 +119,10 @@ class Server:
         """Gives the functions of a file the code that its text has now; False if that would not be the whole mutant."""
         if not line or not self.functions[file]:  # a module that only tests import
             return True
-        code = compile(self.texts[file], file, "exec", dont_inherit=True)
-        others = {
-            _place(old): new
-            for old, new in _pairs(code, compile((self.tree / file).read_text(), file, "exec", dont_inherit=True))
-        }
+        named = str(self.tree / file)
+        code = compile(self.texts[file], named, "exec", dont_inherit=True)
+        broken = compile((self.tree / file).read_text(), named, "exec", dont_inherit=True)
+        others = {_place(old): new for old, new in _pairs(code, broken)}
         changed = False
         for function in self.functions[file]:
             old = function.__code__
