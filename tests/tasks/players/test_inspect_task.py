@@ -36,7 +36,6 @@ from tests.endpoint import KEY, Endpoint
 from tests.tasks.episodes.test_episode import Guess
 
 Say = Callable[[list[Message]], Message]
-pytestmark = pytest.mark.long
 
 MODEL = "openai-api/student/toy"
 
@@ -106,6 +105,7 @@ class Says:
         return [self._say(episode.messages) for episode in episodes]
 
 
+@pytest.mark.long
 def test_a_perfect_player_scores_everything_and_the_log_is_kept(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
@@ -204,6 +204,7 @@ def test_an_episode_of_several_turns_goes_on_until_the_environment_or_the_turns_
     assert [record.reward for record in records] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.long
 def test_an_environment_that_cannot_be_reached_stops_the_examination(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
@@ -278,6 +279,7 @@ def test_as_many_episodes_run_at_once_as_the_pool_has_environments_and_sessions_
     assert not any(session.is_open for session in pool.sessions)
 
 
+@pytest.mark.long
 def test_a_server_that_grants_fewer_sessions_is_played_with_those(chain_sum: EnvironmentSpec, tmp_path: Path):
     said: list[str] = []
     with (
@@ -404,6 +406,7 @@ def test_ctrl_c_is_not_swallowed(chain_sum: EnvironmentSpec, pool: EnvironmentPo
         run_inspect(task, "mockllm/model", tmp_path, model_args={"custom_outputs": interrupted})
 
 
+@pytest.mark.long
 def test_importing_it_needs_no_inspect():
     code = "import sys, apprentice.tasks.players.inspect_task; print('inspect_ai' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
