@@ -15,6 +15,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.episodes.rendering import as_read, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.tokenizer import DATE, prepare_tokenizer
+from apprentice.tasks.training import families
 from apprentice.tasks.training.dry_pass import REPLY, fault_of
 from apprentice.tasks.training.families import TOOL, page, templates, toy_tokenizer
 from apprentice.tasks.training.trainer import IGNORED, labelled
@@ -180,6 +181,17 @@ def test_a_tool_whose_arguments_are_read_otherwise_is_named():
     named = {"name": "answer", "parameters": {"type": "object", "properties": {"answer": {"enum": ["It's", "Its"]}}}}
     fault = fault_of(made("lfm2_2_5"), [{"type": "function", "function": named | {"description": "Answers."}}])
     assert "answer({'answer': \"It's\"})" in fault
+
+
+def test_the_page_of_students_has_a_row_for_each_template_with_what_the_check_says(monkeypatch: pytest.MonkeyPatch):
+    kinds = ("gptoss", "lfm2_2_5", "llama3_2", "nemotron_3_nano", "qwen3", "gemma", "deepseekv3")
+    monkeypatch.setattr(families, "templates", lambda: {name: templates()[name] for name in kinds})
+    *opening, usable, _, refused = page().split("\n\n")
+    written = (Path(__file__).parent.parent.parent / "docs" / "students.md").read_text()
+    assert written.startswith("\n\n".join(opening))
+    assert len(usable.splitlines()) == 2 + 5
+    assert len(refused.splitlines()) == 2 + 2
+    assert set(usable.splitlines() + refused.splitlines()) <= set(written.splitlines())
 
 
 @pytest.mark.long

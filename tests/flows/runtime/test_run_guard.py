@@ -1,16 +1,25 @@
 """A command's run that was killed does not stay Running on Prefect's server."""
 
+import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.context import TagsContext
 from prefect.settings import get_current_settings
+from prefect.states import Cancelling, Completed, Pending, Running, Scheduled
+
+from apprentice.flows.runtime import run_guard
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -73,3 +82,51 @@ def test_a_command_s_run_bears_its_host_and_process():
     assert "local" in the_run("tagged").tags
     assert any(tag.endswith(f":{process.pid}") for tag in the_run("tagged").tags)
     process.wait(timeout=120)
+
+
+def test_unfinished_runs_with_the_tag_are_crashed_and_no_others(monkeypatch: pytest.MonkeyPatch):
+    @flow
+    def toy() -> None:
+        """Only its runs count."""
+
+    ended = {
+        Running: "Crashed",
+        Pending: "Crashed",
+        Cancelling: "Crashed",
+        Completed: "Completed",
+        Scheduled: "Scheduled",
+    }
+    tag = f"host:{uuid4().hex}"
+    with get_client(sync_client=True) as client:
+        tagged = {state: client.create_flow_run(toy, state=state(), tags=[tag, "local"]).id for state in ended}
+        other = client.create_flow_run(toy, state=Running(), tags=["local"]).id
+        ignored: list[Any] = []
+        monkeypatch.setattr(run_guard.signal, "signal", lambda *given: ignored.append(given))
+        monkeypatch.setattr("sys.stdin", io.StringIO("what a process says before it ends"))
+        run_guard.main(tag)
+        assert sys.stdin.read() == ""
+        found = {state: client.read_flow_run(run).state for state, run in tagged.items()}
+        assert {state: each and each.name for state, each in found.items()} == ended
+        assert found[Running] is not None
+        assert found[Running].message == "Its process was killed."
+        assert client.read_flow_run(other).state_name == "Running"
+    assert ignored == [(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+def test_a_command_is_guarded_by_a_process_that_outlives_its_signals_and_sees_its_end(monkeypatch: pytest.MonkeyPatch):
+    begun: list[Any] = []
+    stdin = io.StringIO()
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *given, **how: begun.append((given, how)) or SimpleNamespace(stdin=stdin)
+    )
+    tag = f"{socket.gethostname()}:{os.getpid()}"
+    with run_guard.guarded():
+        assert TagsContext.get().current_tags == {"local", tag}
+        assert not stdin.closed
+    assert stdin.closed
+    (((command,), how),) = begun
+    assert command == [sys.executable, "-m", "apprentice.flows.runtime.run_guard", tag]
+    assert how == {"stdin": subprocess.PIPE, "start_new_session": True} | {
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
