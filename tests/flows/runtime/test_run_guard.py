@@ -107,8 +107,7 @@ def test_unfinished_runs_with_the_tag_are_crashed_and_no_others(monkeypatch: pyt
         assert sys.stdin.read() == ""
         found = {state: client.read_flow_run(run).state for state, run in tagged.items()}
         assert {state: each and each.name for state, each in found.items()} == ended
-        assert found[Running] is not None
-        assert found[Running].message == "Its process was killed."
+        assert "Its process was killed." in str(found[Running])
         assert client.read_flow_run(other).state_name == "Running"
     assert ignored == [(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
