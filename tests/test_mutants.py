@@ -34,6 +34,7 @@ NONE = [
     "print_ = zip(a, b, strict=True)",
     '"""A text."""',
     "log.info('%d', a > 1)",
+    "note('a line', a=1)",
     "x: Literal[1]",
     "print_ = json.dumps(a, indent=2)",
     "print_ = f'{a + 1}'",

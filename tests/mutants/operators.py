@@ -225,6 +225,8 @@ def _is_for_types_or_main(statement: ast.stmt) -> bool:
 
 def _is_log(call: ast.Call) -> bool:
     function = call.func
+    if isinstance(function, ast.Name):
+        return function.id == "note"  # a line of the run's log (tasks/reporting/progress.py)
     return isinstance(function, ast.Attribute) and function.attr in LOG and "log" in ast.unparse(function.value).lower()
 
 

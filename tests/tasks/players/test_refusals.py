@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.players import refusals
 from apprentice.tasks.players.budget import usage_of
 from apprentice.tasks.players.refusals import Refused
 
@@ -54,10 +55,45 @@ def test_a_refusal_is_of_the_account_the_question_the_moment_or_the_request(
     assert Refused(status, body, headers, patience=120.0).kind == kind
 
 
-def test_the_end_of_a_limit_is_read_from_header_and_text():
-    assert Refused(429, error(TPD), {}, 120.0).ends_in == 7 * 3600 + 12 * 60
-    assert Refused(429, error("again in 6ms"), {"retry-after-ms": "1500"}, 120.0).ends_in == 1.5
-    assert Refused(429, error("no"), {"retry-after": "1e9"}, 120.0).ends_in is None, "thirty years are not believed"
+NOW = 1_800_000_000
+LEFT = {"x-ratelimit-remaining": "0"}
+INNER = {"X-RateLimit-Remaining": 0, "X-RateLimit-Reset": (NOW + 9) * 1000}
+
+
+@pytest.mark.parametrize(
+    ("message", "headers", "seconds"),
+    [
+        (TPD, {}, 7 * 3600 + 12 * 60),
+        ("again in 6ms", {"retry-after-ms": "1500"}, 1.5),
+        ("again in 6ms", {}, 0.006),
+        ("again in 2 days, 3 mins", {}, 2 * 86400 + 180),
+        ("again in 5 milliseconds", {}, 0.005),
+        ("again in 1 hour", {"retry-after": "7"}, 3600),
+        ("again in 0 s", {}, None),
+        ("no", {"retry-after": "1e9"}, None),  # thirty years are not believed
+        ("no", {"retry-after": str(31 * 86400)}, 31 * 86400),
+        ("no", {"retry-after": str(31 * 86400 + 1)}, None),
+        ("no", {}, None),
+        ("available again at 2027-01-15T08:00:30Z.", {}, 30),
+        ("available again at 2027-01-15 07:59:30+00:00", {}, 0),
+        ("available again at 2027-13-15T08:00:30Z", {}, None),
+        ("no", LEFT | {"x-ratelimit-reset": "20"}, 20),
+        ("no", {"x-ratelimit-remaining": " 0 ", "x-ratelimit-reset": str(NOW + 20)}, 20),
+        ("no", LEFT | {"x-ratelimit-reset": str((NOW + 20) * 1000)}, 20),
+        ("no", LEFT | {"x-ratelimit-reset": str(NOW - 20)}, 0),
+        ("no", LEFT, None),
+        ("no", {"x-ratelimit-remaining": "1", "x-ratelimit-reset": "20"}, None),
+        ("no", {"x-ratelimit-reset": "20"}, None),
+    ],
+)
+def test_the_end_of_a_limit_is_read_from_header_and_text(
+    message: str, headers: dict[str, str], seconds: float | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(refusals, "time", lambda: NOW)
+    assert Refused(429, error(message), headers, 120.0).ends_in == pytest.approx(seconds)
+    nested = error(message, metadata={"headers": INNER})
+    assert Refused(429, nested, headers, 120.0).ends_in == pytest.approx(max(seconds or 0, 9))
+    assert Refused(429, error(message, metadata={"headers": "none"}), headers, 120.0).ends_in == pytest.approx(seconds)
 
 
 ANTHROPIC = {
