@@ -86,8 +86,8 @@ class Tests:
                 self.importers[FILES[module].relative_to(ROOT).as_posix()].append(file.relative_to(ROOT).as_posix())
 
     def of(self, mutant: Mutant) -> Chosen:
-        """The tests that reach the statement, the fastest first; where it runs on import, those of its file
-        first, and then those of all that import it."""
+        """The tests that reach the statement, the fastest first; where it runs on import, those of its file and of all
+        that import it."""
         if mutant.file not in self.lines:
             self.lines[mutant.file] = Lines((ROOT / mutant.file).read_text())
         named = self.lines[mutant.file]
@@ -100,12 +100,12 @@ class Tests:
         return Chosen(calling, self._importing(mutant) if on_import else [])
 
     def _importing(self, mutant: Mutant) -> list[Test]:
-        found = dict.fromkeys(self.reach.of_function(mutant.file, mutant.function))
-        found |= dict.fromkeys(self.reach.of_file(mutant.file))
+        """The tests that reach its file or one that imports it, those of its class first."""
         seen, level = {mutant.file}, [mutant.file]
         while level:
             level = sorted({each for file in level for each in self.importers[file]} - seen)
             seen |= set(level)
+        found = dict.fromkeys(self.reach.of_function(mutant.file, mutant.function))
         further = {test for file in seen for test in self.reach.of_file(file)}
         found |= dict.fromkeys(sorted(further, key=lambda test: (test.alone, test.id)))
         return self._within(list(found))
