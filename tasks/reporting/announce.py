@@ -210,7 +210,7 @@ def stage_running(title: str) -> Iterator[None]:
     _log(title)
     note("stage began", title=title)
     if not _bars.shown:
-        console.print(f"▶ {title}")
+        console.print(f"▶ {escape(title)}")
         yield
         return
     with _bars.bar(f"[bold]▶ {escape(title)}", None, 0):
@@ -245,7 +245,7 @@ def stage_ended(title: str, run: "StageRun", figure: str, emit: bool = True) -> 
 
 def dispatched(title: str, deployment: str, run: str) -> None:
     show_cached()
-    console.print(f"[bold]▶ {title}[/]: on {deployment}, flow run {run}")
+    console.print(f"[bold]▶ {escape(title)}[/]: on {deployment}, flow run {run}")
     _log(f"{title}: on {deployment}, flow run {run}")
     note("stage dispatched", title=title, deployment=deployment, flow_run=run)
 

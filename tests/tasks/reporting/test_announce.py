@@ -3,8 +3,12 @@
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -175,3 +179,83 @@ def test_a_narrow_terminal_cuts_no_number_of_a_table(shown: io.StringIO):
     assert "…" not in shown.getvalue()
     assert sum("33,550,000" in line for line in lines) == 2
     assert any(line.split() == ["round", "2"] for line in lines) == (announce.console.width == 24)
+
+
+def test_another_process_says_here_what_it_says_there_and_its_bars_end_with_the_block(
+    shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
+):
+    sent: list[Any] = []
+    bars: list[Any] = []
+
+    @contextmanager
+    def bar(title: str, total: int, done: int) -> Iterator[Any]:
+        bars.append((title, total, done))
+        yield bars.append
+        bars.append("ended")
+
+    monkeypatch.setattr(announce, "_teller", lambda *said: sent.append(said))
+    announce.warn("careful")
+    announce.event("name", "it", {})
+    with announce.progress("Steps", 9, 2) as advance:
+        advance(3)
+    assert sent[0] == ("warn", "careful")
+    assert sent[2:] == [("progress", "Steps", 9, 2), ("advance", 3), ("progress ended",)]
+    assert not shown.getvalue()
+    monkeypatch.setattr(announce, "_teller", None)
+    monkeypatch.setattr(announce, "progress", bar)
+    with announce.relaying() as show:
+        for said in [sent[0], *sent[2:], ("progress", "more", 1, 0), ("advance", 1)]:
+            show(*said)
+        assert bars == [("Steps", 9, 2), 3, "ended", ("more", 1, 0), 1]
+    assert bars[-1] == "ended"
+    assert "careful" in shown.getvalue()
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_what_is_held_back_is_printed_only_where_it_is_let_through(shown: io.StringIO, through: bool):
+    with announce.held() as say:
+        announce.say("said")
+        ended("a cached stage", state="cached")
+        if through:
+            say()
+    assert ("said" in shown.getvalue()) == through
+    announce.show_cached()
+    assert "cached" not in shown.getvalue()
+
+
+def test_a_dispatched_stage_is_a_line_after_those_that_are_cached(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    logged: list[str] = []
+    monkeypatch.setattr(announce, "_log", logged.append)
+    ended("cached", state="cached")
+    announce.dispatched("SFT [x]", "a100", "the-run")
+    assert shown.getvalue() == "✓ 1 stage cached\n▶ SFT [x]: on a100, flow run the-run\n"
+    assert logged[-1] == "SFT [x]: on a100, flow run the-run"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_link_is_for_prefect(inside: bool, monkeypatch: pytest.MonkeyPatch):
+    made: list[Any] = []
+    monkeypatch.setattr(announce, "in_prefect", lambda: inside)
+    monkeypatch.setattr(announce, "create_link_artifact", lambda **given: made.append(given))
+    announce.link("space", "http://there", "The Space")
+    expected = {"key": "space", "link": "http://there", "link_text": "The Space", "description": "The Space"}
+    assert made == ([expected] if inside else [])
+
+
+def test_a_verbose_run_is_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(announce, "_verbose", False)
+    announce.be_verbose()
+    assert announce._verbose
+
+
+@pytest.mark.parametrize("bars", [True, False])
+def test_a_stage_that_runs_is_a_bar_on_a_terminal_and_a_line_in_a_log(
+    bars: bool, shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
+):
+    begun: list[Any] = []
+    drawn = SimpleNamespace(shown=bars, bar=lambda *given: nullcontext(begun.append(given)))
+    monkeypatch.setattr(announce, "_bars", drawn)
+    with announce.stage_running("SFT [x]"):
+        pass
+    assert begun == ([("[bold]▶ SFT \\[x]", None, 0)] if bars else [])
+    assert shown.getvalue() == ("" if bars else "▶ SFT [x]\n")
