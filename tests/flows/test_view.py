@@ -1,6 +1,7 @@
 """`apprentice view` shows the episodes of an artifact from the store: what it finds, what it serves, to whom."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from apprentice.flows import view
 from apprentice.flows.pages.episodes import FIRST
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe
@@ -156,3 +158,33 @@ def test_a_browser_shows_filters_and_opens_what_the_server_has(browser: Any, sto
         tab.close()
         server.should_exit = True
         thread.join()
+
+
+@pytest.mark.parametrize("browser", [True, False])
+def test_a_view_is_served_to_this_machine_until_it_is_interrupted(browser: bool, monkeypatch: Any, capsys: Any):
+    opened, served = [], []
+
+    class Server:
+        def __init__(self, settings: Any):
+            served.append(settings)
+
+        def run(self, sockets: list[socket.socket]) -> None:
+            served.append(sockets[0].getsockname())
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("uvicorn.Server", Server)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(view, "app_of", lambda shown: f"app of {shown}")
+    monkeypatch.setattr(view, "server_settings", lambda app: f"settings of {app}")
+    view.serve([], 0, browser)
+    settings, (host, port) = served
+    assert (settings, host) == ("settings of app of []", "127.0.0.1")
+    url = f"http://127.0.0.1:{port}/"
+    assert opened == ([url] if browser else [])
+    said = capsys.readouterr().out
+    assert said == f"The episodes are at {url}; stop it with Ctrl-C.\nThe view has stopped.\n"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(Stop, match=r"Port \d+ is not available: .*\.\n"),
+    ):
+        view.serve([], taken.getsockname()[1], browser)

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.engine import run
 from apprentice.tasks.engine.run import Lease, Rate, leases, limit_name, shared
 
 
@@ -94,3 +97,25 @@ def test_a_rate_is_shared_between_clients_of_one_prefect_server(prefect_server):
         return time.monotonic() - began
 
     assert asyncio.run(both()) > 2.0  # 40 at 10 a second, less a burst of 10 and what is left of two blocks
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_one_run_of_a_name_at_a_time_of_a_folder_and_of_a_permanent_server(is_shared: bool, monkeypatch: Any):
+    limited, ensured, warned, asked = [], [], [], []
+
+    async def ensure(*given: Any, **how: Any) -> None:
+        ensured.append((*given, how))
+
+    monkeypatch.setattr(run, "shared", lambda: is_shared)
+    monkeypatch.setattr(run, "_ensure", ensure)
+    monkeypatch.setattr(run, "sync_concurrency", lambda *given, **how: nullcontext(limited.append((*given, how))))
+    monkeypatch.setattr(run.announce, "warn", warned.append)
+    store: Any = SimpleNamespace(exclusive=lambda name, say: nullcontext(asked.append((name, say("it")))))
+    with run.one_run(store, "improve-Toy recipe"):
+        pass
+    assert asked == [("improve-Toy recipe", None)]
+    assert warned == ["Another run of improve-Toy recipe is under way; waiting for it to end."]
+    name = "improve-toy-recipe"
+    how = {"strict": True, "lease_duration": run.LEASE, "raise_on_lease_renewal_failure": False}
+    assert ensured == ([(name, 1, {"decay": 0.0})] if is_shared else [])
+    assert limited == ([(name, how)] if is_shared else [])
