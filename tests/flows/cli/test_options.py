@@ -54,6 +54,7 @@ def begun(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("begin_prefect_server", "start_prefect_server"):
         monkeypatch.setattr(prefect_server, name, lambda name=name: asked.append(name))
     monkeypatch.setattr(announce, "console", Console(width=200))
+    monkeypatch.setattr(announce, "shared", lambda: False)
     monkeypatch.setattr(announce, "be_verbose", lambda: asked.append("verbose"))
     return asked
 
@@ -102,6 +103,18 @@ def test_a_run_with_nothing_to_do_begins_no_server_and_says_how_many_stages_are_
     ended = typed("run", TOY)
     assert (ran, begun, said) == ([], [], [("closed", style)])
     assert "Nothing to do: all 7 stages are cached." in ended.stdout
+
+
+def test_a_server_that_others_look_at_is_told_of_a_run_with_nothing_to_do_too(
+    report: Path, stand: Stand, begun: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(announce, "shared", lambda: True)
+    ran, looked = stand(retrain, "retrain", report), stand(retrain, "nothing_to_do")
+    assert typed("run", TOY).exit_code == 0
+    assert (len(ran), looked) == (1, [])
+    monkeypatch.setattr(announce, "shared", lambda: False)
+    assert typed("run", TOY, "--set", "store.hub.namespace=me").exit_code == 0
+    assert (len(ran), looked) == (2, [])
 
 
 @pytest.mark.parametrize("rounds", [None, 4])
