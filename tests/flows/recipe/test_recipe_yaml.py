@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.recipe.loading import MAX_BYTES, load_recipe, recipe_text
+from apprentice.flows.recipe.loading import MAX_BYTES, MAX_DEPTH, load_recipe, read_file, recipe_text, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 
@@ -83,6 +83,11 @@ def test_a_value_is_what_a_person_reads_in_it(tmp_path: Path, lines: str, path: 
         ("a: &a [*a]\n", "line 7: an alias contains itself"),
         ("a: !!python/object/apply:os.system [ls]\n", "line 7: could not determine a constructor"),
         ("\tseed: 1\n", "line 7"),
+        ("[a, b]: 1\n", "line 7: a key is a word"),
+        (f"a: {'[' * (MAX_DEPTH - 1)}{']' * (MAX_DEPTH - 1)}\n", "a: unknown field"),
+        (f"a: {'[' * MAX_DEPTH}1{']' * MAX_DEPTH}\n", f"line 7: it is nested deeper than {MAX_DEPTH} levels"),
+        (f"a: {'[' * 2000}", f"it is nested deeper than {MAX_DEPTH} levels"),
+        ("a: 'b\x07'\n", "special characters are not allowed"),
         ("---\nseed: 1\n", "another document|single document"),
         (f"seed: {'9' * 5000}\n", "a number is too long"),
         (f"# {'x' * MAX_BYTES}\n", "bytes; a recipe has at most 65,536"),
@@ -120,11 +125,30 @@ def test_an_override_keeps_what_the_shell_gave(tmp_path: Path, override: str, pa
         ("seed=3 # not 4", "seed: .* not '3 # not 4'"),
         ("grpo=null", "Use --set grpo=off"),
         ("guards=[", "guards=…: line 1"),
+        ("seed", "--set seed is not of the form path=value"),
+        ("=3", "--set =3 is not of the form path=value"),
+        ("name.first=3", "--set name.first=…: name has no fields"),
     ],
 )
 def test_an_override_that_means_nothing_is_shown(tmp_path: Path, override: str, said: str):
     with pytest.raises(Stop, match=said):
         read(tmp_path, "", override)
+
+
+def test_a_file_that_cannot_be_read_is_told_and_one_that_holds_no_fields_is_no_recipe(tmp_path: Path):
+    with pytest.raises(Stop, match=r"cannot be read as a recipe: .*directory"):
+        read_file(tmp_path)
+    (tmp_path / "list.yaml").write_text("[1]")
+    with pytest.raises(Stop, match=r"list.yaml is not a recipe"):
+        read_file(tmp_path / "list.yaml")
+
+
+def test_a_recipe_is_changed_by_overrides_that_are_checked(tmp_path: Path):
+    recipe = read(tmp_path, "")
+    assert with_overrides(recipe, []) is recipe
+    assert with_overrides(recipe, ["seed=7", "sft.epochs=2"]).seed == 7
+    with pytest.raises(Stop, match=f"(?s)not valid for the recipe {recipe.name}:.*seed: .*-1"):
+        with_overrides(recipe, ["seed=-1"])
 
 
 def test_a_file_of_a_windows_editor_is_read(tmp_path: Path):
