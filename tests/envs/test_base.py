@@ -9,7 +9,7 @@ from apprentice.envs.base import LONGEST_ACTION, are_tools_of, described_text, t
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import Refused, Session
+from apprentice.envs.wire.session import Refused, Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.rendering import training_row
 
@@ -106,3 +106,28 @@ def test_rollouts_of_before_have_the_same_tools_and_train_the_same():
     assert not are_tools_of(echo, RECORDED.replace("again", "twice"))
     assert not are_tools_of(echo, "no JSON")
     assert training_row([], json.loads(RECORDED)) == training_row([], tool_schemas(echo))
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_reply_without_a_question_costs_a_connection_and_a_second_one_the_episode(bad: int):
+    asked, renewed = [], []
+    session = Answering()
+    session.renew = lambda: renewed.append(len(asked))  # type: ignore[method-assign]
+    environment = EnvironmentSpec(name="echo").make(session)
+
+    def reset(*, seed: int) -> str:
+        asked.append(seed)
+        if len(asked) <= bad:
+            raise BadReply("no text")
+        return "ab"
+
+    environment.reset = reset  # type: ignore[method-assign]
+    if bad == 2:
+        with pytest.raises(SessionLost, match="no question under seed 7, twice: no text"):
+            environment._ask(7)
+        assert (environment.reward, environment.done) == (None, True)
+    else:
+        assert environment._ask(7) == "ab"
+        assert environment.failure is None
+    assert renewed == [1][:bad]
+    assert asked == [7] * min(bad + 1, 2)

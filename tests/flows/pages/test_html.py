@@ -1,8 +1,10 @@
 """Curves: what is drawn of a log, and what is said of it."""
 
+from typing import Any
+
 import pytest
 
-from apprentice.flows.pages.html import CELLS, HEIGHT, TOP, WIDTH, curve_of, curves_of, heat_of
+from apprentice.flows.pages.html import CELLS, HEIGHT, TOP, WIDTH, _band, _range, curve_of, curves_of, heat_of
 from tests.flows.pages.hostile_report import LOG, WARNED
 
 
@@ -50,3 +52,38 @@ def test_a_log_of_one_step_or_of_equal_values_is_drawn():
     for log in ([{"step": 5, "loss": 0.0}], [{"step": step, "loss": 2.0} for step in (1, 2)]):
         (loss,) = curves_of("SFT", log, [])
         assert "nan" not in curve_of(loss, "")["line"]
+
+
+def test_the_band_of_a_curve_is_the_interval_of_five_logs_in_a_row():
+    points = [(step, float(value)) for step, value in ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6))]
+    half = 2.776 * 2.5**0.5 / 5**0.5
+    assert [tuple(map(round_to_five, each)) for each in _band(points)] == [
+        (5, 3.0, round_to_five(3 - half), round_to_five(3 + half)),
+        (6, 4.0, round_to_five(4 - half), round_to_five(4 + half)),
+    ]
+    assert _band(points[:4]) == []
+
+
+def round_to_five(value: float) -> float:
+    return round(value, 5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        (0.0, 0.5, (0.0, 0.55)),
+        (0.25, 0.5, (0.0, 0.525)),
+        (0.3, 0.5, (0.28, 0.52)),
+        (0.4, 0.9, (0.0, 1.0)),
+        (0.5, 0.9, (0.46, 1.0)),
+        (0.4, 0.8, (0.0, 0.84)),
+        (0.5, 1.0, (0.0, 1.0)),
+        (1.0, 3.0, (0.0, 3.2)),
+        (-1.0, 1.0, (-1.2, 1.2)),
+        (2.0, 2.0, (1.8, 2.2)),
+        (0.0, 0.0, (0.0, 1.0)),
+        (-4.0, -4.0, (-4.4, -3.6)),
+    ],
+)
+def test_an_axis_has_room_begins_at_zero_where_that_is_near_and_a_share_ends_at_one(low: float, high: float, ends: Any):
+    assert _range(low, high) == pytest.approx(ends)

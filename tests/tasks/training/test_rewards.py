@@ -10,10 +10,19 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.diagnose import value_of
 from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, Stream, streams_of
+from apprentice.tasks.training.rewards import (
+    OWN_REWARD,
+    UNFINISHED,
+    EnvironmentReward,
+    Stream,
+    _StepSummary,
+    streams_of,
+)
 from apprentice.tasks.training.rollouts import Rollouts
 from tests.conftest import TASKS
 from tests.tasks.episodes.test_episode import LOOK, RIGHT, TEXT, WRONG, Risky
@@ -139,3 +148,35 @@ def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_besid
     assert logged == {OWN_REWARD: 0.75, UNFINISHED: 0.0}
     assert value_of({"reward": 1.3, OWN_REWARD: 0.75}, "reward") == 0.75
     assert value_of({"reward": 0.5}, "reward") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("played", "lost", "broke", "remedy"),
+    [
+        (40, 5, 0, None),
+        (40, 6, 0, "Check that its server runs"),
+        (40, 6, 3, "Check that its server runs"),
+        (40, 6, 4, "Fix its server, exclude the questions"),
+        (200, 10, 0, None),
+        (200, 11, 11, "Fix its server, exclude the questions"),
+    ],
+)
+def test_a_training_that_loses_too_many_rollouts_stops_with_who_is_to_blame(
+    played: int, lost: int, broke: int, remedy: str | None, tmp_path: Path
+):
+    reward = EnvironmentReward(GrpoSpec(max_failed=0.05), TrainedQuestions(tmp_path / "asked.jsonl"), Ended([]))
+    reward._agree(_StepSummary([(3, "asked")], played - 1, 0, 0, "", ""))
+    last = _StepSummary([], 1, lost, broke, "no answer", "")
+    if remedy is None:
+        reward._agree(last)
+        assert (reward.played, reward.lost, reward.broke) == (played, lost, broke)
+        return
+    with pytest.raises(Stop, match=f"(?s)^{lost} of {played} rollouts were lost .*, {broke} of .* no answer.*{remedy}"):
+        reward._agree(last)
+
+
+def test_a_process_whose_server_is_gone_ends_all(tmp_path: Path):
+    reward = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), Ended([]))
+    with pytest.raises(SessionLost, match="the server is gone"):
+        reward._agree(_StepSummary([(3, "asked")], 8, 8, 0, "", "the server is gone"))
+    assert reward.played == 0
