@@ -96,3 +96,22 @@ def test_workers_are_listed_with_the_time_they_were_last_heard():
     (worker,) = [row for row in status(hours=1.0)["workers"] if row["worker"] == "w"]
     assert worker == {"pool": "a100", "worker": "w", "status": "online", "last heard": worker["last heard"]}
     assert worker["last heard"].startswith("about")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_are_a_table_or_there_are_none(workers: int):
+    rows = [
+        {"pool": "a100", "worker": f"w{n}", "status": "online", "last heard": "about 3 s ago"} for n in range(workers)
+    ]
+    with console.capture() as captured:
+        show({"local": [], "runs": [], "failed": [], "workers": rows}, 2.5)
+    *titles, last = [line.rstrip() for line in captured.get().splitlines()]
+    assert titles[:3] == ["Runs of commands: none", "Runs of deployments: none", "Failed in 2.5 h: none"]
+    if not workers:
+        assert last == "Workers: none"
+        return
+    assert titles[3] == "Workers"
+    assert titles[4].split() == ["pool", "worker", "status", "last", "heard"]
+    assert [line.split() for line in (*titles[5:], last)] == [
+        ["a100", f"w{n}", "online", "about", "3", "s", "ago"] for n in range(workers)
+    ]

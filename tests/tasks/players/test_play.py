@@ -1,17 +1,20 @@
 """Who plays an examination: batches stay full where episodes end at different turns, and nothing is mixed up."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
+from apprentice.envs import base
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.play import PROTOCOLS, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.players.play import PROTOCOLS, TUTORIAL_TOKENS, Endpoint, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.tasks.episodes.test_episode import Guess, call
 
@@ -223,3 +226,85 @@ class Named:
 
     def __init__(self, seed: int):
         self.seed = seed
+
+
+class Asked(Guess):
+    """Takes a text as the answer, and keeps it."""
+
+    given = ""
+
+    def answer(self, answer: str) -> str:
+        """Give the answer.
+
+        Args:
+            answer: The answer.
+
+        Returns:
+            Nothing.
+        """
+        self.given, self.done, self.reward = answer, True, 0.5
+        return "OK."
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "found"),
+    [
+        ('{"answer": "12"} and 7', "12", True),
+        ('{"answer" : 12}', "12", True),
+        ('{"answer": "x"} 3 or 45', "45", False),
+        ("a1 then 6 ", "6", False),
+        ("nothing", "0", False),
+    ],
+)
+def test_the_tutorial_submits_the_digits_that_its_regular_expression_finds(
+    text: str, given: str, found: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(base, "_tool_names", lambda kind: ["answer"])
+    tutorial, environment = PROTOCOLS["tutorial"], Asked(Settings(dataset="chain_sum"))
+    episode = tutorial.begin(environment, 3)
+    assert episode.tools == []
+    episode.step({"role": "assistant", "content": text})
+    assert (environment.given, episode.done) == (given, True)
+    assert episode.causes == ([] if found else ["the regular expression found no answer"])
+    assert (tutorial.tokens(7), PROTOCOLS["parity"].tokens(7)) == (TUTORIAL_TOKENS, 7)
+
+
+def test_the_tutorial_is_for_environments_with_the_one_tool_answer():
+    with pytest.raises(Stop, match=r"only environments with the single tool `answer`; this one has .*guess\."):
+        PROTOCOLS["tutorial"].begin(Guess(Settings(dataset="chain_sum")), 3)
+
+
+def test_the_tutorial_prompts_without_tools_and_reads_text_without_special_tokens():
+    class Tokenizer:
+        def apply_chat_template(self, *given: Any, **how: Any) -> Any:
+            return given, how
+
+        def decode(self, *given: Any, **how: Any) -> Any:
+            return given, how
+
+    tutorial: Any = PROTOCOLS["tutorial"]
+    episode: Any = SimpleNamespace(messages=["asked"])
+    how = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+    assert tutorial.prompt_ids(Tokenizer(), episode) == ((["asked"],), how)
+    said = (([1, 2],), {"skip_special_tokens": True})
+    assert tutorial.read(Tokenizer(), [1, 2], [0], episode) == {"role": "assistant", "content": said}
+    records: Any = [SimpleNamespace(score=each, is_right=each == 1.0) for each in (1.0, 0.5, 0.0)]
+    assert (tutorial.accuracy(records), PROTOCOLS["parity"].accuracy(records)) == (0.5, pytest.approx(1 / 3))
+
+
+def test_an_endpoint_answers_each_episode_under_its_seed_and_its_tokens_are_counted():
+    asked: list[Any] = []
+
+    def say(messages: Any, tools: Any, spent: Any, choice: str, seed: int) -> dict[str, Any]:
+        asked.append((messages, tools, choice, seed, spent.raw))
+        spent.prompt_tokens, spent.completion_tokens = 5, 7
+        return {"content": f"answer {seed}"}
+
+    episodes: Any = [
+        SimpleNamespace(messages=[n], tools=["t"], wire={n: {}}, seed=n, prompt_tokens=10, completion_tokens=20)
+        for n in (1, 2)
+    ]
+    player: Any = Endpoint(SimpleNamespace(say=say))  # type: ignore[arg-type]
+    assert [each["content"] for each in player.reply(episodes)] == ["answer 1", "answer 2"]
+    assert asked == [([n], ["t"], "auto", n, {n: {}}) for n in (1, 2)]
+    assert [(each.prompt_tokens, each.completion_tokens) for each in episodes] == [(15, 27)] * 2

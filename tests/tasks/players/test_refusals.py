@@ -132,3 +132,10 @@ ANTHROPIC = {
 def test_usage_is_read_as_the_dearest_that_it_can_mean(usage: Any, prompt: int, completion: int, cached: int):
     found = usage_of(usage, sent=900, written=400, read=30, max_tokens=64)
     assert (found.prompt, found.completion, found.cached) == (prompt, completion, cached)
+
+
+def test_refusals_are_the_same_but_for_their_numbers_and_identifiers():
+    said = [Refused(400, error(f"Request req_{n}9 failed after {n} tries"), {}, 1.0).signature for n in (1, 23)]
+    assert said[0] == said[1] == "400 request # failed after # tries"
+    assert Refused(429, error("Request 1 failed"), {}, 1.0).signature == "429 request # failed"
+    assert len(Refused(429, error("x" * 300), {}, 1.0).signature) == 204
