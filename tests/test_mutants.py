@@ -35,6 +35,7 @@ NONE = [
     '"""A text."""',
     "log.info('%d', a > 1)",
     "note('a line', a=1)",
+    "print_ = wait_exponential(multiplier=0.5, max=9) + tenacity.wait_random(0, 1)",
     "x: Literal[1]",
     "print_ = json.dumps(a, indent=2)",
     "print_ = f'{a + 1}'",

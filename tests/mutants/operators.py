@@ -18,6 +18,8 @@ LAYOUT += ("xlabel", "ylabel", "title_justify")
 """How a file or a picture looks that says the same, and how much a cache holds."""
 UNMOVED = ("timeout",)
 """Arguments that a test could tell from their double only by waiting for them; they still are dropped."""
+WAITS = ("wait_exponential", "wait_random", "wait_random_exponential", "wait_fixed")
+"""tenacity's calls that say how long a retry waits, which only waiting could tell as well."""
 LARGE = 1000
 """From here on a whole number is doubled, not moved by one: such a bound is a round figure."""
 LOG = ("debug", "info", "warning", "error", "exception", "critical")
@@ -130,7 +132,9 @@ class _Finder:
     def expression(
         self, node: ast.expr, function: str, head: tuple[int, int], condition: bool = False
     ) -> Iterator[Mutant]:
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and (_is_log(node) or _is_of_types(node))):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Call) and (_is_log(node) or _is_of_types(node) or _is_a_wait(node))
+        ):
             return
         if condition:
             yield from self.negated(node, function, head)
@@ -228,6 +232,10 @@ def _is_log(call: ast.Call) -> bool:
     if isinstance(function, ast.Name):
         return function.id == "note"  # a line of the run's log (tasks/reporting/progress.py)
     return isinstance(function, ast.Attribute) and function.attr in LOG and "log" in ast.unparse(function.value).lower()
+
+
+def _is_a_wait(call: ast.Call) -> bool:
+    return ast.unparse(call.func).rpartition(".")[2] in WAITS
 
 
 def _is_of_types(call: ast.Call) -> bool:

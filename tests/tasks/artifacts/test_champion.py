@@ -4,9 +4,12 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
+from apprentice.tasks.artifacts import champion
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
@@ -159,3 +162,35 @@ def test_a_change_that_was_noted_and_never_made_does_not_enter_the_history(store
     promote(champions, c)
     assert [change.revision for change in champions.history()] == [a.revision, c.revision]
     assert champions.roll_back() == a
+
+
+@pytest.mark.parametrize(
+    ("error", "in_reach", "is_raised"),
+    [
+        (Stop("gone", "Run again."), True, True),
+        (Stop("gone", "Run again."), False, False),
+        (httpx2.ConnectError("no answer"), True, True),
+        (httpx2.ConnectError("no answer"), False, False),
+        (ZeroDivisionError(), False, True),
+    ],
+)
+def test_a_hub_that_goes_away_while_it_is_asked_leaves_the_champion_for_the_next_run(
+    error: Exception, in_reach: bool, is_raised: bool, store: LocalStore, champions: Champions, monkeypatch: Any
+):
+    warned: list[str] = []
+
+    def settled(*_: Any) -> bool:
+        monkeypatch.setattr(type(store), "in_reach", in_reach, raising=False)
+        raise error
+
+    monkeypatch.setattr(champions, "_settled", settled)
+    monkeypatch.setattr(champion.announce, "warn", warned.append)
+    release: Any = None
+    if is_raised:
+        with pytest.raises(type(error)):
+            champions.promote(release, None)
+        assert not warned
+        return
+    assert champions.promote(release, None) is False
+    assert champions.promote(release, None) is False
+    assert warned == ["Who is champion waits for the Hub: run the recipe again when it is back."] * 2

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 
 COUNTS = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)
 
@@ -143,3 +144,27 @@ def test_what_a_killed_process_left_unpublished_is_removed_when_the_same_is_made
     with store.staging("sft-0123") as folder:
         assert not [*folder.iterdir()]
     assert not left.exists()
+
+
+def test_who_makes_the_same_waits_until_the_other_is_done_or_says_that_it_will_not(tmp_path: Path):
+    local, said, order = LocalStore(tmp_path, "toy"), [], []
+    waiting = Event()
+
+    def second() -> None:
+        with LocalStore(tmp_path, "toy").exclusive("k", lambda text: said.append(text) or waiting.set()):
+            order.append("second")
+
+    other = Thread(target=second)
+    with local.exclusive("k", said.append):
+        third = LocalStore(tmp_path, "toy").exclusive("k", said.append, wait=False)
+        with local.exclusive("another", said.append), pytest.raises(MadeElsewhere, match="makes this very"), third:
+            raise AssertionError("two at once")
+        other.start()
+        assert waiting.wait(60)
+        other.join(0.2)
+        order.append("first")
+    other.join(60)
+    assert order == ["first", "second"]
+    assert said == ["Another run makes this very artifact; waiting for it."]
+    with local.exclusive("k", said.append, wait=False):
+        assert len(said) == 1
