@@ -3,15 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
+from apprentice.tasks import grpo as stage
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Episode
@@ -151,3 +155,49 @@ def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_su
         nothing: Any = None
         with pytest.raises(Stop, match=r"A GRPO step plays 8 rollouts at once .* grants 3 sessions"):
             grpo.body(context, GrpoSpec(batch_size=2, gradient_accumulation=4), nothing, chain_sum, nothing, 0)
+
+
+@pytest.mark.parametrize(
+    ("granted", "gave_up", "raised"),
+    [
+        (3, None, Stop),
+        (0, None, SessionLost),
+        (3, "the server is gone", SessionLost),
+    ],
+)
+def test_too_few_places_are_told_with_what_to_raise_and_a_server_that_is_gone_is_lost(
+    granted: int, gave_up: str | None, raised: type[Exception], chain_sum: EnvironmentSpec
+):
+    def open_all() -> None:
+        raise SessionLost("no more sessions")
+
+    pool: Any = SimpleNamespace(
+        open_all=open_all,
+        breaker=SimpleNamespace(gave_up=gave_up),
+        granted=granted,
+        sessions=[None] * 8,
+        server=EnvironmentServer(url="http://there"),
+    )
+    words = (
+        r"plays 8 rollouts at once .* http://there grants 3 sessions.*(?s:.)*max_concurrent_envs of the reasoning_gym"
+    )
+    with pytest.raises(raised, match=words if raised is Stop else "no more sessions"):
+        stage._open_sessions(pool, chain_sum)
+    pool.open_all = lambda: None
+    stage._open_sessions(pool, chain_sum)
+
+
+def test_of_a_mixture_the_server_with_the_fewest_places_is_named(chain_sum: EnvironmentSpec):
+    parts = {name: EnvironmentServer(url=f"http://{name}") for name in ("a", "b", "c")}
+    is_open = [
+        {"a": True, "b": True, "c": True},
+        {"a": True, "b": False, "c": True},
+        {"a": True, "b": False, "c": False},
+    ]
+    sessions = []
+    for each in is_open:
+        session: Any = object.__new__(SessionOfParts)
+        session._sessions = {name: SimpleNamespace(is_open=value) for name, value in each.items()}
+        sessions.append(session)
+    pool: Any = SimpleNamespace(sessions=sessions, server=EnvironmentServer(parts=parts), granted=9)
+    assert stage._scarcest(pool, chain_sum) == ("b", "http://b", 1)
