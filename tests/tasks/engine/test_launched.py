@@ -334,3 +334,15 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
     assert state.distributed_type == shared["distributed_type"] == kind
     assert set_to == ([plugin] if kind == kinds.DEEPSPEED else [precision] if precision != "no" else [])
     assert kind == kinds.DEEPSPEED or state.fsdp_plugin is plugin
+
+
+def test_deepspeed_takes_over_precision_and_the_communication(monkeypatch: pytest.MonkeyPatch):
+    begun, told = [], []
+    comm = SimpleNamespace(init_distributed=lambda **how: begun.append(how))
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
+    plugin = SimpleNamespace(set_mixed_precision=told.append, select=lambda **how: told.append(how))
+    state = SimpleNamespace(backend="gloo", mixed_precision="bf16", _mixed_precision="bf16")
+    processes._use_deepspeed(state, plugin)
+    assert begun == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
+    assert told == ["bf16", {"_from_accelerator_state": True}]
+    assert (state._mixed_precision, state.deepspeed_plugins) == ("no", plugin)

@@ -1,0 +1,44 @@
+"""`apprentice.retrain` hands the recipe on, in a server's sight, and returns what the run left; nothing is trained."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.settings import get_current_settings
+
+from apprentice import load_recipe
+from apprentice.flows.library import calls
+from tests.flows.commands import TOY
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+    recipe = load_recipe(TOY)
+    store = recipe.store.path.absolute() / ".prefect"
+
+    def flow(given: Any, runs: Path) -> Path:
+        asked.append((given, runs, get_current_settings().results.local_storage_path == store))
+        return tmp_path / "run"
+
+    if named:
+        monkeypatch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path / "mine"))
+    else:
+        monkeypatch.delenv("PREFECT_LOCAL_STORAGE_PATH", raising=False)
+    monkeypatch.setattr(calls, "retrain_flow", flow)
+    monkeypatch.setattr(calls, "check_runs", lambda folder: asked.append(("checked", folder)))
+    monkeypatch.setattr(calls, "start_prefect_server", lambda: asked.append("server"))
+    monkeypatch.setattr(calls, "open_store", lambda given, **how: (given.name, how))
+    monkeypatch.setattr(calls.announce, "show_cached", lambda: asked.append("cached"))
+    monkeypatch.setattr(calls, "Run", lambda folder, store: SimpleNamespace(folder=folder, store=store))
+    made = calls.retrain(TOY, tmp_path / "runs")
+    assert asked == [
+        ("checked", tmp_path / "runs"),
+        "server",
+        (recipe, tmp_path / "runs", not named),
+        "cached",
+    ]
+    assert (made.folder, made.store) == (tmp_path / "run", ("toy", {"hub_needed": False}))
+    calls.retrain(TOY)
+    assert asked[4] == ("checked", Path("runs"))
