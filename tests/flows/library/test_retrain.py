@@ -32,7 +32,7 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
     monkeypatch.setattr(calls, "open_store", lambda given, **how: (given.name, how))
     monkeypatch.setattr(calls.announce, "show_cached", lambda: asked.append("cached"))
     monkeypatch.setattr(calls, "Run", lambda folder, store: SimpleNamespace(folder=folder, store=store))
-    made = calls.retrain(TOY, tmp_path / "runs")
+    made: Any = calls.retrain(TOY, tmp_path / "runs")
     assert asked == [
         ("checked", tmp_path / "runs"),
         "server",

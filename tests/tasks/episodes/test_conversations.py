@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, conversation_of
+from apprentice.tasks.episodes.conversations import (
+    EXACT,
+    Conversation,
+    NotAConversation,
+    Observation,
+    Result,
+    Step,
+    conversation_of,
+)
 
 ASKED = {"role": "user", "content": "17 + 4 ="}
 CALL = {"id": "a", "type": "function", "function": {"name": "answer", "arguments": '{"answer": "21"}'}}
@@ -151,3 +159,18 @@ def test_a_row_that_is_none_is_refused_with_its_field(row: Any, columns: Any, fi
         conversation_of(row, columns)
     assert refused.value.field == field
     assert cause in refused.value.cause
+
+
+@pytest.mark.parametrize("source", ["system", "user", "agent"])
+def test_a_step_of_a_trajectory_is_its_message_and_an_agents_also_the_answers(source: Any):
+    answers = Observation(results=[Result(source_call_id="a", content="OK."), Result(content=["x"])])
+    step = Step(source=source, message="said", observation=answers)
+    role = "assistant" if source == "agent" else source
+    first, *rest = step.messages()
+    assert first == {"role": role, "content": "said", "tool_calls": []}
+    replies = [("OK.", "a"), (["x"], None)] if source == "agent" else []
+    assert rest == [{"role": "tool", "content": content, "tool_call_id": ident} for content, ident in replies]
+    exact = Step(source=source, message="said", extra={EXACT: {"role": "user"}}, observation=answers)
+    assert exact.messages() == [{"role": "user"}, *rest]
+    other = Step(source=source, message="said", extra={EXACT: "text"}, observation=answers)
+    assert other.messages() == [first, *rest]
