@@ -1,11 +1,12 @@
 """Law 10: what enters an artifact's key: the stage, its version, every input and setting; and what does not."""
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from apprentice.tasks.artifacts.types import Questions, make_key
-from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.engine.stage import Stage, StageContext, stage
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window
 
@@ -62,3 +63,51 @@ def test_several_artifacts_under_one_argument_all_enter_the_key():
         "models.after": "b" * 40,
     }
     assert compared.key(({"before": one, "after": other},), {}) != compared.key(({"before": other, "after": one},), {})
+
+
+VERSIONS = {
+    "take_rollouts": 2,
+    "collect": 3,
+    "collect_shard": 2,
+    "rescore": 1,
+    "filter_rollouts": 2,
+    "mix_rollouts": 1,
+    "tried_questions": 1,
+    "lengths": 2,
+    "student": 5,
+    "sft": 4,
+    "grpo": 5,
+    "evaluate": 5,
+    "evaluate_endpoint": 1,
+    "verdict": 4,
+    "gate": 3,
+    "release": 1,
+    "questions": 2,
+    "exam": 1,
+    "rung_questions": 1,
+    "probe_questions": 1,
+    "fresh_questions": 2,
+}
+"""Raise a version here and in its stage when what the stage makes changes: all artifacts of it are made anew."""
+
+
+def test_a_stage_is_not_made_anew_by_accident():
+    found = {}
+    for module in (
+        "collect",
+        "dataset",
+        "evaluate",
+        "filter",
+        "gate",
+        "grpo",
+        "lengths",
+        "mix",
+        "questions",
+        "rescore",
+    ):
+        found |= vars(import_module(f"apprentice.tasks.{module}"))
+    for module in ("sft", "student", "verdict"):
+        found |= vars(import_module(f"apprentice.tasks.{module}"))
+    stages = {each.name: each for each in found.values() if isinstance(each, Stage)}
+    assert {name: each.version for name, each in stages.items()} == VERSIONS
+    assert {name for name, each in stages.items() if each.gpu} == {"sft", "grpo", "evaluate"}
