@@ -41,22 +41,11 @@ def test_parity_gives_the_same_player_everything(home: Path):
     assert (found["n"], found["format_compliance"], found["accuracy"]) == (50, 1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("model", "says"),
-    [
-        ("champion", "toy has no champion"),
-        ("0123456789abcdef0123", "0123456789abcdef0123 is not a checkpoint of toy"),
-        ("owner/name", "or a revision of a model"),
-        ("http://127.0.0.1:9/v1", "does not name a model"),
-        ("http://me:secret@127.0.0.1:9/v1#m", "must not hold a user or password"),
-    ],
-)
-def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path, model: str, says: str):
-    done = evaluate(home, TOY, "--model", model, "--questions", "2")
+def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path):
+    done = evaluate(home, TOY, "--model", "champion", "--questions", "2")
     assert done.returncode == 1
-    assert says in done.stdout.replace("\n", " ")
+    assert "toy has no champion" in done.stdout.replace("\n", " ")
     assert "Traceback" not in done.stdout + done.stderr
-    assert "secret" not in done.stdout + done.stderr
 
 
 def test_a_server_that_will_not_do_is_told_before_a_model_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -70,9 +59,3 @@ def test_a_server_that_will_not_do_is_told_before_a_model_is_asked(home: Path, m
     assert_clear_exit(done)
     assert "the same seed gave two different questions" in done.stdout.replace("\n", " ")
     assert endpoint.requests == []
-
-
-def test_more_questions_than_the_window_has_are_told(home: Path):
-    done = evaluate(home, TOY, "--model", "teacher", "--questions", "61")
-    assert done.returncode == 1
-    assert "windows.evaluate has 60 seeds" in done.stdout

@@ -15,7 +15,7 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.phases import guard_questions
-from apprentice.flows.probe import Probed, _as_grpo_plays, ladder, probe
+from apprentice.flows.probe import Probed, ladder, probe
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.reproduce import reproduce
@@ -131,13 +131,6 @@ def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         heard = {"role": "tool", "content": "OK."}
         yield training_row([*prompt(instance, entry["question"]), said, heard], tool_schemas(instance))
-
-
-def test_a_probe_samples_as_grpo_does():
-    recipe = load_recipe(TOY, ["grpo.temperature=0.7", "grpo.max_completion_length=99"])
-    assert recipe.grpo
-    spec = _as_grpo_plays(recipe, recipe.grpo)
-    assert (spec.decoding, spec.temperature, spec.max_new_tokens, spec.samples) == ("sampled", 0.7, 99, 1)
 
 
 def test_grpo_gets_the_rung_whose_recorded_rate_is_nearest_to_half(climbed: Climbed):

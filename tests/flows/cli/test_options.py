@@ -237,6 +237,8 @@ def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     assert asked[-1][4:] == ((False, None) if protocol == "inspect" else (str(date.today()), False, None))
     refused = typed("evaluate", TOY, "--model", "http://me:secret@there/v1#it", "--protocol", protocol)
     assert (refused.exit_code, len(asked)) == (1, 2)
+    assert "must not hold a user or password" in " ".join(refused.stdout.split())
+    assert "secret" not in refused.stdout
 
 
 def test_runs_are_laid_side_by_side_as_text_or_as_json(stand: Stand):

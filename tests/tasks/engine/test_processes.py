@@ -16,15 +16,14 @@ from apprentice.envs.wire.metrics import counted
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
-from apprentice.tasks.engine.processes import _check_sharded, launch_command, on_processes
+from apprentice.tasks.engine.processes import launch_command, on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.spec import BuiltStudent, SeedWindows, StudentSpec, Window
-from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec, HeldOut, SftSpec, TrainerSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
+from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec, SftSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log
@@ -309,35 +308,6 @@ def test_on_several_machines_each_is_started_by_the_command_that_is_told(
     assert on_processes(spec, together, context) == {"ranks": [0, 1]}
     other.join()
     assert "--machine_rank N" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "There is no accelerate configuration"),
-        ("- what\n", "is no configuration of accelerate"),
-        ("{compute_environment: LOCAL_MACHINE, distributed_type: FSDP, fsdp_config: {fsdp_version: 2}}", "GPU"),
-        ("{compute_environment: LOCAL_MACHINE, distributed_type: DEEPSPEED}", "DeepSpeed|GPU"),
-    ],
-)
-def test_a_configuration_that_cannot_be_had_here_is_told_up_front(text: str | None, says: str, context: StageContext):
-    config = context.scratch / "config.yaml"
-    if text:
-        config.write_text(text)
-    with pytest.raises(Stop, match=says):
-        on_processes(SPEC.model_copy(update={"accelerate_config": config}), together, context)
-
-
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        (GrpoSpec(processes=4, held_out=HeldOut(questions=16)), "grpo.held_out loads the best step's weights"),
-        (SftSpec(processes=4, lora=LoraSpec()), "adapters are merged into whole weights"),
-    ],
-)
-def test_what_a_sharded_model_cannot_do_at_its_end_is_told_up_front(spec: TrainerSpec, says: str):
-    with pytest.raises(Stop, match=says):
-        _check_sharded(spec, Path("fsdp2.yaml"), "FSDP")
 
 
 def _until(condition: Any, seconds: float = 120.0) -> None:
