@@ -33,7 +33,7 @@ from apprentice.tasks.reporting.errors import Stop
 Ask = Callable[[str], str]
 
 
-def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> Episode:
+def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> None:
     """Play one episode. Raises EOFError or KeyboardInterrupt if the player leaves, Stop if the server fails."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
@@ -47,7 +47,6 @@ def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callab
     except SessionLost as lost:
         raise Stop(f"The connection to the server was lost: {lost}.", "Check that it runs, and play again.") from lost
     show(_end_of(episode))
-    return episode
 
 
 def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:

@@ -138,9 +138,12 @@ def show(found: dict[str, Rows], hours: float) -> None:
 
 
 def _show_runs(title: str, rows: Rows) -> None:
-    console.print(title if rows else f"{title}: none", style="bold")
-    width = max((len(row["run"]) for row in rows), default=0)
-    widths = [max(len(row[name]) for row in rows) if rows else 0 for name in SHOWN[:2]]
+    if not rows:
+        console.print(f"{title}: none", style="bold")
+        return
+    console.print(title, style="bold")
+    width = max(len(row["run"]) for row in rows)
+    widths = [max(len(row[name]) for row in rows) for name in SHOWN[:2]]
     beside = console.width - 2 - sum(widths) - 6
     is_narrow = width + 16 > beside  # then a run's name gets its own line
     for row in rows:

@@ -152,3 +152,29 @@ def test_refusals_are_the_same_but_for_their_numbers_and_identifiers():
     assert said[0] == said[1] == "400 request # failed after # tries"
     assert Refused(429, error("Request 1 failed"), {}, 1.0).signature == "429 request # failed"
     assert len(Refused(429, error("x" * 300), {}, 1.0).signature) == 204
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"error": {"message": "first", "detail": "second"}}, "first"),
+        ({"error": {"detail": "a\nb"}}, "a b"),
+        *(({"error": {name: "said"}}, "said") for name in ("msg", "error_description", "error", "title")),
+        ({"error": {"message": "Provider", "metadata": {"raw": "upstream"}}}, "Provider: upstream"),
+        ({"error": {"message": "upstream failed", "metadata": {"raw": "upstream"}}}, "upstream failed"),
+        ({"error": {"message": "said", "metadata": {"raw": 5}}}, "said"),
+        ({"error": {"message": {"a": 1}}}, '{"a": 1}'),
+        ({"error": {"code": 7}}, '{"code": 7}'),
+        ({"error": "said"}, "said"),
+        ([{"error": {"message": "said"}}], "said"),
+        ({"message": "said", "error": None}, "said"),
+        ("<html>", "<html>"),
+        (5, "5"),
+        ([1, 2], "[1, 2]"),
+        ({}, "status 400"),
+        ("", "status 400"),
+        ("x" * 500, "x" * 400),
+    ],
+)
+def test_a_refusal_is_told_by_its_first_sentence(body: Any, message: str):
+    assert Refused(400, body, {}, 1.0).message == message
