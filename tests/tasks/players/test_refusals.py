@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import tenacity
 
 from apprentice.tasks.players import refusals
 from apprentice.tasks.players.budget import usage_of
@@ -178,3 +179,16 @@ def test_refusals_are_the_same_but_for_their_numbers_and_identifiers():
 )
 def test_a_refusal_is_told_by_its_first_sentence(body: Any, message: str):
     assert Refused(400, body, {}, 1.0).message == message
+
+
+def test_a_request_is_tried_three_times_though_the_patience_is_used_up_and_only_what_may_pass():
+    patient: Any = refusals.retrying(0.0)
+    state: Any = tenacity.RetryCallState(patient, None, (), {})
+    ends = []
+    for attempt in (1, 2, 3):
+        state.attempt_number = attempt
+        ends.append(patient.stop(state))
+    assert ends == [False, False, True]
+    moment, account = Refused(503, "busy", {}, 1.0), Refused(401, "no key", {}, 1.0)
+    may_pass = [refusals._may_pass(each) for each in (moment, refusals.Unanswered("a"), account, ValueError())]
+    assert may_pass == [True, True, False, False]
