@@ -207,8 +207,8 @@ def test_a_curriculum_is_checked_on_the_questions_that_grpo_asks(monkeypatch: py
     assert recipe.grpo
     curriculum = SimpleNamespace(by="kind", levels=[])
     recipe = recipe.model_copy(update={"grpo": recipe.grpo.model_copy(update={"curriculum": curriculum})})
-    rows, checked = [{"seed": 1, "used": True}, {"seed": 2, "used": False}], []
-    monkeypatch.setattr(probes, "read_questions", lambda folder, window: checked.append((folder, window)) or rows)
+    rows, checked = [{"seed": 1}], []
+    monkeypatch.setattr(probes, "used_questions", lambda folder, window: checked.append((folder, window)) or rows)
     monkeypatch.setattr(probes, "kinds_of", lambda *given: checked.append(given))
     ladder(work.run, recipe, "asked")  # type: ignore[arg-type]
-    assert checked == [("asked", "grpo"), (recipe.environment, rows[:1], "kind")]
+    assert checked == [("asked", "grpo"), (recipe.environment, rows, "kind")]

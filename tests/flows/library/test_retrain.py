@@ -15,7 +15,7 @@ from tests.flows.commands import TOY
 @pytest.mark.parametrize("named", [True, False])
 def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
-    recipe = load_recipe(TOY)
+    recipe = load_recipe(TOY, [f"store.path={tmp_path / 'store'}"])
     store = recipe.store.path.absolute() / ".prefect"
 
     def flow(given: Any, runs: Path) -> Path:
@@ -32,7 +32,7 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
     monkeypatch.setattr(calls, "open_store", lambda given, **how: (given.name, how))
     monkeypatch.setattr(calls.announce, "show_cached", lambda: asked.append("cached"))
     monkeypatch.setattr(calls, "Run", lambda folder, store: SimpleNamespace(folder=folder, store=store))
-    made: Any = calls.retrain(TOY, tmp_path / "runs")
+    made: Any = calls.retrain(recipe, tmp_path / "runs")
     assert asked == [
         ("checked", tmp_path / "runs"),
         "server",
@@ -40,5 +40,5 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
         "cached",
     ]
     assert (made.folder, made.store) == (tmp_path / "run", ("toy", {"hub_needed": False}))
-    calls.retrain(TOY)
+    calls.retrain(recipe)
     assert asked[4] == ("checked", Path("runs"))
