@@ -183,3 +183,23 @@ def test_opening_ahead_tells_of_a_server_that_is_away(task):
     away = EnvironmentServer(url="http://127.0.0.1:9", patience=0.5)
     with EnvironmentPool(task, away, 2) as pool, pytest.raises(SessionLost):
         pool.open_ahead().result()
+
+
+def test_a_servers_limit_is_told_once_and_asked_again_after_growing_whiles(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    server = EnvironmentServer(url="http://there")
+    pool = EnvironmentPool(EnvironmentSpec(name="echo"), server, 4, said.append)
+    granted = [2]
+    monkeypatch.setattr(EnvironmentPool, "granted", property(lambda _: granted[0]))
+    assert [pool.at_limit() for _ in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert len(said) == 1
+    assert "http://there grants only 2 concurrent sessions; this stage can use 4. Continuing with 2" in said[0]
+    granted[0] = 1
+    assert pool.at_limit() == 30.0
+    granted[0] = 3
+    assert pool.at_limit() == 1.0
+    assert "grants only 3" in said[1]
+    other = EnvironmentPool(EnvironmentSpec(name="echo"), server, 4, said.append)
+    granted[0] = 0
+    assert other.at_limit() == 1.0
+    assert said[2:] == ["http://there grants no session: all are in use. Waiting for one."]

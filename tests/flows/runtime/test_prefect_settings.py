@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import tenacity
 
+from apprentice.flows.runtime import prefect_settings
 from tests.flows.commands import BIN, TOY
 
 DEAD = "http://127.0.0.1:9/api"
@@ -120,3 +122,14 @@ def test_our_own_server_has_no_password_and_does_not_touch_a_database_of_another
     _, errors = server.communicate(timeout=60)
     assert server.returncode == 1
     assert f"wrote the database sqlite+aiosqlite:///{tmp_path / 'prefect.db'}" in errors.strip().splitlines()[-1]
+
+
+def test_a_folder_can_be_written_if_a_file_fits_into_it_whether_or_not_it_is_there(tmp_path: Path, monkeypatch: Any):
+    assert prefect_settings._can_be_written(tmp_path / "a" / "b")
+    assert prefect_settings._can_be_written(tmp_path / "a" / "b"), "it is there by now"
+    (tmp_path / "file").touch()
+    assert not prefect_settings._can_be_written(tmp_path / "file" / "b")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert prefect_settings._can_be_written(Path("~/mine"))
+    assert (tmp_path / "mine").is_dir()
+    assert not list((tmp_path / "mine").iterdir())

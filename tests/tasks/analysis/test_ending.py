@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.analysis import ending as endings
 from apprentice.tasks.analysis.ending import ending
 
 RECIPE: dict[str, Any] = {
@@ -262,3 +263,40 @@ def test_a_sign_of_reward_hacking_stands_in_the_closing_sentence():
     hacked = ending(verdict | {"signs": signs}, decided(verdict), RECIPE)
     assert hacked.reasons.endswith("Look at its episodes. It got longer.")
     assert hacked.sentence().count("It got longer.") == hacked.as_json()["reasons"].count("It got longer.") == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "begins"),
+    [
+        (0.01, 0.09, "GRPO paid: +5.0 pp over SFT (+1.0 pp to +9.0 pp)"),
+        (0.0, 0.1, "GRPO did not pay: +5.0 pp"),
+        (-0.1, 0.0, "GRPO did not pay: -5.0 pp"),
+        (-0.09, -0.01, "GRPO made it worse: -5.0 pp"),
+    ],
+)
+def test_grpo_paid_where_the_whole_interval_is_above_zero(low: float, high: float, begins: str):
+    found = {"from": "sft", "to": "grpo", "delta": (low + high) / 2, "ci": (low, high)}
+    other = found | {"to": "sft", "from": "base"}
+    said = endings._paid({"comparisons": [other, found]})
+    assert said.replace("−", "-").startswith(begins)
+    assert endings._paid({"comparisons": [other]}) == ""
+    better = {"comparison": {"ci": (low, high), "delta": (low + high) / 2}, "metric": "mean_score", "rival": "champion"}
+    verb = "is better than" if low > 0 else "is worse than" if high < 0 else "is not shown to be better than"
+    assert endings._better(better).startswith(f"It {verb} the champion: ")
+    assert " mean score (" in endings._better(better)
+
+
+@pytest.mark.parametrize(("before", "idle"), [(0.02, True), (0.05, True), (0.06, False)])
+def test_a_guard_rail_that_could_not_fall_is_told(before: float, idle: bool):
+    guards = [{"guard": "sums", "before": {"accuracy": before}}, {"guard": "other", "before": {"accuracy": 0.9}}]
+    rules = [
+        {"rule": "guard rail sums", "holds": True, "found": "+0.1 points"},
+        {"rule": "guard rail other", "holds": False, "found": "-9 points"},
+    ]
+    decision = {"guards": guards, "rules": rules, "promoted": False, "rival": "base"}
+    text = endings.as_markdown(decision | {"decided_by": {"guards": {"sums": 0.05, "other": 0.05}}})
+    assert text.startswith("**Not promoted**, compared with the untrained student; there was no champion.\n")
+    assert (f"It was at {before:.1%}: it could not fall by more." in text) == idle
+    assert "90.0%" not in text
+    assert ("| yes |" in text, "| **no** |" in text) == (True, True)
+    assert endings.as_markdown(decision | {"guards": [], "promoted": True}).startswith("**Promoted**")
