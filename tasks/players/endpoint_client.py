@@ -97,7 +97,7 @@ class _Bounded(DefaultAioHttpClient):
         return httpx2.Response(answer.status_code, headers=headers, content=content, request=request)
 
     async def _read(self, answer: httpx2.Response) -> bytes:
-        if answer.is_redirect or ("location" in answer.headers and 300 <= answer.status_code < 400):
+        if answer.is_redirect:
             raise Redirected(_address(answer.headers.get("location", "")))
         encoding = answer.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):

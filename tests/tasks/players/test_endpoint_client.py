@@ -7,7 +7,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from apprentice.tasks.players.endpoint_client import LARGEST_ANSWER, LARGEST_TOKEN, endpoint_client, whole_answer
+from apprentice.tasks.players.endpoint_client import (
+    LARGEST_ANSWER,
+    LARGEST_TOKEN,
+    _Bounded,
+    endpoint_client,
+    whole_answer,
+)
+from apprentice.tasks.players.refusals import Redirected, Unanswered
 
 JSON, TEXT, STREAM = ({"content-type": kind} for kind in ("application/json", "text/plain", "text/event-stream"))
 
@@ -91,3 +98,48 @@ def test_the_client_is_bounded_by_its_tokens_and_sends_what_the_address_holds_wi
     assert client.api_key == "k"
     plain: Any = endpoint_client("k", None, 1.0, 1)
     assert (plain._custom_query, plain._custom_headers) == ({}, {})
+
+
+class Answer:
+    """What a transport gives back before its body is read."""
+
+    def __init__(self, status: int, headers: dict[str, str], pieces: list[bytes]):
+        self.status_code = status
+        self.headers = httpx2.Headers(headers)
+        self.is_redirect = httpx2.Response(status, headers=headers).is_redirect
+        self.pieces = pieces
+
+    async def aiter_raw(self) -> Any:
+        for piece in self.pieces:
+            yield piece
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "pieces", "read"),
+    [
+        (200, {}, [b"a", b"b"], b"ab"),
+        (200, {"content-encoding": " Identity "}, [b"a"], b"a"),
+        (200, {"content-encoding": ""}, [b"a"], b"a"),
+        (200, {"content-encoding": "gzip"}, [b"a"], "compressed answer (gzip), which was not requested"),
+        (200, {}, [b"x" * 6, b"x" * 4], b"x" * 10),
+        (200, {}, [b"x" * 6, b"x" * 5], "an answer of more than 10 bytes"),
+        (200, {"location": "http://there"}, [b"a"], b"a"),
+        (304, {}, [b""], "the same host"),
+        (302, {"location": "https://there/x?key=1"}, [b"a"], "https://there/x"),
+        (300, {"location": "/x"}, [b"a"], "the same host:///x"),
+        (400, {"location": "http://there"}, [b"a"], b"a"),
+    ],
+)
+def test_an_answer_is_read_whole_where_it_is_no_redirect_not_compressed_and_not_too_long(
+    status: int, headers: dict[str, str], pieces: list[bytes], read: bytes | str
+):
+    transport: Any = object.__new__(_Bounded)
+    transport._largest = 10
+    reading = transport._read(Answer(status, headers, pieces))
+    if isinstance(read, bytes):
+        assert asyncio.run(reading) == read
+        return
+    with pytest.raises(Redirected if status < 400 and status >= 300 else Unanswered) as refused:
+        asyncio.run(reading)
+    assert read in str(refused.value)
+    assert "key=1" not in str(refused.value)
