@@ -30,7 +30,7 @@ FAULTS_hostile := pytest tests/hostile tests/faults/test_hostile_*.py tests/faul
 FAULTS_train := tests.faults.train
 FAULTS_flywheel := tests.faults.flywheel
 
-.PHONY: run test test-all test-counterparts test-openenv test-verifiers test-docker axe mutants lint bench faults e2e docs pictures spaces lock clean help
+.PHONY: run audit test test-all test-counterparts test-openenv test-verifiers test-docker axe mutants lint bench faults e2e docs pictures spaces lock clean help
 .DEFAULT_GOAL := run
 
 ##@ Use
@@ -103,6 +103,9 @@ test-%:
 docs: .venv/ready  ## docs/recipes.md from the settings, docs/students.md from TRL's chat templates
 	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md
 	$(BIN)/python -m apprentice.tasks.training.families docs/students.md
+
+audit: .venv/dev  ## envs/AUDIT.md: what `apprentice env audit` finds in every environment; fails if one of ours does
+	$(BIN)/python -m tests.bench.audit
 
 pictures: .venv/dev  ## the pictures in docs/; NAME=page: of the newest run's report, or of RUN=runs/NAME
 	$(BIN)/python -m tests.e2e.$(if $(filter page,$(NAME)),page_pictures $(RUN),screenshots)

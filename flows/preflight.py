@@ -21,7 +21,7 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
-from apprentice.flows.audit.audit import audit
+from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
 from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.phases import begun_from, to_rescore
@@ -259,6 +259,8 @@ def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
         needs = Needs(0, 0, 0) if counted else task.needs
         report = audit(Subject(task.server, task.spec, needs, task.seeds), quick=True)
         granted.add(task.server.url)
+        for found in found_before(task.spec):
+            announce.warn(f"{found} See envs/AUDIT.md.")
         if wrong := report.wrong:
             raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.remedy)
         seen.append(TrainedQuestions(task.spec.make(), task.seeds, report.questions))

@@ -3,19 +3,21 @@
 In: a `Subject`. Out: a `Report` with one finding a check. Stops at an error that makes the later checks meaningless.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server
 from apprentice.envs.serving.process import local_server
-from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit import asking, exploits, robustness
-from apprentice.flows.audit.connection import health, latency, latency_ms, sessions, shut, wire
-from apprentice.flows.audit.subject import Finding, Opened, Subject, does_not_apply
+from apprentice.flows.audit.connection import STOPS, health, latency, latency_ms, sessions, shut, wire
+from apprentice.flows.audit.subject import Finding, Opened, Subject, does_not_apply, failed
 
 BLOCKING = (health, asking.tools, wire, asking.repeat, asking.ignored, exploits.in_range)
 """If one of these fails, no later check can be judged."""
@@ -27,6 +29,9 @@ CHECKS = (
 )
 EXIT_CODES = {"error": 1, "warning": 3, "note": 0}
 """Of a command, by its worst finding; 2 is that of wrong arguments."""
+
+KNOWN = Path(__file__).parent / "known.json"
+"""What `make audit` found in environments under their default settings."""
 
 
 class Report(NamedTuple):
@@ -60,11 +65,14 @@ def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = la
         for place, each in enumerate(chosen, 1):
             say(f"{each.name} ({place} of {len(chosen)})")
             try:
-                verdict = each.run(subject)
-            except (Refused, BadReply, SessionLost) as lost:
-                verdict = does_not_apply(f"the episodes for it could not be played: {lost}")
-            findings.append(each.finding(verdict))
-            if (not subject.sessions and each is sessions) or (each in BLOCKING and verdict.status == "failed"):
+                finding = each.finding(each.run(subject))
+            except (Refused, BadReply) as refused:
+                finding = each.finding(does_not_apply(f"the episodes for it could not be played: {refused}"))
+            except SessionLost as lost:
+                gone = failed(f"the server was lost: {lost}", "See its log and audit again.", severity="error")
+                finding = each._replace(effect=STOPS).finding(gone)
+            findings.append(finding)
+            if _ends(finding, subject):
                 blocked = does_not_apply(f"it cannot be judged where {each.name} failed")
                 findings += [other.finding(blocked) for other in chosen[place:]]
                 break
@@ -72,6 +80,14 @@ def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = la
     finally:
         wait_for(shut(subject.sessions))
     return Report(findings, subject.granted, took, subject.seen.questions if subject.seen else ())
+
+
+def _ends(finding: Finding, subject: Subject) -> bool:
+    """Whether nothing further can be judged."""
+    if finding.check == sessions.name:
+        return not subject.sessions
+    wrong = finding.status == "failed" and finding.severity == "error"
+    return wrong and (finding.effect == STOPS or finding.check in [each.name for each in BLOCKING])
 
 
 def openers(spec: EnvironmentSpec, served_here: bool) -> tuple[Opened | None, Opened | None]:
@@ -92,6 +108,18 @@ def openers(spec: EnvironmentSpec, served_here: bool) -> tuple[Opened | None, Op
     except (NoServer, ExtraMissing):
         return None, None
     return (lambda: opened(1), None) if served_here else (None, lambda: opened(0))
+
+
+def found_before(spec: EnvironmentSpec) -> list[str]:
+    """Return a sentence for each failed check that `make audit` found in this environment, or in a part of it."""
+    parts = [part.get("name") for part in spec.settings.get("dataset_specs") or [] if isinstance(part, dict)]
+    settings = [spec.settings, *(spec.settings | {"dataset": name} for name in parts)]
+    return [
+        f"{' '.join([spec.name, *map(str, each['settings'].values())])} failed {each['check']} under default settings "
+        f"({each['severity']}): {one_line(each['found'])}. {one_line(' '.join(each['evidence']))}".rstrip()
+        for each in json.loads(KNOWN.read_text())
+        if each["environment"] == spec.name and any(each["settings"].items() <= given.items() for given in settings)
+    ]
 
 
 def verdict(server: EnvironmentServer, spec: EnvironmentSpec, report: Report) -> str:

@@ -138,7 +138,10 @@ def calls_itself(server: EnvironmentServer) -> str:
 
 
 def known_as(name: str) -> str | None:
-    plain = name.lower().removesuffix("environment").removesuffix("env").replace("_", "").replace("-", "")
+    """Return the environment that a server or a package of this name plays, such as echo for EchoEnvironment."""
+    plain = name.lower().replace("_", "").replace("-", "")
+    for suffix in ("server", "environment", "env"):
+        plain = plain.removesuffix(suffix)
     return next((each for each in known() if each.replace("_", "") == plain), None)
 
 

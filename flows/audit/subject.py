@@ -320,12 +320,28 @@ class Subject:
     def environments(self) -> list[ToolEnvironment]:
         return [self.spec.make(session) for session in self.sessions]
 
-    @cached_property
+    @property
     def many(self) -> list[int]:
-        """The seeds that a check plays, from the first of the run's on: fewer if a reset takes long."""
+        """The seeds that a check plays, from the first of the run's on."""
+        return list(self.questions)
+
+    @cached_property
+    def questions(self) -> dict[int, str]:
+        """The questions of `many`, asked one after the other in one session.
+
+        There are fewer if a reset takes long, or where a dataset ends.
+        """
         took = median([each for session in self.sessions for each in session.resets] or [0.0])
         count = min(self.extent.seeds, max(FEWEST, int(self.extent.seconds / 4 / max(took, 1e-6))))
-        return [self.seeds[0] + place for place in range(count)]
+        asked: dict[int, str] = {}
+        for place in range(count):
+            try:
+                asked[self.seeds[0] + place] = self.question(self.seeds[0] + place)
+            except Refused:
+                if not asked:
+                    raise
+                break
+        return asked
 
     def fresh(self, place: int = 0) -> ToolEnvironment:
         """Return an environment on a new connection."""
@@ -334,11 +350,6 @@ class Subject:
 
     def question(self, seed: int, place: int = 0) -> str:
         return self.environments[place]._ask(seed)
-
-    @cached_property
-    def questions(self) -> dict[int, str]:
-        """The questions of `many`, asked one after the other in one session."""
-        return {seed: self.question(seed) for seed in self.many}
 
     def script(self, episode: Episode) -> Call:
         """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
@@ -394,7 +405,10 @@ class Subject:
                 place, given = waiting.popleft()
                 try:
                     results[place] = await spawn(do, environment, given)
-                except (Refused, BadReply, SessionLost) as error:
+                except SessionLost as lost:
+                    seed = given if isinstance(given, int) else given[0]
+                    failures.append(SessionLost(f"{lost}; at the time of seed {seed}"))
+                except (Refused, BadReply) as error:
                     failures.append(error)
 
         async def use_all() -> None:

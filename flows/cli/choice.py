@@ -236,6 +236,16 @@ IMAGE = re.compile(r"(?:[\w.:-]+/)+[\w.-]+[:@][\w.:-]+|[a-z][\w.-]*:[\w.-]*[A-Za
 """A Docker image with its tag or digest; name:8000 without a slash is a host and its port."""
 
 
+def sessions_for(recipe: Path | None, overrides: list[str] | None, quick: bool) -> int:
+    """Return with how many sessions an environment is served here for an audit: a recipe's, or enough to see load.
+
+    Raises Stop.
+    """
+    if recipe is None:
+        return EnvironmentServer().sessions if quick else 16
+    return max(Needs.of(recipe_at(recipe, overrides)))
+
+
 @contextmanager
 def reachable(given: str, sessions: int) -> Iterator[tuple[str, str | None]]:
     """Yield the URL of a server, and the name of its environment where that was given in place of a URL, or its folder:

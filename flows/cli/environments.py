@@ -79,9 +79,9 @@ def _audited(
         ready()
         from apprentice.flows.audit.audit import as_json, verdict
         from apprentice.flows.audit.audit import audit as look
-        from apprentice.flows.cli.choice import chosen_for, reachable
+        from apprentice.flows.cli.choice import chosen_for, reachable, sessions_for
 
-        sessions = 64 if quick or recipe else 16
+        sessions = sessions_for(recipe, set_, quick)
         with reachable(place, sessions) as (served, name):
             subject = chosen_for(served, environment or name, recipe, set_, sessions, served_here=name is not None)
             with Console(stderr=True).status("audit") as shown:

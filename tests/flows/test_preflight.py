@@ -296,3 +296,17 @@ def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpo
     assert_clear_exit(ended)
     assert "the same seed gave two different questions" in ended.stdout + ended.stderr
     assert endpoint.requests == []
+
+
+def test_a_run_warns_of_what_the_audit_found_in_its_environment_before(
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    finding = {"check": "reward.exploit", "severity": "error", "found": "'yes' earns 0.5", "evidence": ["seed 1: …"]}
+    known = [{"environment": "echo", "settings": {"words": words}} | finding for words in (3, 4)]
+    (tmp_path / "known.json").write_text(json.dumps(known))
+    monkeypatch.setattr("apprentice.flows.audit.audit.KNOWN", tmp_path / "known.json")
+    look(recipe(endpoint, f"server.url={echo}", environment="{name: echo, settings: {words: 4}}"), tmp_path)
+    said = capfd.readouterr()
+    told = " ".join((said.out + said.err).split())
+    assert "echo 4 failed reward.exploit under default settings (error): 'yes' earns 0.5. seed 1: …" in told
+    assert "echo 3" not in told

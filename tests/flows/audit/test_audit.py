@@ -1,7 +1,7 @@
 """Each wrong environment is caught by the check that is for it, and by no other of the same severity."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +126,21 @@ def test_sessions_that_are_not_given_back_are_counted(keeps: bool, monkeypatch: 
         assert found[0].found == "it grants 99; collection uses 100"
         assert found[1].status == ("failed" if keeps else "passed"), found
         wait_for(shut(looked_at.sessions))
+
+
+def test_a_server_that_goes_away_ends_the_audit_with_an_error():
+    with ExitStack() as stack:
+        server = EnvironmentServer(url=stack.enter_context(odd_server("sound")), message_timeout=1.0, patience=1.0)
+
+        def say(text: str) -> None:
+            if text.startswith("reward.repeat"):
+                stack.close()
+
+        brief = Extent(seeds=4, asked=40, seconds=1.0)
+        report = audit(Subject(server, EnvironmentSpec(name="echo"), Needs(0, 0, 2), extent=brief), say=say)
+    assert caught(report, "error") == ["reward.repeat"]
+    assert "the server was lost" in next(each.found for each in report.findings if each.check == "reward.repeat")
+    assert len(report.findings) == len(CHECKS)
 
 
 def test_a_server_of_another_version_differs_from_the_code_here(servers: Servers):

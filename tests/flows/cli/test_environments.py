@@ -24,9 +24,10 @@ from apprentice.envs.echo.env import Environment
 from apprentice.envs.echo.server.game import text_of
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.connection import known_as
 from apprentice.flows.audit.subject import Needs
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.choice import IMAGE
+from apprentice.flows.cli.choice import IMAGE, sessions_for
 from apprentice.flows.cli.play_by_hand import play
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.reporting.errors import Stop
@@ -172,6 +173,11 @@ def test_grpo_needs_a_session_for_each_rollout_of_every_process():
     assert Needs.of(recipe).grpo >= spec.batch_size * spec.gradient_accumulation * 2
 
 
+def test_what_is_served_here_has_the_sessions_that_the_recipe_needs(echo_recipe: Path):
+    assert sessions_for(echo_recipe, None, quick=False) == 4
+    assert sessions_for(echo_recipe, ["server.sessions=70"], quick=True) == 70
+
+
 def test_another_environments_server_fails_and_is_named(echo: str):
     said = env("check", echo, "--environment", "reasoning_gym")
     assert said.code == 1
@@ -219,6 +225,14 @@ def test_an_audit_shows_evidence_effect_and_remedy_and_stops_where_nothing_can_b
     assert "reward.range: An episode has no reward" in said.text
     assert """seed 0: echo({"message": """ in said.text
     assert told["reward.exploit"]["found"] == "it cannot be judged where reward.range failed"
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [("EchoEnvironment", "echo"), ("NumberServer", "number"), ("reasoning-gym-env", "reasoning_gym"), ("Other", None)],
+)
+def test_a_servers_own_name_is_that_of_an_environment(told: str, name: str | None):
+    assert known_as(told) == name
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class FaultyEnvironment(Environment[Said, Heard, Told]):
         if self.fault == "hang" and len(action.text) > 10_000:
             time.sleep(2.5)
         if self.fault == "slower":
-            time.sleep(3e-4 * self.resets)
+            time.sleep(1e-3 * self.resets)
         if self.done and self.fault != "second try":
             self.is_spoilt = self.fault == "stuck"
             raise ValueError("no episode runs: reset first")
