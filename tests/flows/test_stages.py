@@ -19,7 +19,8 @@ def test_each_flow_makes_its_own_stage_with_all_that_it_is_given(name: str, monk
     made: list[Any] = []
     monkeypatch.setattr(stages, "_made", lambda *given: made.append(given) or Completed())
     given = [f"given {n}" for n in range(len(stages.STAGES[name].parameters.required) - 1)]
-    stages.STAGES[name].fn("recipe", *given)
+    body: Any = stages.STAGES[name].fn
+    body("recipe", *given)
     ((recipe, stage, *rest),) = made
     assert (recipe, stage.name, rest) == ("recipe", name, given)
 
