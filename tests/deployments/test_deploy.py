@@ -20,7 +20,7 @@ from apprentice.flows.retrain import retrain
 from apprentice.flows.runtime.work_pool import start_on
 from apprentice.tasks.reporting.errors import Stop
 
-pytestmark = pytest.mark.usefixtures("prefect_server", "pool")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("prefect_server", "pool")]
 TOY = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "toy.yaml"
 
 

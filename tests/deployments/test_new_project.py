@@ -24,8 +24,8 @@ from tests.prefect_database import prefect_home
 from tests.wheel import files_of_the_checkout, unpacked
 
 BIN = Path(sys.executable).parent
-BESIDE = ("deployments/docker/", "deployments/kubernetes/", "deployments/SCALING.md")
-"""What only a checkout has: to build images and set up a cluster."""
+BESIDE = ("envs/AUDIT.md", "deployments/docker/", "deployments/kubernetes/", "deployments/SCALING.md")
+"""What only a checkout has: the audit's page, and what builds images and sets up a cluster."""
 
 
 @pytest.fixture(autouse=True)
