@@ -7,16 +7,18 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import exp
 from typing import Any
 
-from apprentice.envs.base import tool_schemas
+from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import part_of
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.subject import (
     Call,
     Evidence,
+    Opened,
     Played,
     Recorded,
     Subject,
@@ -82,19 +84,26 @@ def ignored(subject: Subject) -> Verdict:
     return failed(f"{len(questions)} seeds gave the same question", _seeded(subject), *shown)
 
 
+@contextmanager
+def _made_at(opened: Opened, subject: Subject) -> Iterator[ToolEnvironment]:
+    """Yield the environment in another process, while the block runs."""
+    with opened() as server:
+        session = Recorded(server)
+        try:
+            yield subject.spec.make(session)
+        finally:
+            session.close()
+
+
 @check("seeds.process", "error", "Another server, or the same one started again, asks other questions.")
 def process(subject: Subject) -> Verdict:
     if subject.elsewhere is None:
         return does_not_apply("the server was not started here, so its process cannot be started a second time")
-    with subject.elsewhere() as server:
-        session = Recorded(server)
-        environment = subject.spec.make(session)
+    with _made_at(subject.elsewhere, subject) as environment:
         try:
             asked = {seed: environment._ask(seed) for seed in subject.many}
         except Refused as refused:
             return passed(f"under another hash seed it refuses rather than ask something else: {refused}")
-        finally:
-            session.close()
     if found := list(differing(subject.questions, asked)):
         remedy = "Draw from a list or a sorted set: the order of a set, and hash(), differ between processes."
         return failed("another process with another hash seed asks other questions", remedy, *found[:1])
@@ -161,18 +170,13 @@ def version(subject: Subject) -> Verdict:
 def original(subject: Subject) -> Verdict:
     if subject.original is None:
         return does_not_apply("it is served from the code here, or no server of it can run here to compare with")
-    with subject.original() as server:
-        session = Recorded(server)
-        try:
-            environment = subject.spec.make(session)
-            for there in [*subject.known, *subject.guessed]:
-                here = play(environment, there.seed, replayed(there.calls))
-                if (here.question, here.reward, here.replies) != (there.question, there.reward, there.replies):
-                    remedy = f"Serve this version there: apprentice env build {subject.spec.name}"
-                    shown = there.evidence(), here.evidence()
-                    return failed("the server answers otherwise than the code here", remedy, *shown)
-        finally:
-            session.close()
+    with _made_at(subject.original, subject) as environment:
+        for there in [*subject.known, *subject.guessed]:
+            here = play(environment, there.seed, replayed(there.calls))
+            if (here.question, here.reward, here.replies) != (there.question, there.reward, there.replies):
+                remedy = f"Serve this version there: apprentice env build {subject.spec.name}"
+                shown = there.evidence(), here.evidence()
+                return failed("the server answers otherwise than the code here", remedy, *shown)
     return passed(f"{len(subject.known)} episodes have the questions, replies and rewards of the code here")
 
 
