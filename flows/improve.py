@@ -221,7 +221,7 @@ def improve(
         environment_revision: As in `retrain`.
         overrides: As in `retrain`.
     """
-    recipe = pinned_for_run(recipe, overrides, environment_revision)
+    recipe = pinned_for_run(recipe, overrides, environment_revision, gpu)
     store = open_store(recipe, hub_needed=bool(gpu))
     folders: list[Path] = []
     with one_run(store, f"improve-{recipe.name}"):

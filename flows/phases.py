@@ -334,6 +334,7 @@ def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoi
         temperature=recipe.grpo.temperature if recipe.grpo else 1.0,
         max_new_tokens=recipe.evaluate.max_new_tokens,
         batch_size=recipe.evaluate.batch_size,
+        bf16=recipe.evaluate.bf16,
         samples=recipe.collect.students,
     )
     stage = evaluate.titled("Tries of the student in {environment}")

@@ -181,6 +181,7 @@ def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec, samples: int = 1) -> Evaluate
         temperature=spec.temperature,
         max_new_tokens=spec.max_completion_length,
         batch_size=recipe.evaluate.batch_size,
+        bf16=spec.bf16,
     )
 
 

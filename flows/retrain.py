@@ -62,7 +62,7 @@ def retrain(
         rescore: Score the newest rollouts of the recipe's teacher again under the environment's present rewards,
             whatever changed in it, and go on from them.
     """
-    trained = train(pinned_for_run(recipe, overrides, environment_revision), runs, gpu, rescore=rescore)
+    trained = train(pinned_for_run(recipe, overrides, environment_revision, gpu), runs, gpu, rescore=rescore)
     name = "Cached" if trained.cached else trained.ending.state.capitalize()
     message = ("Every stage was a cache hit. " if trained.cached else "") + trained.ending.sentence()
     return Completed(name=name, message=message, data=trained.folder)  # type: ignore[return-value]
@@ -99,15 +99,23 @@ class Trained(NamedTuple):
     ending: Ending
 
 
-def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "") -> Recipe:
-    """Return the recipe with overrides applied and everything pinned that it names. Raises Stop."""
+def pinned_for_run(recipe: Recipe, overrides: list[str], environment_revision: str = "", gpu: str = "") -> Recipe:
+    """Return the recipe with overrides applied and everything pinned that it names. Raises Stop.
+
+    Args:
+        gpu: The deployment that trains, on a work pool with GPUs; none trains here.
+    """
     recipe = with_discovered_settings(with_overrides(recipe, overrides))
     if recipe.buys and recipe.teacher is not None:
         located = recipe.teacher.located()
         if located != recipe.teacher:
             announce.say(f"The teacher's key goes to {located.base_url}, as OPENAI_BASE_URL says.")
         recipe = recipe.model_copy(update={"teacher": located})
-    return recipe.at_revision(environment_revision or seen(recipe.server.space)).with_student_pinned()
+    return (
+        recipe.at_revision(environment_revision or seen(recipe.server.space))
+        .with_precision(bool(gpu))
+        .with_student_pinned()
+    )
 
 
 def train(

@@ -6,7 +6,7 @@ The recipe of one round of `apprentice improve`: its seed windows, its difficult
 """
 
 import difflib
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs, levels_of
 from apprentice.tasks.analysis.statistics import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
+from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
@@ -52,6 +53,10 @@ class Recipe(BaseModel):
     server: EnvironmentServer = EnvironmentServer()
     store: StoreSpec = StoreSpec()
     trackio: TrackioSpec = TrackioSpec()
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """What the model computes in. `bf16` turns on `sft.bf16`, `grpo.bf16` and `evaluate.bf16`; `auto` does where this
+    machine multiplies matrices faster in it, which is measured once, and for a work pool with GPUs; `fp32` leaves each
+    section as it is. Trained weights are fp32 all the same. The sections' choice enters the keys."""
     report_to: list[Reporter] = ["trackio"]
     """Experiment trackers that receive the training curves, such as [trackio, wandb]; no key depends on them. Configure
     Weights & Biases and MLflow with their own environment variables."""
@@ -98,6 +103,19 @@ class Recipe(BaseModel):
         if collect.dataset is not None:
             collect = collect.model_copy(update={"dataset": pinned_rows(collect.dataset)})
         return self.model_copy(update={"student": pinned(self.student), CollectSpec.section: collect})
+
+    def with_precision(self, gpu: bool = False) -> "Recipe":
+        """Return the recipe with `bf16` turned on in its sections, where its precision says so.
+
+        Args:
+            gpu: Whether the model is trained on a work pool with GPUs.
+        """
+        if self.precision == "fp32" or (self.precision == "auto" and not (gpu or bf16_pays())):
+            return self
+        sections = {name: getattr(self, name) for name in (*TRAININGS, EvaluateSpec.section)}
+        return self.model_copy(
+            update={name: each.model_copy(update={"bf16": True}) for name, each in sections.items() if each}
+        )
 
     def for_work(self) -> dict[str, Any]:
         """Return the arguments of `RunContext` that come from the recipe."""

@@ -6,13 +6,18 @@ Law 12: the optimizer's weights are fp32; bf16 is for computation only.
 """
 
 import gc
+import hashlib
 import json
 import os
+import platform
 import sys
+import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -228,18 +233,73 @@ def to_master_weights(model: Any) -> None:
             weight.data = weight.data.float()
 
 
-@contextmanager
-def in_bf16(model: Any) -> Iterator[None]:
-    """Rounds the weights to bf16 within the block and restores the original ones after it.
-
-    Buffers keep their precision: rounded rotary angles would encode other positions.
-    """
+def round_weights(model: Any) -> None:
+    """Rounds the weights to bf16. Buffers keep their precision: rounded rotary angles would encode other positions."""
     import torch
 
+    for weight in model.parameters():
+        if weight.data.is_floating_point():
+            weight.data = weight.data.to(torch.bfloat16)
+
+
+FASTER = 1.3
+"""Ratio of two products' times from which bf16 pays: a model has other operations than products of matrices."""
+MEASURED = Path("~/.cache/apprentice/bf16.json")
+"""How much faster this machine multiplies in bf16, by processor and version of torch."""
+
+
+def bf16_pays() -> bool:
+    """Whether this machine computes faster in bf16: as its GPU says, or as a product of matrices on the CPU takes.
+
+    A flag of the processor does not say it: without the hardware autocast is slower (pytorch#86270). The ratio is
+    measured once, in a tenth of a second, and kept.
+    """
+    kept, this = MEASURED.expanduser(), f"{processor()}, torch {version('torch')}"
+    with suppress(OSError, ValueError, AttributeError):
+        if isinstance(ratio := json.loads(kept.read_text()).get(this), float):
+            return ratio >= FASTER
+    ratio = _times_faster()
+    with suppress(OSError):  # a home that cannot be written to measures again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({this: ratio}))
+    return ratio >= FASTER
+
+
+def processor() -> str:
+    """The name of this machine's CPU, and the number of its cores."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "flags"))]
+        return f"{names[:1]} {hashlib.sha256(' '.join(names[1:2]).encode()).hexdigest()[:8]} {os.cpu_count()}"
+    return f"{platform.processor()} {os.cpu_count()}"
+
+
+def _times_faster() -> float:
+    """Time of a product of matrices in fp32, as a multiple of that in bf16; of a GPU's, what it says of itself."""
+    import torch
+
+    if torch.cuda.is_available():
+        return float("inf") if torch.cuda.is_bf16_supported(including_emulation=False) else 0.0
+    left, right = torch.randn(256, 1024), torch.randn(1024, 1024)
+
+    def best(dtype: Any) -> float:
+        pair = left.to(dtype), right.to(dtype)
+        times = []
+        for _ in range(8):
+            began = time.perf_counter()
+            torch.mm(*pair)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    return best(torch.float32) / best(torch.bfloat16)
+
+
+@contextmanager
+def in_bf16(model: Any) -> Iterator[None]:
+    """Rounds the weights to bf16 within the block and restores the original ones after it."""
     kept = [(weight, weight.data) for weight in model.parameters()]
     try:
-        for weight, whole in kept:
-            weight.data = whole.to(torch.bfloat16) if whole.is_floating_point() else whole
+        round_weights(model)
         yield
     finally:
         for weight, whole in kept:

@@ -12,6 +12,7 @@ from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models.checkpoints import context_length, load_model
+from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.play import Parity
 from apprentice.tasks.reporting import announce
@@ -37,6 +38,8 @@ class LocalModel:
         self._ends = chat_format(self._tokenizer).ends
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = load_model(checkpoint, trusted).to(device).eval()
+        if spec.bf16:
+            round_weights(self._model)
         # a static cache: a growing one is copied at every token, which takes a third of the time here
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
         self._generation, self._after_prefix = (

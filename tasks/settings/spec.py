@@ -349,6 +349,9 @@ class EvaluateSpec(Spec):
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
     """Share of episodes on which the environment may fail, after one retry each. Above it the stage stops and can be
     resumed."""
+    bf16: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Generate with weights and cache rounded to bf16; the checkpoint keeps fp32. `precision` sets it with the
+    trainings'."""
     samples: int = Field(default=1, ge=1)
     """Completions per question; more than one needs `sampled` and gives pass@k."""
     protocol: Literal["parity", "tutorial"] = "parity"

@@ -303,6 +303,11 @@ class GrpoSpec(TrainerSpec):
     """Difficulty levels: complete environment settings, easiest first. GRPO trains on the one where the SFT model's
     accuracy is nearest to one half; with `curriculum` on a mixture of all. Each level costs a probe and questions."""
 
+    def in_key(self) -> dict[str, Any]:
+        """With `bf16`, transformers samples from weights rounded to it, which a key of before does not say."""
+        rounded = {"sampled_in": "bf16"} if self.bf16 and self.generation.engine == "plain" else {}
+        return super().in_key() | rounded
+
     @field_validator("curriculum", mode="before")
     @classmethod
     def _curriculum_may_be_on(cls, given: Any) -> Any:

@@ -153,16 +153,29 @@ def generation_arguments(spec: GenerationSpec) -> dict[str, Any]:
 
 
 def with_engine(trainer_class: type, spec: GenerationSpec, bf16: bool) -> type:
-    """The trainer class, made safe for continuous batching, or for a vLLM beside it, if that is the engine.
+    """The trainer class, generating in the type that the training computes in, and made safe for continuous batching
+    or for a vLLM beside it.
 
     Args:
         bf16: Whether the training computes in bf16.
     """
+    if spec.engine == "plain" and bf16:
+        return trl_internals.rounding_trainer(trainer_class, _rounded_if_whole)
     if spec.engine == "continuous_batching":
         return trl_internals.batching_trainer(trainer_class, _generating_in_bf16)
     if spec.engine == "vllm" and spec.mode == "colocate":
         return trl_internals.colocating_trainer(trainer_class, "bfloat16" if bf16 else "float32")
     return trainer_class
+
+
+@contextmanager
+def _rounded_if_whole(trainer: Any) -> Iterator[None]:
+    """Rounds the weights to bf16 once for all tokens, where autocast would round them again at every token."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        yield
+        return
+    with in_bf16(trainer.model):
+        yield
 
 
 @contextmanager

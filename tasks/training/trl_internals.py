@@ -172,6 +172,17 @@ def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> t
     return EpisodeTrainer
 
 
+def rounding_trainer(trainer_class: Any, rounded: Callable[[Any], AbstractContextManager[None]]) -> type:
+    """A trainer that generates within `rounded(trainer)`: trl `_generate_single_turn`."""
+
+    class RoundingTrainer(trainer_class):
+        def _generate_single_turn(self, *given: Any, **named: Any) -> Any:
+            with rounded(self):
+                return super()._generate_single_turn(*given, **named)
+
+    return RoundingTrainer
+
+
 def batching_trainer(trainer_class: Any, rounded: Callable[[Any], AbstractContextManager[None]]) -> type:
     """A trainer that is safe with transformers' continuous batching: trl `_generate_single_turn`.
 
@@ -179,10 +190,9 @@ def batching_trainer(trainer_class: Any, rounded: Callable[[Any], AbstractContex
     `rounded(trainer)` restores them), and it treats a failed request as an empty completion (law 5).
     """
 
-    class BatchingTrainer(trainer_class):
+    class BatchingTrainer(rounding_trainer(trainer_class, rounded)):
         def _generate_single_turn(self, prompt_ids: Any, *given: Any, **named: Any) -> Any:
-            with rounded(self):
-                ids, logprobs = super()._generate_single_turn(prompt_ids, *given, **named)
+            ids, logprobs = super()._generate_single_turn(prompt_ids, *given, **named)
             if len(ids) != len(prompt_ids) or not all(ids):
                 raise RuntimeError(
                     f"Continuous batching gave {sum(map(bool, ids))} completions for {len(prompt_ids)} prompts; see "
