@@ -29,7 +29,7 @@ from apprentice.tasks.artifacts.foreign import (
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
 from apprentice.tasks.episodes.jsonl import LEARNED
-from apprentice.tasks.models.tokenizer import prepared
+from apprentice.tasks.models.tokenizer import prepared, trl_template
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
@@ -213,6 +213,8 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
     with readable(spec.model), _code_refused(spec):
         config = AutoConfig.from_pretrained(copied or spec.model, **where)
         tokenizer = AutoTokenizer.from_pretrained(copied or spec.model, **where)
+    if spec.chat_template is not None:
+        tokenizer.chat_template = trl_template(spec.chat_template, tokenizer)
     return config, prepared(tokenizer, spec.model)
 
 

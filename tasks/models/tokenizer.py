@@ -4,6 +4,7 @@ In: environments with their questions, or a checkpoint. Out: a tokenizer whose t
 its calls, it renders tools, the prompt fits; and the commands that serve a published model with the same prompt.
 """
 
+import difflib
 import json
 import os
 import re
@@ -24,6 +25,8 @@ from apprentice.tasks.reporting.errors import Stop
 DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
 TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+
+SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 
 
 def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
@@ -137,6 +140,25 @@ def prepared(tokenizer: Any, model: str) -> Any:
     if fault := unparsed(tokenizer):
         raise Stop(f"The chat template of {model} {fault}", CHOOSE)
     return tokenizer
+
+
+def trl_template(name: str, tokenizer: Any) -> str:
+    """The text of one of TRL's chat templates. Raises Stop for an unknown name, and where the vocabulary lacks a
+    special token that the template writes: it would be spelt in letters."""
+    import trl
+
+    folder = Path(trl.__file__).parent / "chat_templates"
+    known = {each.stem for each in folder.glob("*.jinja")}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3) or sorted(known)
+        raise Stop(f"TRL has no chat template {name!r}.", f"Set student.chat_template to one of {', '.join(near)}.")
+    text = (folder / f"{name}.jinja").read_text()
+    if lacking := sorted(set(SPECIAL.findall(text)) - tokenizer.get_vocab().keys()):
+        raise Stop(
+            f"The vocabulary has no {', '.join(lacking)}, which the chat template {name} writes.",
+            "Choose a template whose special tokens the model knows (student.chat_template).",
+        )
+    return text
 
 
 def _with_tools(templates: dict[str, str]) -> str:

@@ -194,6 +194,9 @@ class StudentSpec(Spec):
     """Run the Python code that comes with the model. Only for a commit or folder whose code you have read."""
     safetensors_only: bool = True
     """Reject pickled weights, which can run code when loaded."""
+    chat_template: str | None = Field(default=None, pattern=r"^[a-z0-9_]+$", json_schema_extra=WHEN_GIVEN)
+    """One of TRL's chat templates in place of the model's own, which shows no tools, such as qwen2_5. The vocabulary
+    must have its special tokens."""
     build: BuiltStudent | None = None
     champion: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
     """Continue from the champion of this recipe's name, as of the run's start."""
