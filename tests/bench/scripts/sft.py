@@ -38,4 +38,5 @@ def main(given: Given) -> None:
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+    given.write("sft-log.jsonl", trainer.state.log_history)
     trainer.save_model(str(given.folder / "sft"))

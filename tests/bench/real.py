@@ -1,0 +1,154 @@
+"""Runs the recipe of SmolLM2 with seeds that it was not tuned on, beside plain TRL on the same rows and steps.
+
+In: nothing; stores of its own in a temporary folder, or in --home, which keeps them. Out: a Markdown table, then one
+line of JSON. Each seed is a whole run on 1,000 unseen questions, decoded greedily; its SFT and GRPO models then answer
+them sampled as well. `seconds` is the whole command. `plain_seconds` is measured in parts, on the first seed's rows and
+models: a few steps of TRL's own trainers in fp32, as the documents' scripts call them, and 128 questions for each of
+the three models, times the run's steps and questions; start and saving are left out of it. `--seeds 41` runs one.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.serving.process import local_server
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.episodes.jsonl import read_rows, used_questions
+from apprentice.tasks.training.trainer import read_log
+from tests.bench.overhead import called, paths
+
+ROOT = Path(__file__).parent.parent.parent
+APPRENTICE = str(Path(sys.executable).parent / "apprentice")
+RECIPE = str(ROOT / "deployments" / "recipes" / "smollm2.yaml")
+MODEL = ROOT / "build" / "smollm2" / "model"
+SETTINGS = (f"student.model={MODEL}", "student.revision=null")
+SEEDS = (41, 42, 43)
+STEPS = {"sft": 3, "grpo": 1}
+"""How many steps of plain TRL are measured; one of GRPO takes minutes."""
+ASKED = 128
+FITS = 16
+"""Completions of a batch of plain TRL: without shared prompts 64 need more memory than 24 GB."""
+
+
+def said(folder: Path, *command: str) -> str:
+    """What the command printed; its last line is its result."""
+    return subprocess.run([APPRENTICE, *command], cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
+    """One seed's row."""
+    folder = home / str(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    sets = [word for each in (*SETTINGS, f"seed={seed}", *given) for word in ("--set", each)]
+    recipe = [RECIPE, *sets]
+    began = time.perf_counter()
+    page = folder / said(folder, "run", *recipe).strip().splitlines()[-1]
+    seconds = time.perf_counter() - began
+    report = json.loads((page / "report.json").read_text())
+    models, of = report["models"], {stage["name"]: stage for stage in report["stages"]}
+    (gain,) = (each for each in report["comparisons"] if (each["from"], each["to"]) == ("sft", "grpo"))
+    both = [word for name in ("sft", "grpo") for word in ("--model", of[name]["key"])]
+    sampled = said(folder, "evaluate", *recipe, "--set", "evaluate.decoding=sampled", *both, "--json")
+    found = json.loads(sampled.strip().splitlines()[-1])
+    (against,) = found["comparisons"]
+    return {
+        "seed": seed,
+        "base": models["base"]["accuracy"],
+        "sft": models["sft"]["accuracy"],
+        "sft_best": models["sft"]["accuracy"],  # the epoch with the lowest loss on rows held out
+        "grpo": models["grpo"]["accuracy"],
+        "format": {name: each["format_compliance"] for name, each in models.items()},
+        "gain": gain["delta"],
+        "ci": gain["ci"],
+        "sampled": {"gain": against["delta"], "ci": against["ci"], "grpo": [*found["models"].values()][1]["accuracy"]},
+        "guards": report["guards"],
+        "ending": report["ending"]["state"],
+        "steps": {name: max(entry["step"] for entry in read_log(newest(folder, name))) for name in STEPS},
+        "answers": sum(each["n"] for each in models.values()),
+        "seconds": round(seconds),
+        "stages": {name: round(each["seconds"], 1) for name, each in of.items()},
+        "peak_memory_mb": report["peak_memory_mb"],
+    }
+
+
+def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
+    """Seconds of a step of plain TRL's SFT and GRPO, and of an answer in fp32, on what a seed's run has made."""
+    recipe = load_recipe(Path(RECIPE), [*SETTINGS, f"seed={seed}", *given])
+    data = recipe.model_dump(mode="json", exclude={"environment": {"version", "code"}})
+    data |= {"precision": "fp32", "guards": []}
+    data["sft"] |= {
+        "args": {"max_steps": STEPS["sft"]},
+        "held_out": 0.0,
+        "share_prompts": False,
+        "checkpoint_steps": 1000,
+    }
+    data["grpo"] |= {"max_steps": STEPS["grpo"], "oversample": 1.0, "checkpoint_steps": 1000}
+    data["grpo"] |= {"batch_size": FITS, "gradient_accumulation": recipe.grpo.rollouts_a_step // FITS}
+    data["evaluate"] |= {"questions": ASKED}
+    folder = home / "plain"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    made = {name: newest(home / str(seed), name) for name in ("base", "sft", "grpo", "kept-rollouts", "questions")}
+    for model in ("base", "sft"):
+        shutil.copytree(made[model], folder / model)
+    (folder / "recipe.yaml").write_text(json.dumps(data))
+    write(folder / "kept.jsonl", read_rows(made["kept-rollouts"] / "kept.jsonl"))
+    write(
+        folder / "lengths.jsonl",
+        [json.loads((newest(home / str(seed), "lengths") / "artifact.json").read_text())["counts"]],
+    )
+    for purpose in ("grpo", "evaluate"):
+        write(
+            folder / f"{purpose}.jsonl",
+            used_questions(made["questions"], purpose)[: None if purpose == "grpo" else ASKED],
+        )
+    with local_server("apprentice.envs.serving.serve", recipe.environment.name, "--max-sessions", "256") as url:
+        command = [sys.executable, "-m", "tests.bench.bare", str(folder / "recipe.yaml"), str(folder), url, "none"]
+        called([*command, "sft", "grpo", "evaluate"], folder, {"PYTHONPATH": paths()})
+    runtime = {name: read_rows(folder / f"{name}-log.jsonl")[-1]["train_runtime"] / STEPS[name] for name in STEPS}
+    return runtime | {"answer": json.loads((folder / "seconds.json").read_text())["evaluate"] / (3 * ASKED)}
+
+
+def newest(folder: Path, name: str) -> Path:
+    """The files of a run's only artifact of this kind."""
+    (found,) = (folder / "artifacts").glob(f"*/local/*-{name}/snapshots/*")
+    return found
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--home", type=Path, help="a folder for the stores, kept")
+    parser.add_argument("--set", action="append", default=[], help="a field of the recipe, as for apprentice run")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        home = asked.home or Path(temporary)
+        rows = []
+        for seed in asked.seeds:
+            rows.append(measured(home, seed, asked.set))
+            print(rows[-1], file=sys.stderr, flush=True)
+        step = plain(home, asked.seeds[0], asked.set)
+    for row in rows:
+        parts = step["sft"] * row["steps"]["sft"], step["grpo"] * row["steps"]["grpo"], step["answer"] * row["answers"]
+        row["plain_seconds"] = round(sum(parts))
+    print("| seed | base | SFT, best epoch | SFT + GRPO | over SFT | run | plain TRL |\n|" + " --- |" * 7)
+    for row in rows:
+        rates = " | ".join(f"{row[name]:.1%}" for name in ("base", "sft_best", "grpo"))
+        low, high = (f"{100 * bound:+.1f}" for bound in row["ci"])
+        took = " | ".join(f"{row[name] / 60:.0f} min" for name in ("seconds", "plain_seconds"))
+        print(f"| {row['seed']} | {rates} | {100 * row['gain']:+.1f} pp ({low} to {high}) | {took} |")
+    print(json.dumps({"rows": rows, "plain_step_s": step}))
+
+
+if __name__ == "__main__":
+    main()
