@@ -245,7 +245,7 @@ def round_weights(model: Any) -> None:
 FASTER = 1.3
 """Ratio of two products' times from which bf16 pays: a model has other operations than products of matrices."""
 MEASURED = Path("~/.cache/apprentice/bf16.json")
-"""How much faster this machine multiplies in bf16, by processor and version of torch."""
+"""How much faster this machine multiplies in bf16."""
 
 
 def bf16_pays() -> bool:
@@ -254,24 +254,23 @@ def bf16_pays() -> bool:
     A flag of the processor does not say it: without the hardware autocast is slower (pytorch#86270). The ratio is
     measured once, in a tenth of a second, and kept.
     """
-    kept, this = MEASURED.expanduser(), f"{processor()}, torch {version('torch')}"
+    kept, this = MEASURED.expanduser(), this_torch()
     with suppress(OSError, ValueError, AttributeError):
         if isinstance(ratio := json.loads(kept.read_text()).get(this), float):
             return ratio >= FASTER
     ratio = _times_faster()
-    with suppress(OSError):  # a home that cannot be written to measures again
+    with suppress(OSError):  # where the home cannot be written to, the next run measures again
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({this: ratio}))
     return ratio >= FASTER
 
 
-def processor() -> str:
-    """The name of this machine's CPU, and the number of its cores."""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "flags"))]
-        return f"{names[:1]} {hashlib.sha256(' '.join(names[1:2]).encode()).hexdigest()[:8]} {os.cpu_count()}"
-    return f"{platform.processor()} {os.cpu_count()}"
+def this_torch() -> str:
+    """This machine's processor and version of torch, which a home that several machines share tells apart."""
+    cpu, known = Path("/proc/cpuinfo"), ("model name", "flags")
+    lines = cpu.read_text().splitlines() if cpu.exists() else [platform.processor()]
+    said = "\n".join(sorted({line for line in lines if not cpu.exists() or line.startswith(known)}))
+    return f"torch {version('torch')} on {hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
 def _times_faster() -> float:

@@ -324,3 +324,28 @@ def test_every_field_of_the_form_says_what_it_means():
         if not shown.get("description") and "$ref" not in str(shown)
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "pays", "gpu", "bf16"),
+    [
+        ("fp32", True, True, False),
+        ("bf16", False, False, True),
+        ("auto", True, False, True),
+        ("auto", False, False, False),
+        ("auto", False, True, True),
+    ],
+)
+def test_one_field_says_what_all_sections_compute_in(
+    precision: str, pays: bool, gpu: bool, bf16: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("apprentice.flows.recipe.recipe.bf16_pays", lambda: pays)
+    recipe: Any = load_recipe(TOY, [f"precision={precision}"]).with_precision(gpu)
+    assert {recipe.sft.bf16, recipe.grpo.bf16, recipe.evaluate.bf16} == {bf16}
+    without: Any = load_recipe(TOY, [f"precision={precision}", "sft=off"]).with_precision(gpu)
+    assert (without.sft, without.grpo.bf16) == (None, bf16)
+
+
+def test_a_section_that_computes_in_bf16_keeps_it_whatever_the_machine():
+    recipe: Any = load_recipe(TOY, ["sft.bf16=true"]).with_precision()
+    assert (recipe.sft.bf16, recipe.grpo.bf16) == (True, False)

@@ -201,6 +201,24 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     assert len({str(message) for message in together}) == len(asked), "samples differ, also of one question"
 
 
+def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_position(chain_sum, tmp_path):
+    import torch
+
+    from apprentice.tasks.models.checkpoints import save
+    from apprentice.tasks.models.tokenizer import build_tokenizer
+    from apprentice.tasks.players.local_model import LocalModel
+    from tests.tasks.test_one_prompt import tiny_model
+
+    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+    save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
+    spec = EvaluateSpec(max_new_tokens=4, bf16=True)
+    model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
+    model.reply([Episode(Guess(Settings(dataset="chain_sum")), seed) for seed in (1, 2)])
+    assert {weight.dtype for weight in model._model.parameters()} == {torch.bfloat16}
+    assert {each.dtype for each in model._model.buffers()} == {torch.float32}
+    assert {layer.keys.dtype for layer in model._prefix._layers} == {torch.bfloat16}
+
+
 def test_samples_follow_the_model_s_probabilities():
     """Chi-squared over 4,000 draws from four tokens at temperature 0.5."""
     import torch

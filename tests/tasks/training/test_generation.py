@@ -258,3 +258,28 @@ def test_what_the_engine_fails_to_generate_is_no_empty_completion(tokenizer, tmp
     trainer.args.bf16 = False  # the weights are not rounded any more, the computation still is
     with pytest.raises(RuntimeError, match="gave 0 completions for 2 prompts"):
         trainer._generate_single_turn([tokenizer.encode("1 + 1 =")] * 2, None, {}, 1)
+
+
+def test_with_bf16_a_training_samples_from_rounded_weights_and_steps_whole_ones(tokenizer, tmp_path: Path):
+    import torch
+
+    trainer = trainer_of(tokenizer, tmp_path, GenerationSpec(), bf16=True)
+    seen: list[set[Any]] = []
+    generate = trainer.model.generate
+
+    def noted(*given: Any, **named: Any) -> Any:
+        seen.append({weight.dtype for weight in trainer.model.parameters()})
+        return generate(*given, **named)
+
+    trainer.model.generate = noted
+    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    assert seen
+    assert all(dtypes == {torch.bfloat16} for dtypes in seen)
+    assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
+
+
+def test_a_key_of_grpo_says_that_its_samples_come_from_rounded_weights():
+    batching = GenerationSpec(engine="continuous_batching")
+    assert "sampled_in" not in GrpoSpec().in_key() | GrpoSpec(bf16=True, generation=batching).in_key()
+    assert GrpoSpec(bf16=True).in_key()["sampled_in"] == "bf16"
