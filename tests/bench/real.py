@@ -80,6 +80,7 @@ def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
 def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     """Seconds of a step of plain TRL's SFT and GRPO, and of an answer in fp32, on what a seed's run has made."""
     recipe = load_recipe(Path(RECIPE), [*SETTINGS, f"seed={seed}", *given])
+    assert recipe.grpo
     data = recipe.model_dump(mode="json", exclude={"environment": {"version", "code"}})
     data |= {"precision": "fp32", "guards": []}
     data["sft"] |= {
