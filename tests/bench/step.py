@@ -2,10 +2,11 @@
 
 In: nothing. Out: a table, then one line of JSON; the exit code is 1 where a completion differs. Takes about ten minutes
 on two idle cores. A step is generation, forward and backward pass and the optimizer; the reward is the number of
-different letters, so that no environment takes part. Two models with random weights: the laptop recipe's student, and
-one of Qwen3-0.6B's shape with a seventh of its layers and all of its vocabulary. Prompts differ in their last
-characters only, as those that begin with the same instructions and tools. `shared` is the time of a step with
-`share_prompts`, `trl` that without; the median of the steps after the first counts.
+different letters, so that no environment takes part. Models with random weights: the laptop recipe's student, one of
+Qwen3-0.6B's shape with a seventh of its layers and all of its vocabulary, and SmolLM2-135M's shape. Prompts differ in
+their last characters only, as those that begin with the same instructions and tools. `shared` is the time of a step
+with `share_prompts`, `shared_bf16` that in bf16, `trl` that without either; the median of the steps after the first
+counts, or the only one.
 """
 
 import json
@@ -21,6 +22,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZE
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.trl_arguments import GenerationSpec
+from apprentice.tasks.training.generation import with_engine
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})
@@ -42,12 +45,16 @@ LAPTOP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "
 LAPTOP |= {"num_key_value_heads": 4, "head_dim": 16}
 QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16}
 QWEN |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+SMOLLM2 = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9}
+SMOLLM2 |= {"num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49_152}
 CASES = [
     Case("laptop's student", LAPTOP, 256, 12, 16, steps=20),
     Case("laptop's student", LAPTOP, 256, 290, 16, steps=6),
     Case("Qwen3-0.6B's shape, 4 layers", QWEN, 8, 290, 32, steps=3),
     Case("Qwen3-0.6B's shape, 4 layers", QWEN, 8, 290, 128, steps=3),
+    Case("SmolLM2-135M's shape", SMOLLM2, 32, 290, 32, steps=1),
 ]
+SIDES = ("trl", "shared", "shared_bf16")
 
 
 def letters(completions: list[Any], **_: Any) -> list[float]:
@@ -57,7 +64,7 @@ def letters(completions: list[Any], **_: Any) -> list[float]:
 class Side:
     """One training, step by step."""
 
-    def __init__(self, case: Case, share: bool, folder: str):
+    def __init__(self, case: Case, share: bool, bf16: bool, folder: str):
         import torch
         from datasets import Dataset
         from transformers import PrinterCallback, Qwen3Config, Qwen3ForCausalLM
@@ -83,7 +90,8 @@ class Side:
         questions = case.rollouts // GROUP * (case.steps + 1)
         beginning = ("These are the instructions, and these are the tools. " * 6)[: case.prompt]
         rows = [{"prompt": [{"role": "user", "content": f"{beginning}{n:05}"}]} for n in range(questions)]
-        self.trainer = sharing_prompts(Noting, GrpoSpec(share_prompts=share))(
+        shared = sharing_prompts(Noting, GrpoSpec(share_prompts=share))
+        self.trainer = with_engine(shared, GenerationSpec(), bf16)(
             model=Qwen3ForCausalLM(config),
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
@@ -92,7 +100,7 @@ class Side:
                 folder,
                 report_to="none",
                 use_cpu=True,
-                bf16=False,
+                bf16=bf16,
                 activation_checkpointing=False,
                 max_steps=1,
                 save_strategy="no",
@@ -122,29 +130,31 @@ class Side:
 
 def measured(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        sides = {name: Side(case, name == "shared", folder) for name in ("trl", "shared")}
+        sides = {name: Side(case, name != "trl", name == "shared_bf16", folder) for name in SIDES}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for _ in range(case.steps):
             for name, side in sides.items():
                 taken[name].append(side.step())
-    said = [side.said for side in sides.values()]
+    said = [sides[name].said for name in ("trl", "shared")]
     row: dict[str, Any] = {"name": case.name, "rollouts": case.rollouts, "prompt": case.prompt, "new": case.new}
     row["same_completions"] = sum(map(list.__eq__, *said)) / len(said[0])
     for name, seconds in taken.items():
-        whole, generating = (statistics.median(each) for each in zip(*seconds[1:], strict=True))
+        whole, generating = (statistics.median(each) for each in zip(*(seconds[1:] or seconds), strict=True))
         row[name] = {"step_s": round(whole, 3), "generation_s": round(generating, 3)}
-    row["ratio"] = round(row["trl"]["step_s"] / row["shared"]["step_s"], 2)
+    for name in SIDES[1:]:
+        row[f"ratio_{name}"] = round(row["trl"]["step_s"] / row[name]["step_s"], 2)
     print(row, file=sys.stderr, flush=True)
     return row
 
 
 def main() -> None:
     rows = [measured(case) for case in CASES]
-    print("| student | rollouts | prompt, completion | TRL, s a step | shared, s a step | ratio |\n|" + " --- |" * 6)
+    print("| student | rollouts | prompt, completion | TRL, s a step | shared | shared, bf16 |\n|" + " --- |" * 6)
     for row in rows:
-        took = [f"{row[name]['step_s']:.2f} ({row[name]['generation_s']:.2f} generating)" for name in ("trl", "shared")]
+        took = [f"{row[name]['step_s']:.2f} ({row[name]['generation_s']:.2f} generating)" for name in SIDES]
+        took[1:] = [f"{each}: {row[f'ratio_{name}']:.1f}×" for name, each in zip(SIDES[1:], took[1:], strict=True)]
         lengths = f"{row['prompt']}, {row['new']} tokens"
-        print("| " + " | ".join([row["name"], str(row["rollouts"]), lengths, *took, f"{row['ratio']:.1f}×"]) + " |")
+        print("| " + " | ".join([row["name"], str(row["rollouts"]), lengths, *took]) + " |")
     print(json.dumps({"rows": rows}))
 
 
