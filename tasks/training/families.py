@@ -69,7 +69,8 @@ Two rules come from the tokenizers. The text of a special token, such as `<|im_e
 token; it carries no loss. Qwen's tokenizers compose Unicode (NFC): "e" with a combining accent is read back as "é".
 
 A model is known by its template's text. One with another template, such as Mistral's or SmolLM3's, is refused unless
-its repository ships a `response_template`.
+its repository ships a `response_template`. A model whose template shows no tools, such as SmolLM2, can be trained with
+one of this page's: `student.chat_template: qwen2_5`. Its vocabulary must have the template's special tokens.
 """
 SPECIAL = re.compile(r"<[|｜]?[^<>\s{}'\"]{1,40}>|\[/?[A-Z_]+\]")
 ASKED = {"type": "string", "description": "What is answered."}
