@@ -48,6 +48,7 @@ FAULTS = {
     "parrot": "reward.exploit",
     "wordy": "reward.exploit",
     "lucky": "reward.exploit",
+    "uneven": "reward.exploit",
     "generous": "reward.exploit",
     "inverted": "reward.ordered",
     "shared": "isolation.interleaved",
@@ -83,7 +84,7 @@ def servers() -> Iterator[Servers]:
 def subject(servers: Servers, fault: str) -> Subject:
     """The environment with a fault, looked at briefly."""
     spec = EnvironmentSpec(name="faulty", settings={"fault": fault})
-    extent = Extent(seeds=8, asked=100, seconds=2.0)
+    extent = Extent(seeds=24 if fault == "uneven" else 8, asked=100, seconds=2.0)  # uneven is what many answers are
     return Subject(servers.one, spec, Needs(0, 0, 6), extent=extent, elsewhere=lambda: nullcontext(servers.other))
 
 
@@ -116,6 +117,7 @@ def test_a_fault_is_caught_by_its_check_and_by_no_other_of_its_severity(servers:
     assert finding.effect
     assert finding.remedy
     assert report.exit_code == {"error": 1, "warning": 3}[finding.severity]
+    assert check != "reward.exploit" or finding.severity == ("warning" if fault == "uneven" else "error")
 
 
 async def keep(*_: Any) -> None:

@@ -81,7 +81,7 @@ class FaultyEnvironment(Environment[Said, Heard, Told]):
             random.seed(seed)
             time.sleep(0.002)
             draw = random  # type: ignore[assignment]
-        if self.fault == "lucky" and seed % 10:
+        if (self.fault == "lucky" and seed % 10) or (self.fault == "uneven" and seed % 8 in (1, 2, 4, 5, 6)):
             return "ab"
         return "".join(draw.choices("abdefgiklmnoprstuy", k=6))
 
