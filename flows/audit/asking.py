@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import exp
+from statistics import mean, median
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
@@ -45,6 +46,14 @@ LONG = 8192
 """Tokens of a prompt that few small students have room for."""
 SPECIAL = re.compile(r"<\|[a-z_]+\|>|</?tool_(?:call|response)>|\[/?INST\]")
 """Text by which chat templates mark turns and calls."""
+SLOW = 1.0
+"""Seconds of a reset that 95% must not exceed, less those of a step: the way to the server is not the question's."""
+TIMES = 100
+"""Steps that a reset may take as long as; the shortest step counts, which other work on the machine delayed least."""
+BRIEF = 0.1
+"""Seconds of a reset that are never slow, however short a step is."""
+EPISODES = 10_000
+"""Of a training without a recipe."""
 LEAKS = 8
 """Episodes in which an answer is looked for."""
 SHOWN_BY = r"(?:answer|solution|correct|expected|label|target)\w*\W{0,4}(?:is|was|be)?\W{0,4}"
@@ -155,6 +164,38 @@ def _pool(different: int, asked: int) -> str:
         middle = (low + high) / 2
         low, high = (middle, high) if middle * (1 - exp(-asked / middle)) < different else (low, middle)
     return f"{low:,.0f}"
+
+
+@check("questions", "warning", "Each episode waits for its question: rollouts, evaluations and the filter take longer.")
+def questions(subject: Subject) -> Verdict:
+    assert subject.questions
+    steps = [took for session in subject.sessions for took in session.steps]
+    step = min(steps, default=0.0)
+    took = sorted(subject.asked_in)
+    usual, slowest = median(took), took[-(len(took) // 20) - 1]
+    found = (
+        f"a reset takes {usual:.3g} s (median of {len(took)}; 95% within {slowest:.3g} s), a step {step:.2g} s or more"
+    )
+    is_slow = slowest - step > SLOW or (usual > BRIEF and bool(steps) and usual > TIMES * step)
+    if not is_slow:
+        return passed(found)
+    remedy = "Make the questions ahead of the resets, or choose settings whose questions are made sooner."
+    longest = subject.many[subject.asked_in.index(took[-1])]
+    shown = Evidence(longest, (), f"its reset took {took[-1]:.3g} s")
+    return failed(f"{found}: {mean(took) * 1000:,.0f} s for 1,000 episodes. {_costs(subject)}", remedy, shown)
+
+
+def _costs(subject: Subject) -> str:
+    """Return how long a training waits for its questions."""
+    grpo = subject.recipe.grpo if subject.recipe else None
+    episodes, at_once = EPISODES, max(1, len(subject.sessions))
+    if grpo is not None and subject.recipe is not None:
+        episodes, at_once = grpo.max_steps * subject.recipe.grpo_sessions(), subject.recipe.grpo_sessions()
+    hours = mean(subject.asked_in) * episodes / 3600
+    return (
+        f"A GRPO of {episodes:,} episodes waits {hours:.2g} h for them where the server makes one at a time, "
+        f"{hours / at_once:.2g} h where it makes {at_once}"
+    )
 
 
 @check("version.key", "note", "")
@@ -341,4 +382,4 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-CHECKS = (process, load, windows, version, original, text, lengths, in_question, in_replies, hidden)
+CHECKS = (process, load, windows, questions, version, original, text, lengths, in_question, in_replies, hidden)

@@ -315,6 +315,8 @@ class Subject:
     is_full: bool = False
     """Whether the server refused the session after `granted`."""
     seen: Seen | None = None
+    asked_in: list[float] = field(default_factory=list)
+    """Seconds of the reset of each of `questions`, one after the other."""
 
     @cached_property
     def environments(self) -> list[ToolEnvironment]:
@@ -341,6 +343,7 @@ class Subject:
                 if not asked:
                     raise
                 break
+            self.asked_in.append(self.sessions[0].resets[-1])
         return asked
 
     def fresh(self, place: int = 0) -> ToolEnvironment:

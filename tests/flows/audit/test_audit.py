@@ -14,12 +14,14 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.audit import robustness
+from apprentice.flows.audit import asking, robustness
 from apprentice.flows.audit.audit import CHECKS, Report, audit, openers
-from apprentice.flows.audit.connection import sessions, shut
+from apprentice.flows.audit.connection import sessions, shut, wire
 from apprentice.flows.audit.robustness import given_back
 from apprentice.flows.audit.subject import Extent, Needs, Subject, play, replayed
 from apprentice.flows.cli.choice import environment_of
+from apprentice.flows.recipe.loading import load_recipe
+from tests.flows.commands import TOY
 from tests.odd_server import odd_server
 
 FAULTY = Path(__file__).parent / "faulty"
@@ -30,6 +32,7 @@ FAULTS = {
     "hashed": "seeds.process",
     "generator": "seeds.load",
     "few": "seeds.windows",
+    "slow": "questions",
     "undocumented": "schema.tools",
     "bell": "schema.text",
     "marks": "schema.text",
@@ -101,7 +104,7 @@ def test_a_sound_environment_passes_every_check_that_applies(servers: Servers):
     assert report.exit_code == 0
 
 
-KINDS = {check.partition(".")[0]: fault for fault, check in reversed(FAULTS.items())}
+KINDS = {check.partition(".")[0]: fault for fault, check in reversed(FAULTS.items()) if fault != "slow"}
 """A fault of each kind, which the quick tests try; the long ones try all."""
 
 
@@ -118,6 +121,26 @@ def test_a_fault_is_caught_by_its_check_and_by_no_other_of_its_severity(servers:
     assert finding.remedy
     assert report.exit_code == {"error": 1, "warning": 3}[finding.severity]
     assert check != "reward.exploit" or finding.severity == ("warning" if fault == "uneven" else "error")
+
+
+@pytest.mark.parametrize("fault", ["", "slow"])
+def test_a_slow_reset_is_told_with_what_it_costs(servers: Servers, fault: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(asking, "SLOW", 0.2)
+    recipe = load_recipe(TOY, ["grpo.max_steps=500"])
+    looked_at = subject(servers, fault)
+    looked_at.recipe = recipe
+    sessions.run(looked_at)
+    wire.run(looked_at)
+    found = asking.questions.run(looked_at)
+    assert found.status == ("failed" if fault else "passed"), found
+    if fault:
+        assert looked_at.seen is not None
+        assert min(looked_at.asked_in) >= 0.25
+        episodes = 500 * recipe.grpo_sessions()
+        assert f"A GRPO of {episodes:,} episodes waits " in found.found
+        assert float(found.found.split(": ")[1].split(" s for 1,000")[0].replace(",", "")) >= 250
+        assert found.evidence[0].seed in looked_at.many
+    wait_for(shut(looked_at.sessions))
 
 
 async def keep(*_: Any) -> None:

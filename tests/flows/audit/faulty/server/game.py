@@ -53,6 +53,8 @@ class FaultyEnvironment(Environment[Said, Heard, Told]):
         if fault == "carried" and self.tries and not self.done:
             self.is_spoilt = True
         self.fault, self.tries, self.done = fault, 0, False
+        if fault == "slow":
+            time.sleep(0.25)
         if fault == "grows":
             self.kept.append(b"x" * 400_000)
         text = self._text(seed or 0)
