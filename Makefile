@@ -107,8 +107,8 @@ docs: .venv/ready  ## docs/recipes.md from the settings, docs/students.md from T
 	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md
 	$(BIN)/python -m apprentice.tasks.training.families docs/students.md
 
-audit: .venv/dev  ## envs/AUDIT.md: what `apprentice env audit` finds in every environment; fails if one of ours does
-	$(BIN)/python -m tests.bench.audit
+audit: .venv/dev  ## envs/AUDIT.md: what `apprentice env audit` finds; fails if one of ours does. AUDIT="--only gcd": one row
+	$(BIN)/python -m tests.bench.audit $(AUDIT)
 
 pictures: .venv/dev  ## the pictures in docs/; NAME=page: of the newest run's report, or of RUN=runs/NAME
 	$(BIN)/python -m tests.e2e.$(if $(filter page,$(NAME)),page_pictures $(RUN),screenshots)

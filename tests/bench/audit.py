@@ -1,12 +1,14 @@
 """Audits every environment that this project can play, and writes what was found.
 
-Run: `make audit`. Writes envs/AUDIT.md, a row for each environment, and flows/audit/known.json, of which a run's
-preflight warns. Ends with code 1 if an environment of this project fails a check.
+Run: `make audit`, or some rows: `make audit AUDIT="--only letter_counting Mastermind-v0"`. Writes envs/AUDIT.md, a row
+for each environment, and flows/audit/known.json, of which a run's preflight warns. With --only the other rows stay.
+Ends with code 1 if an environment of this project fails a check.
 """
 
 import argparse
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -20,12 +22,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.folders import add
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.audit import KNOWN, audit
+from apprentice.flows.audit.audit import CHECKS, KNOWN, audit
 from apprentice.flows.audit.subject import Extent, Finding, Needs, Subject
 from apprentice.flows.cli.choice import settings_from_a_recipe
 from apprentice.flows.runtime.servers import completed
+from tests.bench.textarena_game import made_here
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "envs" / "AUDIT.md"
@@ -34,6 +38,10 @@ PACKAGES = ROOT / "tests" / "envs" / "packages"
 BRIEF = Extent(seeds=24, asked=300, seconds=2.0)
 """For each of many datasets."""
 SESSIONS = 6
+GAME = ROOT / "tests" / "bench" / "textarena_game.py"
+"""The environment that plays any of TextArena's games."""
+GAMES = "TextArena's games for one player"
+"""The group of them. No recipe can name one, so a run is not told of their findings."""
 PER_SERVER = ("robustness.capacity", "robustness.given_back", "version.key", "version.original", "latency", "sessions")
 """Checks of a server, not of a dataset."""
 
@@ -49,7 +57,11 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         texts = [f"{name}: {value}" for name, value in self.settings.items() if name != "dataset"]
-        return str(self.settings.get("dataset") or " ".join([self.environment, ", ".join(texts)]).strip())
+        return str(
+            self.settings.get("dataset")
+            or self.settings.get("game")
+            or " ".join([self.environment, ", ".join(texts)]).strip()
+        )
 
 
 class Audited(NamedTuple):
@@ -78,6 +90,12 @@ def cases() -> Iterator[Case]:
     if find_spec("verifiers") is not None:
         for kind in ("single", "tools"):
             yield Case("verifiers", "verifiers", {"package": "vf-letters", "arguments": {"kind": kind}}, BRIEF)
+
+
+def textarena_cases() -> Iterator[Case]:
+    """TextArena's games for one player, as TextArena makes them. They are played in the environment at `GAME`."""
+    for name in made_here()[0]:
+        yield Case(GAMES, GAME.stem, {"game": name}, BRIEF)
 
 
 _opened = ExitStack()
@@ -126,13 +144,16 @@ def as_known(results: list[Audited]) -> list[dict[str, Any]]:
         }
         for one in results
         for each in wrong(one)
+        if one.case.group != GAMES
     ]
 
 
 def runnable(one: Audited, finding: Finding) -> str:
     """A command that shows the finding's evidence without this project, where there is one."""
-    if one.case.environment != "reasoning_gym" or not finding.evidence:
+    if not finding.evidence or one.case.environment not in ("reasoning_gym", GAME.stem):
         return ""
+    if one.case.environment == GAME.stem:
+        return _in_textarena(one.case.settings["game"], finding)
     seed, calls, _ = finding.evidence[0]
     name = one.case.settings["dataset"]
     made = f"d = reasoning_gym.create_dataset({name!r}, seed={seed}, size=1); "
@@ -140,16 +161,101 @@ def runnable(one: Audited, finding: Finding) -> str:
     return f'python -c "import reasoning_gym; {made}print({shown})"'.replace("|", "\\|")
 
 
-def page(results: list[Audited], seconds: float) -> str:
+def _in_textarena(game: str, finding: Finding) -> str:
+    """A command that makes the game, and plays the moves of the evidence; beside another game where that matters."""
+    seed, calls, _ = finding.evidence[0]
+    moves = [str(given.get("move", "")) for _, given in calls]
+    if not all(move.isprintable() and '"' not in move and len(move) < 100 for move in moves):
+        return ""
+    steps = [move if "[" in move else f"[{move}]" for move in moves]
+    made = f"import textarena as t; g = t.make({game!r}); g.reset(num_players=1, seed={seed}); "
+    other = ""
+    if finding.check in ("isolation.interleaved", "seeds.load"):
+        other = f"o = t.make({game!r}); o.reset(num_players=1, seed={finding.evidence[-1].seed}); "
+    played = f"print([g.step(m)[0] for m in {steps}], g.get_observation()[1][-200:], g.close())"
+    return f'python -c "{made}{other}{played if steps else "print(g.get_observation()[1])"}"'
+
+
+class Row(NamedTuple):
+    """What the page has of a case."""
+
+    group: str
+    name: str
+    result: str
+    """The failed checks with their severities, or that it is sound."""
+    questions: str
+    seconds: str
+    checks: str
+    """How many the audit had: fewer than now in an older row."""
+    evidence: str
+    """Markdown; empty if nothing was found."""
+
+    def __str__(self) -> str:
+        return f"| `{self.name}` | {self.result} | {self.questions} | {self.seconds} | {self.checks} |"
+
+
+TITLES = "| environment | result | questions in 200 or 1,000 seeds | s | checks |"
+A_ROW = re.compile(r"\| `(.+?)` \| (.+?) \| (.+) \| (\d+) \| (\d+) \|")
+OF_A_CASE = re.compile(r"^`(.+?)`, [a-z._]+: ")
+FAILED = re.compile(r"\*\*(\S+?)\*\*")
+
+
+def row(one: Audited) -> Row:
+    """Return the row of a case that was audited."""
+    found = "; ".join(f"**{each.check}** ({each.severity})" for each in wrong(one)) or "sound"
+    lines: list[str] = []
+    for each in wrong(one):
+        lines += [f"`{one.case.name}`, {each.check}: {each.found}.", ""]
+        lines += ["```text", *(str(shown)[:400] for shown in each.evidence[:2]), "```", ""] if each.evidence else []
+        if command := runnable(one, each):
+            lines += ["```bash", command, "```", ""]
+    questions = one.questions.replace("|", "\\|")
+    return Row(
+        one.case.group, one.case.name, found, questions, f"{one.seconds:.0f}", str(len(one.findings)), "\n".join(lines)
+    )
+
+
+def rows_in(text: str) -> list[Row]:
+    """Return the rows of a page."""
+    _, _, tables = text.partition("## What `make audit` found")
+    tables, _, shown = tables.partition("### Evidence")
+    evidence: dict[str, str] = {}
+    name = ""
+    for line in shown.strip().splitlines():
+        if told := OF_A_CASE.match(line):
+            name = told[1]
+        evidence[name] = f"{evidence.get(name, '')}{line}\n"
+    rows, group = [], ""
+    for line in tables.splitlines():
+        group = line.removeprefix("### ") if line.startswith("### ") else group
+        if group and (cells := A_ROW.fullmatch(line)):
+            is_wrong = FAILED.search(cells[2])
+            rows.append(Row(group, *cells.groups(), evidence[cells[1]].strip() + "\n" if is_wrong else ""))
+    return rows
+
+
+def merged(before: list[Row], now: list[Row]) -> list[Row]:
+    """Return the rows with those of now in the places of the same cases before; new ones follow their group."""
+    ours = {(each.group, each.name): each for each in now}
+    rows = [ours.pop((each.group, each.name), each) for each in before]
+    groups = dict.fromkeys(each.group for each in (*rows, *now))
+    rows += ours.values()
+    return [each for group in groups for each in rows if each.group == group]
+
+
+def page(rows: list[Row]) -> str:
     """The page: its head, which is written by hand, and the tables."""
     lines = [HEAD.read_text().rstrip(), ""]
     lines += ["## What `make audit` found", ""]
-    kinds = Counter(each.check for one in results for each in wrong(one))
-    failing = sum(bool(wrong(one)) for one in results)
+    kinds = Counter(check for each in rows for check in FAILED.findall(each.result))
+    failing = sum(bool(FAILED.search(each.result)) for each in rows)
     versions = " and ".join(f"{name} {version(name)}" for name in ("reasoning-gym", "textarena"))
+    older = Counter(each.checks for each in rows if each.checks != str(len(CHECKS)))
+    ages = ", ".join(f"{count} of them by an earlier audit with {checks}" for checks, count in older.items())
+    made = f"{len(CHECKS)} checks{', ' if ages else ''}{ages}"
     lines += [
-        f"{len(results)} environments and datasets under default settings, in {seconds / 60:.0f} minutes on two cores, "
-        f"with {versions}. {failing} have findings: a run that uses one of them warns before it begins. Evidence "
+        f"{len(rows)} environments and datasets under default settings, with {versions}; {made}. {failing} have "
+        f"findings. A run warns before it begins if it uses one of them; {GAMES} cannot be named in a recipe. Evidence "
         "follows the tables.",
         "",
     ]
@@ -157,33 +263,35 @@ def page(results: list[Audited], seconds: float) -> str:
         lines += ["| check | environments |", "| --- | --- |"]
         lines += [f"| `{check}` | {count} |" for check, count in kinds.most_common()]
         lines += [""]
-    for group in dict.fromkeys(one.case.group for one in results):
-        lines += [
-            f"### {group}",
-            "",
-            "| environment | result | questions in 200 or 1,000 seeds | s |",
-            "| --- | --- | --- | --- |",
-        ]
-        for one in (each for each in results if each.case.group == group):
-            found = "; ".join(f"**{each.check}** ({each.severity})" for each in wrong(one)) or "sound"
-            lines += [f"| `{one.case.name}` | {found} | {one.questions} | {one.seconds:.0f} |"]
+    for group in dict.fromkeys(each.group for each in rows):
+        lines += [f"### {group}", "", TITLES, "| --- | --- | --- | --- | --- |"]
+        lines += [str(each) for each in rows if each.group == group]
         lines += [""]
     lines += ["### Evidence", ""]
-    for one in results:
-        for each in wrong(one):
-            lines += [f"`{one.case.name}`, {each.check}: {each.found}.", ""]
-            lines += ["```text", *(str(shown)[:400] for shown in each.evidence[:2]), "```", ""] if each.evidence else []
-            if command := runnable(one, each):
-                lines += ["```bash", command, "```", ""]
+    lines += [each.evidence for each in rows if each.evidence]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def known_now(before: list[dict[str, Any]], results: list[Audited]) -> list[dict[str, Any]]:
+    """Return what the preflight is told of: what is known of the cases, and what was known of others."""
+    audited_now = [(one.case.environment, one.case.settings) for one in results]
+    kept = [each for each in before if (each["environment"], each["settings"]) not in audited_now]
+    return sorted(kept + as_known(results), key=lambda each: (each["environment"], json.dumps(each["settings"])))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="cases whose name has this in it; nothing is written")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows of the page, or environments; others stay")
+    parser.add_argument("--look", action="store_true", help="print what is found, and write nothing")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    chosen = [case for case in cases() if not arguments.only or arguments.only in f"{case.environment} {case.name}"]
+    add(GAME)
+    chosen = [*cases(), *textarena_cases()]
+    if arguments.only:
+        names = {name for case in chosen for name in (case.name, case.environment)}
+        if unknown := set(arguments.only) - names:
+            parser.error(f"no row or environment has the name {', '.join(sorted(unknown))}")
+        chosen = [case for case in chosen if {case.name, case.environment} & set(arguments.only)]
     begun, results = perf_counter(), []
     with ProcessPoolExecutor(arguments.processes) as pool:
         waiting = {pool.submit(audited, case): place for place, case in enumerate(chosen)}
@@ -196,12 +304,14 @@ def main() -> None:
             told = ", ".join(each.check for each in wrong(one)) or "sound"
             print(f"{len(results)} of {len(chosen)}: {one.case.name}: {told} ({one.seconds:.0f} s)", flush=True)
     ordered = [one for _, one in sorted(results, key=lambda each: each[0])]
-    if arguments.only:
+    if arguments.look:
         for one in ordered:
             print(*(f"{each.check}: {each.found} {[*map(str, each.evidence)]}" for each in wrong(one)), sep="\n")
         return
-    KNOWN.write_text(json.dumps(as_known(ordered), indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(page(ordered, perf_counter() - begun))
+    rows = [row(one) for one in ordered]
+    known_before = json.loads(KNOWN.read_text()) if arguments.only else []
+    KNOWN.write_text(json.dumps(known_now(known_before, ordered), indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(page(merged(rows_in(PAGE.read_text()), rows) if arguments.only else rows))
     print(f"{PAGE} and {KNOWN}, in {perf_counter() - begun:.0f} s")
     sys.exit(any(wrong(one) for one in ordered if one.case.group == "ours"))
 

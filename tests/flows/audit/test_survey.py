@@ -6,7 +6,21 @@ from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
 from apprentice.envs.wire.reply import one_line
 from apprentice.flows.audit.audit import CHECKS, KNOWN, found_before
 from apprentice.flows.audit.subject import Evidence, Finding
-from tests.bench.audit import HEAD, PAGE, Audited, Case, as_known, cases, page, wrong
+from tests.bench.audit import (
+    GAMES,
+    HEAD,
+    PAGE,
+    Audited,
+    Case,
+    as_known,
+    cases,
+    known_now,
+    merged,
+    page,
+    row,
+    rows_in,
+    wrong,
+)
 
 SHOWN = Evidence(3, (("answer", {"answer": "yes"}),), "reward 1")
 EXPLOIT = Finding("reward.exploit", "failed", "error", "yes earns 0.5", (SHOWN,), "GRPO finds this.", "Score it.")
@@ -15,9 +29,9 @@ ONE = Audited(Case("Reasoning Gym", "reasoning_gym", {"dataset": "gcd"}), [EXPLO
 
 
 def test_a_finding_is_on_the_page_with_a_command_that_shows_it_and_in_the_file():
-    written = page([ONE], 60.0)
+    written = page([row(ONE)])
     assert written.startswith("# Is my environment sound?\n\n```bash\napprentice env audit ")
-    assert "| `gcd` | **reward.exploit** (error) | 200 seeds | 2 |" in written
+    assert "| `gcd` | **reward.exploit** (error) | 200 seeds | 2 | 2 |" in written
     assert "seed=3, size=1); print(d.score_answer('yes', d[0]))" in written
     assert [each["check"] for each in as_known([ONE])] == ["reward.exploit"], "capacity is the server's"
 
@@ -48,3 +62,36 @@ def test_every_check_is_on_the_page():
 def test_errors_come_before_warnings():
     mixed = ONE._replace(findings=[FULL._replace(check="schema.text"), EXPLOIT])
     assert [each.severity for each in wrong(mixed)] == ["error", "warning"]
+
+
+GAME = Audited(
+    Case(GAMES, "textarena_game", {"game": "Nim|v0"}),
+    [EXPLOIT._replace(evidence=(Evidence(7, (("say", {"move": "1 2"}),), "reward 1"),))],
+    "5 seeds | 3 questions",
+    1.0,
+)
+
+
+def test_a_page_is_read_as_it_was_written():
+    rows = [row(ONE), row(GAME), row(ONE._replace(case=ONE.case._replace(settings={"dataset": "lcm"}), findings=[]))]
+    assert rows_in(page(rows)) == sorted(rows, key=lambda each: [ONE.case.group, GAMES].index(each.group))
+    assert page(rows_in(PAGE.read_text())).partition("### ")[2] == PAGE.read_text().partition("### ")[2]
+
+
+def test_some_rows_are_audited_again_and_the_others_stay():
+    lcm = ONE._replace(case=ONE.case._replace(settings={"dataset": "lcm"}))
+    before = [row(ONE), row(lcm)]
+    sound = ONE._replace(findings=[], seconds=9.0)
+    now = merged(before, [row(sound), row(GAME)])
+    assert [(each.name, each.result) for each in now] == [
+        ("gcd", "sound"),
+        ("lcm", "**reward.exploit** (error)"),
+        ("Nim|v0", "**reward.exploit** (error)"),
+    ]
+    known = known_now(as_known([ONE, lcm]), [sound, GAME])
+    assert [each["settings"] for each in known] == [{"dataset": "lcm"}], "no run can name a game of TextArena's"
+
+
+def test_a_games_finding_has_a_command_that_shows_it_in_textarena():
+    shown = row(GAME).evidence
+    assert "g = t.make('Nim|v0'); g.reset(num_players=1, seed=7); print([g.step(m)[0] for m in ['[1 2]']]" in shown
