@@ -279,11 +279,20 @@ def known_now(before: list[dict[str, Any]], results: list[Audited]) -> list[dict
     return sorted(kept + as_known(results), key=lambda each: (each["environment"], json.dumps(each["settings"])))
 
 
+def write(results: list[Audited], also_others: bool) -> None:
+    """Write the page and the file, with what they have of other cases as well."""
+    known_before = json.loads(KNOWN.read_text()) if also_others else []
+    rows = [row(one) for one in results]
+    PAGE.write_text(page(merged(rows_in(PAGE.read_text()), rows) if also_others else rows))
+    KNOWN.write_text(json.dumps(known_now(known_before, results), indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="rows of the page, or environments; others stay")
     parser.add_argument("--look", action="store_true", help="print what is found, and write nothing")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, help="of a check that plays many episodes; more on a busy machine")
     arguments = parser.parse_args()
     add(GAME)
     chosen = [*cases(), *textarena_cases()]
@@ -292,6 +301,8 @@ def main() -> None:
         if unknown := set(arguments.only) - names:
             parser.error(f"no row or environment has the name {', '.join(sorted(unknown))}")
         chosen = [case for case in chosen if {case.name, case.environment} & set(arguments.only)]
+    if arguments.seconds:
+        chosen = [case._replace(extent=case.extent._replace(seconds=arguments.seconds)) for case in chosen]
     begun, results = perf_counter(), []
     with ProcessPoolExecutor(arguments.processes) as pool:
         waiting = {pool.submit(audited, case): place for place, case in enumerate(chosen)}
@@ -301,6 +312,8 @@ def main() -> None:
                 raise failed
             one = done.result()
             results.append((waiting[done], one))
+            if arguments.only and not arguments.look:  # each when it is done: an interruption costs one row
+                write([one], also_others=True)
             told = ", ".join(each.check for each in wrong(one)) or "sound"
             print(f"{len(results)} of {len(chosen)}: {one.case.name}: {told} ({one.seconds:.0f} s)", flush=True)
     ordered = [one for _, one in sorted(results, key=lambda each: each[0])]
@@ -308,10 +321,8 @@ def main() -> None:
         for one in ordered:
             print(*(f"{each.check}: {each.found} {[*map(str, each.evidence)]}" for each in wrong(one)), sep="\n")
         return
-    rows = [row(one) for one in ordered]
-    known_before = json.loads(KNOWN.read_text()) if arguments.only else []
-    KNOWN.write_text(json.dumps(known_now(known_before, ordered), indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(page(merged(rows_in(PAGE.read_text()), rows) if arguments.only else rows))
+    if not arguments.only:
+        write(ordered, also_others=False)
     print(f"{PAGE} and {KNOWN}, in {perf_counter() - begun:.0f} s")
     sys.exit(any(wrong(one) for one in ordered if one.case.group == "ours"))
 

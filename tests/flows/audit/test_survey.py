@@ -2,10 +2,17 @@
 
 import json
 
-from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+import pytest
+
+from apprentice.envs.base import tool_schemas
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
+from apprentice.envs.folders import FOLDERS
 from apprentice.envs.wire.reply import one_line
 from apprentice.flows.audit.audit import CHECKS, KNOWN, found_before
 from apprentice.flows.audit.subject import Evidence, Finding
+from tests.bench.audit import (
+    GAME as GAME_FILE,
+)
 from tests.bench.audit import (
     GAMES,
     HEAD,
@@ -21,6 +28,7 @@ from tests.bench.audit import (
     rows_in,
     wrong,
 )
+from tests.bench.textarena_game import TextArenaGame, made_here
 
 SHOWN = Evidence(3, (("answer", {"answer": "yes"}),), "reward 1")
 EXPLOIT = Finding("reward.exploit", "failed", "error", "yes earns 0.5", (SHOWN,), "GRPO finds this.", "Score it.")
@@ -75,7 +83,7 @@ GAME = Audited(
 def test_a_page_is_read_as_it_was_written():
     rows = [row(ONE), row(GAME), row(ONE._replace(case=ONE.case._replace(settings={"dataset": "lcm"}), findings=[]))]
     assert rows_in(page(rows)) == sorted(rows, key=lambda each: [ONE.case.group, GAMES].index(each.group))
-    assert page(rows_in(PAGE.read_text())).partition("### ")[2] == PAGE.read_text().partition("### ")[2]
+    assert page(rows_in(PAGE.read_text())).partition("### ours")[2] == PAGE.read_text().partition("### ours")[2]
 
 
 def test_some_rows_are_audited_again_and_the_others_stay():
@@ -95,3 +103,38 @@ def test_some_rows_are_audited_again_and_the_others_stay():
 def test_a_games_finding_has_a_command_that_shows_it_in_textarena():
     shown = row(GAME).evidence
     assert "g = t.make('Nim|v0'); g.reset(num_players=1, seed=7); print([g.step(m)[0] for m in ['[1 2]']]" in shown
+
+
+@pytest.mark.long
+def test_every_game_for_one_player_has_a_row_or_a_reason_on_the_page(monkeypatch: pytest.MonkeyPatch):
+    made, failed = made_here()
+    assert len(made) > 20
+    assert [name for name in failed if f"`{name}`" not in HEAD.read_text()] == []
+    monkeypatch.setenv(FOLDERS, str(GAME_FILE))
+    known.cache_clear()
+    try:
+        environment = EnvironmentSpec(name="textarena_game", settings={"game": "Mastermind-v0"}).make()
+        assert [each["function"]["name"] for each in tool_schemas(environment)] == ["say"]
+    finally:
+        known.cache_clear()
+
+
+def test_a_games_answers_and_rewards_are_read():
+    game = TextArenaGame(TextArenaGame.Settings(game="GuessTheNumber-v0"))
+    asked = game.ask(3)
+    assert asked.startswith("Game ")
+    assert "number between 1 and 20" in asked
+    again = TextArenaGame(TextArenaGame.Settings(game="GuessTheNumber-v0"))
+    assert again.ask(3) == asked
+    assert len({again.ask(seed) for seed in range(10)}) > 1
+    again.ask(3)
+    again.say(str(again.correct))
+    assert (again.done, again.reward) == (True, 1.0)
+
+
+def test_a_game_whose_reward_is_a_text_is_broken():
+    game = TextArenaGame(TextArenaGame.Settings(game="Cryptarithm-v0"))
+    game.ask(0)
+    game.say("nothing")
+    with pytest.raises(TypeError, match="the game's reward is not a number: 'Bad action format"):
+        game.say("nothing")
