@@ -34,8 +34,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import lines_of, locate
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Decision, Evaluation, KeptRollouts, ModelName, Release, Rollouts, Verdict
-from apprentice.tasks.episodes.jsonl import LEARNED, same_text
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_episodes, same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves_of_runs

@@ -32,8 +32,7 @@ from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext, leases
-from apprentice.tasks.episodes.jsonl import read_questions
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect

@@ -34,8 +34,7 @@ from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext, one_run
-from apprentice.tasks.episodes.jsonl import read_rows, same_text
-from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.record import read_episodes, read_rows, same_text
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce

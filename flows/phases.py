@@ -33,8 +33,7 @@ from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.episodes.jsonl import used_questions
-from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.gate import gate, release, weights_of

@@ -26,8 +26,7 @@ from apprentice.tasks.analysis.difficulty import (
 from apprentice.tasks.analysis.slices import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.jsonl import used_questions
-from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce

@@ -37,8 +37,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, Evaluation, ModelName, Questions, Verdict
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.episodes.jsonl import same_text, used_questions
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.settings.spec import Purpose

@@ -23,8 +23,7 @@ from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
 from apprentice.tasks.engine.run import RunContext, StandingServers, leases, shared
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
-from apprentice.tasks.episodes.jsonl import Journal, check_begun_with, journal
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.record import Journal, Record, check_begun_with, journal
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher

@@ -20,8 +20,7 @@ from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions, same_text, used_questions
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.record import Record, read_questions, same_text, used_questions
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

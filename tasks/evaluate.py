@@ -20,8 +20,7 @@ from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import Journal, journal, used_questions
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import PROTOCOLS, Endpoint, Parity, Play, play_alone, play_batched, plays_of

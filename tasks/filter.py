@@ -12,7 +12,7 @@ from typing import Any
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import same_text, used_questions
+from apprentice.tasks.episodes.record import same_text, used_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Purpose

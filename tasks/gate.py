@@ -23,8 +23,7 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.provenance import CARD, RECORD
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, ModelName, Release, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import same_text
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import GateSpec
 

@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.slices import kinds_of, kinds_over_time
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import TrainedQuestions, used_questions
+from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
 from apprentice.tasks.models.memory import check_training, this_machine

@@ -18,8 +18,15 @@ from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.analysis.slices import text_of_turns
 from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions, read_rows, same_text, used_questions
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_episodes
+from apprentice.tasks.episodes.record import (
+    EvaluatedEpisode,
+    Record,
+    read_episodes,
+    read_questions,
+    read_rows,
+    same_text,
+    used_questions,
+)
 from apprentice.tasks.filter import as_samples
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce

@@ -19,7 +19,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_rows, same_text, used_questions, write_questions
+from apprentice.tasks.episodes.record import read_rows, same_text, used_questions, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import TRAINED_ON, Purpose, SeedWindows, Shares, Window

@@ -13,7 +13,7 @@ from typing import Any
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats, SftCheckpoint
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import same_text
+from apprentice.tasks.episodes.record import same_text
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, this_machine

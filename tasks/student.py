@@ -12,7 +12,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.jsonl import read_questions
+from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import tokenizer_of

@@ -15,8 +15,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.session import Refused
 from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, Turn, conversation_of
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
-from apprentice.tasks.episodes.jsonl import same_text
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.record import Record, same_text
 from apprentice.tasks.rescore import act_again, difference
 from apprentice.tasks.settings.spec import Column
 

@@ -115,7 +115,7 @@ def export_rollouts(
         from apprentice.tasks.artifacts.lineage import node_of
         from apprentice.tasks.artifacts.locate import locate
         from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
-        from apprentice.tasks.episodes.exports import export
+        from apprentice.tasks.episodes.conversations import export
         from apprentice.tasks.episodes.record import Record
         from apprentice.tasks.reporting.errors import Stop
 

@@ -14,7 +14,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.provenance import RECORD, Parent, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint
-from apprentice.tasks.episodes.jsonl import read_rows
+from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.reporting.errors import Stop
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any
 
 from apprentice.tasks.analysis.statistics import holm, mean_interval, paired_difference, pass_at_k, rate_interval
 from apprentice.tasks.artifacts.types import ModelName
-from apprentice.tasks.episodes.jsonl import LEARNED, read_learned, same_text
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import points
 from apprentice.tasks.settings.training import TRAININGS

@@ -15,7 +15,7 @@ from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, KeptRollouts, Questions, Release
-from apprentice.tasks.episodes.jsonl import read_rows
+from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.reporting.errors import Stop
 
 A = TypeVar("A", bound=Artifact)

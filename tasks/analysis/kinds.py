@@ -10,8 +10,7 @@ from collections.abc import Set
 from typing import Any
 
 from apprentice.tasks.episodes.episode import problems
-from apprentice.tasks.episodes.jsonl import same_text
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.safe_text import visible
 
 REASONING = re.compile(

@@ -15,8 +15,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.tasks.analysis.statistics import LEVEL, holm, paired_difference, wilson
-from apprentice.tasks.episodes.jsonl import same_text
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.safe_text import code
 
 GREW = 0.1

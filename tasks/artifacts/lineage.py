@@ -43,7 +43,7 @@ from apprentice.tasks.artifacts.types import (
     artifact_type,
     kind_or_none,
 )
-from apprentice.tasks.episodes.jsonl import LEARNED
+from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import CollectSpec
 

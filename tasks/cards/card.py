@@ -40,7 +40,7 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
 )
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.jsonl import read_rows
+from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table

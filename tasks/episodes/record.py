@@ -1,16 +1,26 @@
-"""One played episode as one JSON line, for datasets of rollouts and for evaluations.
+"""One played episode as one JSON line, and the other JSON lines that stages read and write.
 
 In: an episode and its costs. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer accepts unchanged.
 Arrow infers a column's type from its first rows. So no column is null in one row and a structure in the next. Values
 with their own schema (tools, a call's arguments) are JSON text.
+
+A journal has one line per finished episode of a running collection or evaluation, whose process may be killed.
+questions.jsonl has purpose, seed, question, and whether it is used; learned.jsonl stage, seed and question of a
+checkpoint's training episodes.
 """
 
+import fcntl
+import hashlib
 import json
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+from apprentice.tasks.reporting.errors import Stop
 
 EXAMINED = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
@@ -146,3 +156,174 @@ def read_episodes(folder: Path) -> list[EvaluatedEpisode]:
     """An evaluation's episodes, in the order of the questions."""
     with (folder / "episodes.jsonl").open() as file:
         return [EvaluatedEpisode.model_validate_json(line) for line in file]
+
+
+class JsonLines:
+    """An append-only file of lines; appended lines survive a kill of the process."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        path.touch()
+        with path.open("r+b") as file:
+            whole = sum(len(line) for line in file if line.endswith(b"\n"))
+            file.truncate(whole)
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            yield from file
+
+    def append(self, *lines: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.writelines(lines)
+
+
+def as_line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, path.read_bytes().splitlines()))
+
+
+class Journal:
+    """An open journal. Uses 16 bytes of memory per episode.
+
+    Args:
+        numbered_by: The record field with its number.
+    """
+
+    def __init__(self, path: Path, numbered_by: str):
+        self._lines = JsonLines(path)
+        self._numbered_by = numbered_by
+        self._read()
+
+    def _read(self) -> None:
+        self._numbers = array("q")
+        self._offsets = array("q")
+        self._end = 0
+        for line in self._lines:
+            self._index(json.loads(line)[self._numbered_by], line)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def done(self) -> set[int]:
+        """The numbers of the finished episodes."""
+        return set(self._numbers)
+
+    def append(self, record: Record | EvaluatedEpisode) -> None:
+        """Writes and flushes one episode, so that a killed process does not lose it."""
+        line = record.line()
+        self._lines.append(line)
+        self._index(getattr(record, self._numbered_by), line)
+
+    def in_order(self) -> Iterator[bytes]:
+        """The lines in the order of their numbers, one at a time."""
+        with self._lines.path.open("rb") as file:
+            for position in sorted(range(len(self)), key=self._numbers.__getitem__):
+                file.seek(self._offsets[position])
+                yield file.readline()
+
+    def forget(self, numbers: set[int]) -> None:
+        """Removes episodes, so that they are played again."""
+        half = self._lines.path.with_suffix(".half")
+        with half.open("wb") as file:
+            file.writelines(line for line in self._lines if json.loads(line)[self._numbered_by] not in numbers)
+        half.replace(self._lines.path)
+        self._read()
+
+    def _index(self, number: int, line: bytes) -> None:
+        self._numbers.append(number)
+        self._offsets.append(self._end)
+        self._end += len(line)
+
+
+@contextmanager
+def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
+    """Opens and locks the journal in `folder`. Raises Stop when it is locked or was started under other settings."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stop(
+                "Another run is playing the same episodes.", "Wait for it to end; this run then uses its result."
+            ) from None
+        check_begun_with(folder / "settings.json", begun_with)
+        yield Journal(folder / "episodes.jsonl", numbered_by)
+
+
+def check_begun_with(path: Path, now: dict[str, Any]) -> None:
+    """Saves the settings at the first call. Raises Stop, with the difference, when the saved settings differ."""
+    digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()
+    if not path.exists():
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps({"digest": digest, "settings": now}, indent=2, ensure_ascii=False) + "\n")
+        half.replace(path)
+        return
+    begun = json.loads(path.read_text())
+    if begun["digest"] != digest:
+        difference = "\n".join(f"  {line}" for line in _differences(begun["settings"], now))
+        raise Stop(
+            f"These episodes were started under other settings:\n{difference}",
+            f"Restore those settings, or remove {path.parent} to start over.",
+        )
+
+
+def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in sorted(then.keys() | now.keys()):
+            yield from _differences(then.get(name), now.get(name), f"{path}.{name}".lstrip("."))
+    elif then != now:
+        yield f"{path}: {json.dumps(then, ensure_ascii=False)} → {json.dumps(now, ensure_ascii=False)}"
+
+
+LEARNED = "learned.jsonl"
+
+
+def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
+    """Writes learned.jsonl: the rows of the initial checkpoint `before`, then these seeds and questions of `stage`."""
+    rows = read_learned(before) if before else []
+    rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in asked]
+    (out / LEARNED).write_bytes(b"".join(map(as_line, rows)))
+
+
+class TrainedQuestions:
+    """The questions that a training has used so far, by seed, in a file that survives an interruption."""
+
+    def __init__(self, path: Path):
+        self._lines = JsonLines(path)
+        self._questions: dict[int, str] = dict(map(json.loads, self._lines))
+
+    def note(self, asked: Iterable[tuple[int, str]]) -> None:
+        new = {seed: text for seed, text in asked if seed not in self._questions}
+        self._questions |= new
+        self._lines.append(*map(as_line, new.items()))
+
+    def items(self) -> Iterable[tuple[int, str]]:
+        return self._questions.items()
+
+
+def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
+    """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
+    path = checkpoint / LEARNED
+    return read_rows(path) if path.exists() else []
+
+
+def same_text(question: str) -> str:
+    """A normalized question: questions that differ only in case and white space count as the same."""
+    return " ".join(question.casefold().split())
+
+
+def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes one line per row: purpose, seed, question, used."""
+    (out / "questions.jsonl").write_bytes(b"".join(map(as_line, rows)))
+
+
+def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
+    """The rows of one purpose: seed, question, and whether it is used."""
+    return [row for row in read_rows(folder / "questions.jsonl") if row["purpose"] == purpose]
+
+
+def used_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
+    """The rows of one purpose that are asked."""
+    return [row for row in read_questions(folder, purpose) if row["used"]]

@@ -28,7 +28,7 @@ from apprentice.tasks.artifacts.foreign import (
 )
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
-from apprentice.tasks.episodes.jsonl import LEARNED
+from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.models.tokenizer import prepared, trl_template
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from apprentice.envs.base import ToolEnvironment, traits_of, without_return
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.jsonl import Journal
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, as_text, with_arguments
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import parse, prompt_ids
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import EndpointStop, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable

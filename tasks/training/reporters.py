@@ -21,7 +21,7 @@ from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.engine.run import FOLDER
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.jsonl import JsonLines, as_line, read_rows
+from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import code, markdown_table

@@ -14,7 +14,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.episodes.jsonl import TrainedQuestions, read_learned, same_text
+from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training.rollouts import Rollouts, row_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.analysis.diagnose import ADVICE
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import write_learned
+from apprentice.tasks.episodes.record import write_learned
 from apprentice.tasks.episodes.rendering import chat_format, prompt_ids, row_ids
 from apprentice.tasks.models.checkpoints import ending_at, merged, save
 from apprentice.tasks.models.memory import to_master_weights

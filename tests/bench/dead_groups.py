@@ -41,8 +41,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage, StageContext
-from apprentice.tasks.episodes.jsonl import read_questions
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo

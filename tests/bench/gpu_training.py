@@ -28,7 +28,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise

@@ -25,7 +25,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import policy
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec

@@ -27,7 +27,7 @@ from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Question
 from apprentice.tasks.collect import COUNTED, collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import read_questions
+from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.tokenizer import build_tokenizer

@@ -27,8 +27,7 @@ from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.jsonl import read_learned, read_questions, same_text
-from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.record import read_episodes, read_learned, read_questions, same_text
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.checkpoints import load_model, save

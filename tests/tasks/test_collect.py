@@ -16,8 +16,7 @@ from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import check_begun_with, journal
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.record import Record, check_begun_with, journal
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget

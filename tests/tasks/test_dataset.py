@@ -23,8 +23,7 @@ from apprentice.tasks.dataset import show_report, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.jsonl import as_line, read_rows
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.record import Record, as_line, read_rows
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec
 from apprentice.tasks.verify import Known, Verifier

@@ -9,7 +9,7 @@ from apprentice.flows.recipe.recipe import round_of
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import read_questions, same_text
+from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.questions import fresh_questions, lasts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import SeedWindows, Shares, Window

@@ -10,8 +10,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import read_rows
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import MixSpec

@@ -12,7 +12,7 @@ from apprentice.envs.reasoning_gym.server import datasets
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.jsonl import read_questions, same_text
+from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.questions import probe_questions, rung_questions

@@ -11,7 +11,7 @@ from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.artifacts.types import KeptRollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import read_learned
+from apprentice.tasks.episodes.record import read_learned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.sft import sft, train_eval_split

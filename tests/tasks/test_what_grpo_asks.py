@@ -11,7 +11,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.slices import ASKED, RATE
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
-from apprentice.tasks.episodes.jsonl import read_learned, read_questions, same_text
+from apprentice.tasks.episodes.record import read_learned, read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import CurriculumSpec
 from apprentice.tasks.training.rollouts import ROLLOUT_MODES

@@ -12,7 +12,7 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.jsonl import read_learned, read_questions, read_rows
+from apprentice.tasks.episodes.record import read_learned, read_questions, read_rows
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.tokenizer import load_tokenizer

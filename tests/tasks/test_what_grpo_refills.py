@@ -10,7 +10,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import read_learned, read_questions
+from apprentice.tasks.episodes.record import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.training import sampling

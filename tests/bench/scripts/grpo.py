@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer in the environment."""
 
-from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of

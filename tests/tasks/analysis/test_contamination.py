@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from apprentice.tasks.analysis.comparison import contamination
-from apprentice.tasks.episodes.jsonl import read_learned, write_learned
+from apprentice.tasks.episodes.record import read_learned, write_learned
 from tests.tasks.examined import episodes, learned
 
 RECORDS = episodes([1.0] * 10)  # "Question 0?" … "Question 9?", seeds 5000 …

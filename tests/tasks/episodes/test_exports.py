@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.artifacts.foreign import rows_of
+from apprentice.tasks.episodes.conversations import Format, export
 from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.exports import Format, export
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.settings.spec import DatasetSpec
 from apprentice.tasks.verify import Known, Verifier

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.episodes.jsonl import Journal
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.record import Journal, Record
 from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherUnavailable
 

@@ -9,7 +9,7 @@ import pytest
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import HeldOut

@@ -9,7 +9,7 @@ from datasets import Dataset
 from pydantic import ValidationError
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.memory import Machine
 from apprentice.tasks.models.tokenizer import build_tokenizer

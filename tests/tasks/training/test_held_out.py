@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from apprentice.envs.wire.breaker import SessionLost
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.jsonl import LEARNED
+from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import HeldOut
 from apprentice.tasks.training.rewards import split

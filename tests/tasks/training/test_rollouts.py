@@ -12,7 +12,7 @@ from apprentice.envs.reasoning_gym.env import Environment
 from apprentice.envs.wire import waiting
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.episodes.jsonl import TrainedQuestions
+from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec
