@@ -19,14 +19,13 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.foreign import newest_commit, pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.dataset import show_report, take_rollouts
+from apprentice.tasks.dataset import Known, Verifier, show_report, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import Record, as_line, read_rows
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec
-from apprentice.tasks.verify import Known, Verifier
 from tests.hub_server import LocalHub
 from tests.odd_server import odd_server
 from tests.tasks.artifacts.test_hub import hub

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.artifacts.foreign import rows_of
+from apprentice.tasks.dataset import Known, Verifier
 from apprentice.tasks.episodes.conversations import Format, export
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.settings.spec import DatasetSpec
-from apprentice.tasks.verify import Known, Verifier
 from tests.odd_server import odd_server
 from tests.tasks.episodes.test_episode import call
 from tests.tasks.test_dataset import Bench
