@@ -35,10 +35,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.gate import gate, release, weights_of
-from apprentice.tasks.lengths import lengths
-from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
 from apprentice.tasks.questions import exam, fresh_questions, questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -46,6 +43,7 @@ from apprentice.tasks.rescore import rescore
 from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Purpose, Seeds, Window
 from apprentice.tasks.settings.training import TRAININGS
 from apprentice.tasks.sft import sft
+from apprentice.tasks.sft_data import filter_rollouts, for_the_teacher, lengths, mix_rollouts, tried_questions
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log
 

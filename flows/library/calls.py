@@ -37,14 +37,13 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo as grpo_stage
-from apprentice.tasks.lengths import lengths
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec, ProbeSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.sft import sft as sft_stage
+from apprentice.tasks.sft_data import filter_rollouts, lengths
 from apprentice.tasks.training.reporters import check_reporters
 
 A = TypeVar("A", bound=Artifact)

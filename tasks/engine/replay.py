@@ -25,7 +25,10 @@ STAGE = re.compile(r"(apprentice\.tasks\.\w+):(\w+)")
 MOVED = {
     "apprentice.tasks.rungs": "apprentice.tasks.questions",
     "apprentice.tasks.fresh": "apprentice.tasks.questions",
-    "apprentice.tasks.gate": "apprentice.tasks.gate",
+    "apprentice.tasks.filter": "apprentice.tasks.sft_data",
+    "apprentice.tasks.mix": "apprentice.tasks.sft_data",
+    "apprentice.tasks.lengths": "apprentice.tasks.sft_data",
+    "apprentice.tasks.release": "apprentice.tasks.gate",
 }
 """Module names in records of older code, and the modules' current names."""
 

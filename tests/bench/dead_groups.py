@@ -43,15 +43,14 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage, StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import PROTOCOLS, play_batched, plays_of
 from apprentice.tasks.questions import probe_questions, questions
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.sft import sft
+from apprentice.tasks.sft_data import filter_rollouts, lengths
 from apprentice.tasks.student import student
 from apprentice.tasks.training.sampling import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log

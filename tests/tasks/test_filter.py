@@ -11,8 +11,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.sft_data import filter_rollouts
 from tests.tasks.examined import published
 
 EXAMINED = {"held out"}

@@ -1,8 +1,15 @@
-"""Joins the SFT data: correct rollouts of the teacher, correct attempts of the student, earlier rounds' rows.
+"""What SFT is given: the rollouts that it learns from, filtered or mixed, and their lengths in tokens.
 
-In: `Rollouts` of the teacher, an `Evaluation` in which the student played each question several times, earlier
-`KeptRollouts`. Out: `KeptRollouts`; every row names its player. New rows are dropped as in `filter`.
+`filter_rollouts`, of `Rollouts` and the evaluation's `Questions`, makes `KeptRollouts`: kept.jsonl and samples.md. An
+episode is kept when its reward is 1.0, every call is valid, no reasoning leaked into the text, and its question is not
+in the evaluation set.
+
+`mix_rollouts` makes them of several players: `Rollouts` of the teacher, an `Evaluation` in which the student played
+each question several times, earlier `KeptRollouts`. Every row names its player; new rows are dropped as by the filter.
 Keeping the model's own right answers is rejection sampling: RAFT (Dong et al., 2023), expert iteration, best-of-k.
+
+`lengths`, of `KeptRollouts` and the student's tokenizer, makes `LengthStats`: lengths.json, histogram.png.
+Why: a max_length at the 99th percentile truncates fewer than one row in a hundred and keeps padding small.
 """
 
 import difflib
@@ -16,7 +23,7 @@ from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.analysis.slices import text_of_turns
-from apprentice.tasks.artifacts.types import Evaluation, KeptRollouts, Questions, Rollouts
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, KeptRollouts, LengthStats, Questions, Rollouts
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import (
     EvaluatedEpisode,
@@ -27,11 +34,81 @@ from apprentice.tasks.episodes.record import (
     same_text,
     used_questions,
 )
-from apprentice.tasks.filter import as_samples
+from apprentice.tasks.episodes.rendering import row_ids, training_row
+from apprentice.tasks.models.checkpoints import context_length
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import MixSpec, Purpose
+from apprentice.tasks.reporting.pictures import histogram
+from apprentice.tasks.settings.spec import LengthsSpec, MixSpec, Purpose
+
+SAMPLES = 3
+
+
+@stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
+def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
+    """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
+    examined = {same_text(row["question"]) for row in used_questions(context.fetch(questions), Purpose.EVALUATE)}
+    dropped: Counter[str] = Counter()
+    mixed: dict[str, Counter[bool]] = {}
+    samples: list[dict[str, Any]] = []
+    kept = 0
+    with (
+        (context.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
+        (context.out / "kept.jsonl").open("w") as out,
+    ):
+        for line in episodes:
+            episode = json.loads(line)
+            cause = why_dropped(episode, examined)
+            mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
+            if cause is not None:
+                dropped[cause] += 1
+                continue
+            kept += 1
+            out.write(line)
+            samples += [episode] if len(samples) < SAMPLES else []
+    _announce(rollouts.episodes, kept, dropped, mixed)
+    if not kept:
+        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
+        raise Stop(
+            f"The filter kept none of the {rollouts.episodes} episodes ({worst}).",
+            "Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
+            f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
+        )
+    text = as_samples(samples)
+    (context.out / "samples.md").write_text(text)
+    announce.detail(text)
+    announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
+    return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+
+
+def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:
+    rows = [{"rollouts": "kept", "count": kept, "share": f"{kept / episodes:.1%}"}]
+    rows += [
+        {"rollouts": f"dropped: {cause}", "count": count, "share": f"{count / episodes:.1%}"}
+        for cause, count in dropped.most_common()
+    ]
+    for name, own in mixed.items() if len(mixed) > 1 else ():
+        rows.append({"rollouts": f"of {name}: kept", "count": own[True], "share": f"{own[True] / own.total():.1%}"})
+    announce.rows("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
+
+
+def as_samples(episodes: list[dict[str, Any]]) -> str:
+    """The first episodes as Markdown."""
+    return "\n\n".join(_as_markdown(episode) for episode in episodes[:SAMPLES]) + "\n"
+
+
+def _as_markdown(episode: dict[str, Any]) -> str:
+    lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
+    for message in episode["messages"]:
+        content = message.get("content") or ""
+        calls = [
+            f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []
+        ]
+        lines.append(f"- *{message['role']}*: {' '.join([content, *calls]).strip()}")
+    return "\n".join(lines)
+
 
 NEAR = 0.9
 """Similarity of two answers, 0.0 to 1.0 by difflib, from which one of them is dropped."""
@@ -153,3 +230,43 @@ def _replayed(
                 found.setdefault(json.dumps([row["seed"], row["messages"]]), {"player": "an earlier round"} | row)
     pool = list(found.values())
     return random.Random(seed).sample(pool, min(wanted, len(pool)))
+
+
+@stage(produces=LengthStats, version=2, title="Token lengths", drawn=Drawn("Lengths"))
+def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, student: Checkpoint) -> dict[str, Any]:
+    """p50, p95, p99 and maximum length in tokens; max_length = p99 + margin, rounded up, at most the model's limit."""
+    folder = context.fetch(student)
+    tokenizer = load_tokenizer(folder, context.run.trusted)
+    measured = []
+    with (
+        (context.fetch(kept) / "kept.jsonl").open() as episodes,
+        announce.progress("lengths", kept.kept) as advance,
+    ):
+        for line in episodes:
+            episode = json.loads(line)
+            measured.append(len(row_ids(tokenizer, training_row(episode["messages"], json.loads(episode["tools"])))))
+            advance(1)
+    positions = context_length(json.loads((folder / "config.json").read_text()))
+    stats = summarise(measured, spec, positions)
+    (context.out / "lengths.json").write_text(json.dumps(stats | {"lengths": measured}))
+    picture = histogram(measured, stats["max_length"], context.out / "histogram.png")
+    announce.rows("token-lengths", "Tokens of a training text", [stats])
+    announce.picture("lengths-histogram", picture, "Tokens of the training texts; the line is max_length")
+    return stats
+
+
+def summarise(measured: list[int], spec: LengthsSpec, positions: int) -> dict[str, int]:
+    """Percentiles in tokens; max_length is a multiple of `spec.multiple_of` and at most `positions`."""
+    import numpy as np
+
+    p50, p95, p99 = (int(np.percentile(measured, q)) for q in (50, 95, 99))
+    wanted = -(-(p99 + spec.margin) // spec.multiple_of) * spec.multiple_of
+    max_length = min(wanted, positions)
+    return {
+        "p50": p50,
+        "p95": p95,
+        "p99": p99,
+        "longest": max(measured),
+        "max_length": max_length,
+        "truncated": sum(length > max_length for length in measured),
+    }
