@@ -35,7 +35,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.gate import gate, release, weights_of
+from apprentice.tasks.judge import gate, release, weights_of
 from apprentice.tasks.questions import exam, fresh_questions, questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

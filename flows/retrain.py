@@ -26,10 +26,10 @@ from apprentice.tasks.analysis.ending import Ending
 from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
+from apprentice.tasks.judge import verdict
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.reporters import check_reporters, check_space
-from apprentice.tasks.verdict import verdict
 
 
 def _run_name() -> str:

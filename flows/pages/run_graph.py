@@ -10,8 +10,8 @@ from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
-from apprentice.tasks.gate import gate, release
 from apprentice.tasks.grpo import grpo
+from apprentice.tasks.judge import gate, release, verdict
 from apprentice.tasks.questions import (
     ASKED,
     PROBED,
@@ -25,7 +25,6 @@ from apprentice.tasks.rescore import rescore
 from apprentice.tasks.sft import sft
 from apprentice.tasks.sft_data import filter_rollouts, lengths, mix_rollouts, tried_questions
 from apprentice.tasks.student import student
-from apprentice.tasks.verdict import verdict
 
 STAGES = {
     each.name: each.drawn

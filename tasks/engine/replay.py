@@ -28,7 +28,9 @@ MOVED = {
     "apprentice.tasks.filter": "apprentice.tasks.sft_data",
     "apprentice.tasks.mix": "apprentice.tasks.sft_data",
     "apprentice.tasks.lengths": "apprentice.tasks.sft_data",
-    "apprentice.tasks.release": "apprentice.tasks.gate",
+    "apprentice.tasks.verdict": "apprentice.tasks.judge",
+    "apprentice.tasks.gate": "apprentice.tasks.judge",
+    "apprentice.tasks.release": "apprentice.tasks.judge",
 }
 """Module names in records of older code, and the modules' current names."""
 

@@ -17,7 +17,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, KeptRollouts, Questions, Rollouts, RolloutShard
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.gate import weights_of
+from apprentice.tasks.judge import weights_of
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.sft_data import filter_rollouts
