@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from prefect import flow
 
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.reproduce import Outcome, reproduce
+from apprentice.flows.reproduce import MOVED, Outcome, reproduce
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
@@ -168,6 +169,18 @@ def test_nothing_but_the_stage_that_made_it_is_run(made: Made, stage: str, says:
     made.change(made.kept, stage=stage)
     with pytest.raises(Stop, match=says):
         made.again(made.kept.key)
+
+
+def test_a_stage_is_found_under_the_module_name_of_older_code(made: Made):
+    made.change(made.kept, stage="apprentice.tasks.filter:filter_rollouts")
+    [outcome] = made.again(made.kept.key)
+    assert outcome.same
+
+
+@pytest.mark.parametrize(("before", "now"), MOVED.items())
+def test_a_module_that_moved_is_where_the_table_says(before: str, now: str):
+    assert find_spec(before) is None
+    assert find_spec(now) is not None
 
 
 def test_what_is_different_here_is_told(made: Made):
