@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     *("envs/wire", "envs", "envs/serving"),
     *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
-    *("tasks/cards", "tasks/engine", "tasks/players", "tasks/training", "tasks"),
+    *("tasks/engine", "tasks/players", "tasks/training", "tasks"),
     *("flows/recipe", "flows/runtime", "flows/audit", "flows/pages", "flows", "flows/library", "flows/cli"),
     "deployments",
 ]

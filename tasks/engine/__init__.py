@@ -1,1 +1,1 @@
-"""Turns functions into stages: key, cache, scratch folder, several processes, replay."""
+"""Turns functions into stages: key, cache, scratch folder, several processes, and the README of each artifact."""

@@ -32,7 +32,7 @@ from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
 from apprentice.tasks.artifacts.types import Artifact, make_key
-from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.engine.card import write_card
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.memory import explained_oom
 from apprentice.tasks.reporting import announce

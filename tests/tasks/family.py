@@ -26,7 +26,7 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
     Verdict,
 )
-from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.engine.card import write_card
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt

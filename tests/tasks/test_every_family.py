@@ -19,7 +19,7 @@ from apprentice.tasks.training import families
 from apprentice.tasks.training.dry_pass import REPLY, fault_of
 from apprentice.tasks.training.families import TOOL, page, templates, toy_tokenizer
 from apprentice.tasks.training.trainer import IGNORED, labelled
-from tests.tasks.cards.test_snippets import snippet
+from tests.tasks.engine.test_snippets import snippet
 from tests.tasks.family import Family as Run
 from tests.tasks.test_one_prompt import grpo_rollouts, played, sft_dataset, tiny_model
 

@@ -1,1 +1,0 @@
-"""The README of every artifact, for strangers."""
