@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from apprentice.flows.library.calls import collect, evaluate, grpo, retrain, sft
-    from apprentice.flows.library.results import Model, Result, Rows, Run, open_artifact
+    from apprentice.flows.library import collect, evaluate, grpo, retrain, sft
     from apprentice.flows.recipe.loading import load_recipe
     from apprentice.flows.recipe.recipe import Recipe
+    from apprentice.flows.results import Model, Result, Rows, Run, open_artifact
     from apprentice.tasks.reporting.errors import Stop
 
 CHECKOUT = Path(__file__).parent.parent
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("Model", "Result", "Rows", "Run", "open_artifact"), "apprentice.flows.library.results"),
-    **dict.fromkeys(("collect", "evaluate", "grpo", "sft"), "apprentice.flows.library.calls"),
-    "retrain": "apprentice.flows.library.calls",
+    **dict.fromkeys(("Model", "Result", "Rows", "Run", "open_artifact"), "apprentice.flows.results"),
+    **dict.fromkeys(("collect", "evaluate", "grpo", "sft"), "apprentice.flows.library"),
+    "retrain": "apprentice.flows.library",
     "load_recipe": "apprentice.flows.recipe.loading",
     "Recipe": "apprentice.flows.recipe.recipe",
     "Stop": "apprentice.tasks.reporting.errors",

@@ -19,7 +19,7 @@ ORDER = [
     *("envs/wire", "envs", "envs/serving"),
     *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
     *("tasks/engine", "tasks/players", "tasks/training", "tasks"),
-    *("flows/recipe", "flows/runtime", "flows/audit", "flows/pages", "flows", "flows/library", "flows/cli"),
+    *("flows/recipe", "flows/runtime", "flows/audit", "flows/pages", "flows", "flows/cli"),
     "deployments",
 ]
 """Every folder imports from those before it only. A folder of one environment belongs to `envs`."""

@@ -56,7 +56,7 @@ def import_rows(
         overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds)}"]
         overrides += [f"collect.unverified={unverified}"] if unverified else []
         chosen = prepared(recipe, overrides)
-        from apprentice.flows.library.calls import at_work, pinned_recipe
+        from apprentice.flows.library import at_work, pinned_recipe
         from apprentice.flows.phases import asked, rollouts_of
         from apprentice.flows.preflight import EvaluationPreflight
         from apprentice.tasks.dataset import REPORT, show_report

@@ -13,10 +13,9 @@ from prefect.utilities import urls
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from apprentice.flows import compare, compare_models, improve, phases, reproduce, retrain, view
+from apprentice.flows import compare, compare_models, improve, library, phases, reproduce, retrain, view
 from apprentice.flows.cli import status
 from apprentice.flows.cli.app import app
-from apprentice.flows.library import calls
 from apprentice.flows.pages import report_page
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import prefect_server, servers, work_pool
@@ -275,8 +274,8 @@ def test_an_import_sets_the_dataset_and_ends_with_the_command_that_trains_on_it(
     rows.touch()
     state = SimpleNamespace(state="made")
     run = SimpleNamespace(store=SimpleNamespace(fetch=lambda _: tmp_path), log=[state])
-    pinned = stand(calls, "pinned_recipe", load_recipe(TOY, []))
-    stand(calls, "at_work", nullcontext(run))
+    pinned = stand(library, "pinned_recipe", load_recipe(TOY, []))
+    stand(library, "at_work", nullcontext(run))
     stand(phases, "asked")
     stand(phases, "rollouts_of", SimpleNamespace(figure="3 rows", repository="toy/rollouts", key="k"))
     shown = stand(dataset, "show_report")

@@ -8,7 +8,7 @@ import pytest
 from prefect.settings import get_current_settings
 
 from apprentice import load_recipe
-from apprentice.flows.library import calls
+from apprentice.flows import library
 from tests.flows.commands import TOY
 
 
@@ -26,13 +26,13 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
         monkeypatch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path / "mine"))
     else:
         monkeypatch.delenv("PREFECT_LOCAL_STORAGE_PATH", raising=False)
-    monkeypatch.setattr(calls, "retrain_flow", flow)
-    monkeypatch.setattr(calls, "check_runs", lambda folder: asked.append(("checked", folder)))
-    monkeypatch.setattr(calls, "start_prefect_server", lambda: asked.append("server"))
-    monkeypatch.setattr(calls, "open_store", lambda given, **how: (given.name, how))
-    monkeypatch.setattr(calls.announce, "show_cached", lambda: asked.append("cached"))
-    monkeypatch.setattr(calls, "Run", lambda folder, store: SimpleNamespace(folder=folder, store=store))
-    made: Any = calls.retrain(recipe, tmp_path / "runs")
+    monkeypatch.setattr(library, "retrain_flow", flow)
+    monkeypatch.setattr(library, "check_runs", lambda folder: asked.append(("checked", folder)))
+    monkeypatch.setattr(library, "start_prefect_server", lambda: asked.append("server"))
+    monkeypatch.setattr(library, "open_store", lambda given, **how: (given.name, how))
+    monkeypatch.setattr(library.announce, "show_cached", lambda: asked.append("cached"))
+    monkeypatch.setattr(library, "Run", lambda folder, store: SimpleNamespace(folder=folder, store=store))
+    made: Any = library.retrain(recipe, tmp_path / "runs")
     assert asked == [
         ("checked", tmp_path / "runs"),
         "server",
@@ -40,5 +40,5 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
         "cached",
     ]
     assert (made.folder, made.store) == (tmp_path / "run", ("toy", {"hub_needed": False}))
-    calls.retrain(recipe)
+    library.retrain(recipe)
     assert asked[4] == ("checked", Path("runs"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice import Run
-from apprentice.flows.library import results
+from apprentice.flows import results
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import Ran

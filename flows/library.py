@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from apprentice.flows.compare_models import checkpoint_of
-from apprentice.flows.library.results import Model, Result, Rows, Run, open_artifact
 from apprentice.flows.phases import asked, beginning, held_out, rollouts_of
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import RecipeLike, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.results import Model, Result, Rows, Run, open_artifact
 from apprentice.flows.retrain import pinned_for_run
 from apprentice.flows.retrain import retrain as retrain_flow
 from apprentice.flows.runtime.prefect_server import start_prefect_server

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.library.notebooks import Notebook
+from tests.flows.notebooks import Notebook
 
-PAGE = Path(__file__).parents[3] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 CELLS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
 WHOLE = next(place for place, cell in enumerate(CELLS) if "import retrain" in cell)
 """The first cell that needs a Prefect server."""
