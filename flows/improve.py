@@ -24,12 +24,11 @@ from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
-from apprentice.tasks.analysis.comparison import percent
+from apprentice.tasks.analysis.comparison import percent, wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import PastRound, past_rounds
-from apprentice.tasks.analysis.statistics import wilson
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions

@@ -10,9 +10,8 @@ signals.
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from apprentice.tasks.analysis.comparison import percent
+from apprentice.tasks.analysis.comparison import Interval, percent, wilson
 from apprentice.tasks.analysis.diagnose import RULES
-from apprentice.tasks.analysis.statistics import Interval, wilson
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.safe_text import code, markdown_table

@@ -7,9 +7,8 @@ source: two machines that share a store see the same history, and so begin the s
 from collections import Counter
 from typing import Any, NamedTuple, TypeVar
 
-from apprentice.tasks.analysis.comparison import percent
+from apprentice.tasks.analysis.comparison import level_of, percent, wilson
 from apprentice.tasks.analysis.ending import read_decision
-from apprentice.tasks.analysis.statistics import level_of, wilson
 from apprentice.tasks.artifacts.champion import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from apprentice.tasks.analysis.statistics import LEVEL, holm, paired_difference, wilson
+from apprentice.tasks.analysis.comparison import LEVEL, holm, paired_difference, wilson
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.safe_text import code
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.statistics import rate_interval
+from apprentice.tasks.analysis.comparison import rate_interval
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.errors import Stop
 

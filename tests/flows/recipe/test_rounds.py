@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe, long_run_window, round_of, rounds_that_fit
 from apprentice.flows.recipe.sections import RoundSpec
-from apprentice.tasks.analysis.statistics import level_of
+from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import TOY
 

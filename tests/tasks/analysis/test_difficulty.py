@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import (
     advice_on_groups,
@@ -15,7 +16,6 @@ from apprentice.tasks.analysis.difficulty import (
     nearest_to_half,
     rows_of,
 )
-from apprentice.tasks.analysis.statistics import wilson
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.settings.training import GrpoSpec
 from tests.tasks.examined import episode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.tasks.analysis.statistics import LEVEL, level_of
+from apprentice.tasks.analysis.comparison import LEVEL, level_of
 
 
 def test_the_levels_of_many_gates_sum_to_no_more_than_one_gates_level():

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from apprentice.tasks.analysis.statistics import (
+from apprentice.tasks.analysis.comparison import (
     holm,
     mean_interval,
     paired_difference,
