@@ -23,7 +23,7 @@ from apprentice.tasks.analysis.difficulty import (
     rows_of,
     why_stopped,
 )
-from apprentice.tasks.analysis.slices import kinds_of, right_and_wrong
+from apprentice.tasks.analysis.kinds import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import read_episodes, used_questions

@@ -31,8 +31,15 @@ from apprentice.tasks.analysis.comparison import LABELS, comparison_rows, scored
 from apprentice.tasks.analysis.diagnose import as_lines, read_signals
 from apprentice.tasks.analysis.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.analysis.kinds import RIGHT, both_ways, failures_by_kind, outcome_of
-from apprentice.tasks.analysis.slices import kinds_over_time, places_of_slices, slices_of
+from apprentice.tasks.analysis.kinds import (
+    RIGHT,
+    both_ways,
+    failures_by_kind,
+    kinds_over_time,
+    outcome_of,
+    places_of_slices,
+    slices_of,
+)
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, Evaluation, ModelName, Questions, Verdict
 from apprentice.tasks.engine.run import RunContext, project_in_trackio

@@ -16,7 +16,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.diagnose import ENTROPY_WITH_SIGNAL
-from apprentice.tasks.analysis.slices import kinds_of, kinds_over_time
+from apprentice.tasks.analysis.kinds import kinds_of, kinds_over_time
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage

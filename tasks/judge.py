@@ -35,8 +35,8 @@ from apprentice.tasks.analysis.comparison import (
 )
 from apprentice.tasks.analysis.diagnose import read_curves, read_signals, settled
 from apprentice.tasks.analysis.ending import READING, as_markdown, decided_by, floor_of, paid, read_verdict, unclean
+from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
-from apprentice.tasks.analysis.slices import calibration, side_by_side, slices, worst
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.provenance import CARD, RECORD
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, ModelName, Release, Rollouts, Verdict

@@ -21,8 +21,7 @@ from typing import Any
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.kinds import why_dropped
-from apprentice.tasks.analysis.slices import text_of_turns
+from apprentice.tasks.analysis.kinds import text_of_turns, why_dropped
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, KeptRollouts, LengthStats, Questions, Rollouts
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import (

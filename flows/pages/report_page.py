@@ -17,8 +17,7 @@ from apprentice.tasks.analysis.comparison import comparison_rows, difference_cel
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.ending import as_markdown, reading_of, unclean
-from apprentice.tasks.analysis.kinds import faults_of_calls
-from apprentice.tasks.analysis.slices import text_of_turns
+from apprentice.tasks.analysis.kinds import faults_of_calls, text_of_turns
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table, points, visible
 from apprentice.tasks.training.reporters import as_table

@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.tasks.analysis.comparison import Interval, welch_interval
-from apprentice.tasks.analysis.slices import kinds_over_time
+from apprentice.tasks.analysis.kinds import kinds_over_time
 from apprentice.tasks.settings.training import GrpoSignals, Signals
 
 Entry = dict[str, Any]

@@ -1,16 +1,26 @@
-"""The outcome of an episode: in an evaluation right, or the kind of its failure; in rollouts kept, or why dropped.
+"""Kinds: of episodes by their outcome, and of questions by their tags.
 
-Also explains tool calls that do not parse; the cause may be a single invisible character.
+The outcome of an episode: in an evaluation right, or the kind of its failure; in rollouts kept, or why dropped. Also
+explains tool calls that do not parse; the cause may be a single invisible character.
+
+Accuracy by kind of question, the episodes most worth reading, and how the teacher compares with the scorer. In:
+evaluated episodes of several models on the same questions; the tags that the environment gives a question. Out: one
+row per kind, and per question of a training its kind.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Iterable, Sequence, Set
+from pathlib import Path
 from typing import Any
 
+from apprentice.envs.base import ToolEnvironment, traits_of
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.analysis.comparison import rate_interval
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import visible
 
 REASONING = re.compile(
@@ -110,3 +120,238 @@ def _json_fault(text: Any) -> str:
     except RecursionError:
         return "it is nested too deeply"
     return ""
+
+
+MOST_KINDS = 8
+"""Maximum kinds of one trait with a row of their own; rarer kinds are combined."""
+OTHERS = "others"
+"""Those combined."""
+FAILURES = 10
+SAMPLES = 4
+
+Episodes = dict[str, list[EvaluatedEpisode]]
+
+
+def slices(episodes: Episodes) -> list[dict[str, Any]]:
+    """One row per trait and kind: the number of questions, and each model's accuracy with its interval.
+
+    The traits are the environment's (terms, digits, sign, …), and the number of turns of the last model.
+    """
+    values = {name: _by_question(records) for name, records in episodes.items()}
+    rows = []
+    for (trait, kind), places in places_of_slices(episodes).items():
+        models = {}
+        for name, by_question in values.items():
+            right = [by_question[place] for place in places]
+            models[name] = {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+        rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
+    return rows
+
+
+def places_of_slices(episodes: Episodes) -> dict[tuple[str, str], list[int]]:
+    """The questions of each trait and kind, by the place of their first sample."""
+    traits = _traits(list(episodes.values())[-1])
+    return {(trait, kind): places for trait, kinds in traits.items() for kind, places in grouped(kinds).items()}
+
+
+def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
+    samples: dict[int, list[bool]] = {}
+    for record in records:
+        samples.setdefault(record.place - record.sample, []).append(record.is_right)
+    return {place: sum(right) / len(right) for place, right in samples.items()}
+
+
+def _traits(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
+    """The kind of every question for each trait that has several kinds and does not duplicate another trait. `turns` is
+    a trait only where each question has one sample."""
+    several = any(record.sample for record in records)
+    found: dict[str, dict[int, int | str]] = {}
+    for record in records:
+        if record.sample == 0:
+            turns = {} if several else {"turns": record.turns}
+            for trait, kind in (json.loads(record.traits) | turns).items():
+                found.setdefault(trait, {})[record.place] = kind
+    different: dict[str, dict[int, int | str]] = {}
+    for trait, kinds in found.items():
+        if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word is as long as its reverse
+            different[trait] = kinds
+    return different
+
+
+def grouped(kinds: dict[int, int | str]) -> dict[str, list[int]]:
+    """The places of each kind, in the order of the kinds, with the rarest ones combined as "others"."""
+    groups: dict[int | str, list[int]] = {}
+    for place, kind in kinds.items():
+        groups.setdefault(kind, []).append(place)
+    frequent = sorted(groups, key=lambda kind: -len(groups[kind]))[:MOST_KINDS]
+    order: Callable[[int | str], Any] = lambda kind: (isinstance(kind, str), kind)  # noqa: E731
+    named = {str(kind): groups[kind] for kind in sorted(frequent, key=order)}
+    rest = [place for kind, places in groups.items() if kind not in frequent for place in places]
+    return named | ({OTHERS: rest} if rest else {})
+
+
+def worst(episodes: Episodes) -> list[EvaluatedEpisode]:
+    """The last model's ten worst failures: first those that an earlier model got right, then by lowest reward, then
+    those without a valid call."""
+    *earlier, last = episodes.values()
+    once_right = {record.place for records in earlier for record in records if record.is_right}
+    failed = [record for record in last if not record.is_right]
+    return sorted(failed, key=lambda r: (r.place not in once_right, r.score, r.valid, r.place))[:FAILURES]
+
+
+def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
+    """Questions on which the models differ, with each model's answer; filled up with the first questions."""
+    places = [record.place for record in next(iter(episodes.values())) if record.sample == 0]
+    by_place = {name: {record.place: record for record in records} for name, records in episodes.items()}
+
+    def differ(place: int) -> bool:
+        return len({records[place].is_right for records in by_place.values()}) > 1
+
+    chosen = sorted(places, key=lambda place: (not differ(place), place))[:SAMPLES]
+    rows = []
+    for place in sorted(chosen):
+        played = {name: records[place] for name, records in by_place.items()}
+        first = next(iter(played.values()))
+        correct = next((record.correct for record in played.values() if record.correct), "")
+        answers = {name: {"said": text_of_turns(record), "reward": record.reward} for name, record in played.items()}
+        rows.append({"seed": first.seed, "question": first.question, "correct": correct, "models": answers})
+    return rows
+
+
+def text_of_turns(record: EvaluatedEpisode) -> str:
+    """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows."""
+    return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
+
+
+def _line(message: dict[str, Any]) -> str:
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
+    return " ".join([message.get("content") or "", *calls]).strip()
+
+
+OF_PARTS = ("environment", "dataset")
+"""The traits that tell the parts of a mixture, or of a composite dataset."""
+ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
+"""GRPO's metrics by kind: questions asked in a step, and the success rate as it is known after it."""
+NO_TRAITS = "others"
+"""The kind of a question that has none of the traits."""
+
+
+def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: Sequence[str]) -> dict[int, str]:
+    """The slice of each question, by its seed. Raises Stop if they are all of one slice, or a tag is unknown."""
+    instance = environment.make()
+    traits = {row["seed"]: _traits_of_question(instance, row["seed"], row["question"], by) for row in rows}
+    known = sorted({name for each in traits.values() for name in each})
+    for name in by:
+        if name not in known:
+            raise Stop(
+                f"grpo.curriculum.by: no question of {environment} has the tag {name!r}.",
+                f"Take one of these: {', '.join(known)}." if known else "This environment has no tags.",
+            )
+    kinds = {seed: kind_of(each, by) for seed, each in traits.items()}
+    if len(set(kinds.values())) < 2:
+        raise Stop(
+            f"grpo.curriculum has nothing to choose: all questions are of one slice, {next(iter(kinds.values()))}.",
+            f"Set grpo.curriculum.by to a tag that differs between them ({', '.join(known)}), set levels "
+            "(grpo.auto_difficulty), or leave grpo.curriculum out.",
+        )
+    return kinds
+
+
+def _traits_of_question(instance: ToolEnvironment, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
+    """A mixture's label alone where no other trait is asked for, since others may take seconds to make."""
+    label = instance._part(seed).label
+    return {"environment": label} if label and not by else traits_of(instance, seed, question)
+
+
+def kind_of(traits: dict[str, int | str], by: Sequence[str]) -> str:
+    """Such as "word_len 3", or the label of a mixture's part."""
+    names = [name for name in by or OF_PARTS if name in traits]
+    named = [str(traits[name]) if name in OF_PARTS else f"{name} {traits[name]}" for name in names]
+    return ", ".join(named) or NO_TRAITS
+
+
+def right_and_wrong(records: Iterable[EvaluatedEpisode], by: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The number of right and of wrong answers to each kind; episodes on which the environment failed count as none."""
+    counts: dict[str, tuple[int, int]] = {}
+    for record in records:
+        if not record.broken:
+            kind = kind_of(json.loads(record.traits), by)
+            right, wrong = counts.get(kind, (0, 0))
+            counts[kind] = right + record.is_right, wrong + (not record.is_right)
+    return counts
+
+
+def kinds_over_time(log: Iterable[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By kind `asked`, its share of a step's questions, and `rate`, its success rate, each as (step, value). Empty
+    without a curriculum."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for entry in log:
+        asked = {name.removeprefix(ASKED): value for name, value in entry.items() if name.startswith(ASKED)}
+        for kind, count in asked.items():
+            of_kind = found.setdefault(kind, {"asked": [], "rate": []})
+            of_kind["asked"].append((entry["step"], count / sum(asked.values())))
+            of_kind["rate"].append((entry["step"], entry[RATE + kind]))
+    return dict(sorted(found.items()))
+
+
+def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
+    """Measures the teacher's accuracy. Episodes without a valid call count as wrong; those lost to infrastructure are
+    counted separately."""
+    instance = environment.make()
+    lost = 0
+    right: dict[int, float] = {}
+    kinds: dict[str, dict[int, int | str]] = {}
+    compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
+    with (rollouts / "rollouts.jsonl").open() as lines:
+        for place, row in enumerate(map(json.loads, lines)):
+            if not _counts(row):
+                lost += 1
+                continue
+            right[place] = float(row["reward"] == 1.0)
+            if len(row["messages"]) > 1:
+                for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
+                    kinds.setdefault(trait, {})[place] = kind
+            answer = _handed_in(row["messages"])
+            if row["correct"] and answer is not None:
+                same = "same text" if answer.strip() == row["correct"].strip() else "other text"
+                compared[f"{same}, {'right' if right[place] else 'not right'}"] += 1
+    return {
+        "episodes": len(right),
+        "lost": lost,
+        **_rate(list(right.values())),
+        "compared": compared,
+        "slices": [
+            {"trait": trait, "kind": kind, "n": len(places), **_rate([right[place] for place in places])}
+            for trait, by_place in kinds.items()
+            for kind, places in grouped(by_place).items()
+            if len(places) < len(right)
+        ],
+    }
+
+
+def slices_of(row: dict[str, Any], environment: ToolEnvironment, measured: list[dict[str, Any]]) -> list[str]:
+    """The slices among those that `calibration` measured to which one of its episodes belongs, as "trait kind"."""
+    if not _counts(row) or len(row["messages"]) < 2:
+        return []
+    shown = {(each["trait"], each["kind"]) for each in measured}
+    traits = traits_of(environment, row["seed"], row["messages"][1]["content"])
+    named = ((trait, str(kind) if (trait, str(kind)) in shown else OTHERS) for trait, kind in traits.items())
+    return [f"{trait} {kind}" for trait, kind in named if (trait, kind) in shown]
+
+
+def _counts(row: dict[str, Any]) -> bool:
+    """Whether an episode says something of the teacher, and not of infrastructure alone."""
+    return row["failed_at"] in ("", "teacher")
+
+
+def _rate(right: list[float]) -> dict[str, Any]:
+    return {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+
+
+def _handed_in(messages: list[dict[str, Any]]) -> str | None:
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    try:
+        given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
+    except json.JSONDecodeError:
+        return None
+    return str(next(iter(given.values()))) if isinstance(given, dict) and len(given) == 1 else None

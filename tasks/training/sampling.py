@@ -10,7 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from apprentice.tasks.analysis.slices import ASKED, RATE
+from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.rewards import Stream

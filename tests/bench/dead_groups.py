@@ -36,7 +36,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks import grpo as grpo_module
 from apprentice.tasks.analysis.comparison import compare, rate
-from apprentice.tasks.analysis.slices import right_and_wrong
+from apprentice.tasks.analysis.kinds import right_and_wrong
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext

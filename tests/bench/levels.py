@@ -19,7 +19,7 @@ from typing import Any
 
 from apprentice.flows.recipe.sections import levels_by_label
 from apprentice.tasks.analysis.comparison import compare, rate
-from apprentice.tasks.analysis.slices import ASKED
+from apprentice.tasks.analysis.kinds import ASKED
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from tests.bench.laptop import Report, episodes, run
 

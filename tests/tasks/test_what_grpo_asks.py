@@ -8,7 +8,7 @@ import pytest
 
 from apprentice.envs.base import traits_of
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.slices import ASKED, RATE
+from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.record import read_learned, read_questions, same_text

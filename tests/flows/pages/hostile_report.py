@@ -9,8 +9,17 @@ from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
 from apprentice.tasks.analysis.ending import ending
-from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind
-from apprentice.tasks.analysis.slices import ASKED, RATE, calibration, kinds_over_time, side_by_side, slices, worst
+from apprentice.tasks.analysis.kinds import (
+    ASKED,
+    RATE,
+    both_ways,
+    calibration,
+    failures_by_kind,
+    kinds_over_time,
+    side_by_side,
+    slices,
+    worst,
+)
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.announce import StageRun
 from tests.tasks.examined import episode

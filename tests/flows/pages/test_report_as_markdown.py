@@ -6,7 +6,7 @@ import pytest
 
 from apprentice.flows.pages.report_page import as_markdown_page, first_screen
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
-from apprentice.tasks.analysis.slices import side_by_side
+from apprentice.tasks.analysis.kinds import side_by_side
 from apprentice.tasks.reporting.pictures import histogram, kinds
 from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table
 from tests.flows.pages.hostile_report import NASTY, report

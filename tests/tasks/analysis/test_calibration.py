@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from apprentice.envs.reasoning_gym.server import datasets
-from apprentice.tasks.analysis.slices import calibration, slices_of
+from apprentice.tasks.analysis.kinds import calibration, slices_of
 from tests.tasks.episodes.test_episode import Guess
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.diagnose import learned_nothing, read_curves, settled
-from apprentice.tasks.analysis.slices import ASKED, RATE
+from apprentice.tasks.analysis.kinds import ASKED, RATE
 
 
 def log(rewards: list[float], dead: float = 0.3) -> list[dict]:

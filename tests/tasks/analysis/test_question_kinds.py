@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.slices import ASKED, RATE, kind_of, kinds_of, kinds_over_time, right_and_wrong
+from apprentice.tasks.analysis.kinds import ASKED, RATE, kind_of, kinds_of, kinds_over_time, right_and_wrong
 from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.examined import episode
 

@@ -2,7 +2,7 @@
 
 import json
 
-from apprentice.tasks.analysis.slices import side_by_side, slices, text_of_turns, worst
+from apprentice.tasks.analysis.kinds import side_by_side, slices, text_of_turns, worst
 from tests.tasks.examined import episode, episodes
 
 SIGNS = ["negative", "positive"] * 5

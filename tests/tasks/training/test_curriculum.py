@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apprentice.tasks.analysis.slices import ASKED, RATE
+from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.training.rewards import Stream
 from apprentice.tasks.training.sampling import ByRewards, Curriculum, InOrder, refilling
