@@ -28,7 +28,7 @@ from apprentice.tasks.analysis.comparison import (
     with_intervals,
 )
 from apprentice.tasks.analysis.ending import compared, state_of
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import lines_of, locate

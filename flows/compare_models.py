@@ -27,7 +27,7 @@ from apprentice.tasks.analysis.comparison import (
     table,
     with_intervals,
 )
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions

@@ -28,8 +28,7 @@ from apprentice.tasks.analysis.comparison import percent, wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.ending import read_verdict
-from apprentice.tasks.analysis.history import PastRound, past_rounds
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext, one_run

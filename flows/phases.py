@@ -11,7 +11,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.analysis.diagnose import learned_nothing
 from apprentice.tasks.analysis.ending import decided_by, read_decision
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named

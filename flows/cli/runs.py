@@ -16,7 +16,7 @@ from apprentice.flows.runtime.prefect_settings import quiet
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
-    from apprentice.tasks.artifacts.champion import Champions
+    from apprentice.tasks.analysis.history import Champions
     from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.settings.spec import Window
 
@@ -153,7 +153,7 @@ def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions,
     """Return the champions of a recipe's project, its store, and the recipe."""
     chosen = prepared(recipe, overrides)
     from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.artifacts.champion import Champions
+    from apprentice.tasks.analysis.history import Champions
 
     store = open_store(chosen)
     return Champions(store), store, chosen

@@ -118,8 +118,7 @@ def left_behind(folder: str) -> list[str]:
 def rounds_of(recipe: Path, overrides: list[str]) -> dict[str, Any]:
     from apprentice.flows.recipe.loading import load_recipe
     from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import past_rounds
-    from apprentice.tasks.artifacts.champion import Champions
+    from apprentice.tasks.analysis.history import Champions, past_rounds
 
     store = open_store(load_recipe(recipe, overrides))
     rounds, champion = [], ""

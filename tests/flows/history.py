@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (

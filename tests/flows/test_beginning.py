@@ -8,7 +8,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.phases import begun_from
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import TOY

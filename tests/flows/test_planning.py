@@ -15,8 +15,7 @@ from apprentice.flows import improve as rounds_of
 from apprentice.flows.improve import has_stopped, next_round, rounds_left, show_history
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.history import PastRound, past_rounds
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent

@@ -11,7 +11,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.phases import promotion
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.analysis.ending import read_decision
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Decision
 from tests.flows.commands import TOY

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from apprentice.flows.cli.app import app
 from apprentice.flows.compare import compare_runs, finished, run_named, side_named
 from apprentice.tasks.analysis.comparison import with_intervals
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict

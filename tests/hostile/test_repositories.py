@@ -16,7 +16,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from apprentice.flows.cli.app import app
 from apprentice.flows.improve import next_round
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis.history import Champions, past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting import announce

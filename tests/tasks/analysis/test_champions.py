@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from apprentice.tasks.artifacts import champion
-from apprentice.tasks.artifacts.champion import Champions
+from apprentice.tasks.analysis import history as past
+from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting.errors import Stop
@@ -184,7 +184,7 @@ def test_a_hub_that_goes_away_while_it_is_asked_leaves_the_champion_for_the_next
         raise error
 
     monkeypatch.setattr(champions, "_settled", settled)
-    monkeypatch.setattr(champion.announce, "warn", warned.append)
+    monkeypatch.setattr(past.announce, "warn", warned.append)
     release: Any = None
     if is_raised:
         with pytest.raises(type(error)):
