@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from apprentice.envs.game import EnvironmentSettings as EnvironmentSettings
 from apprentice.envs.game import whole_number as whole_number
 from apprentice.envs.source import digest_of, joined
-from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.reply import BadReply, Reply, checked_text
+from apprentice.envs.wire.server import SessionLost
 from apprentice.envs.wire.session import Session
 
 T = TypeVar("T")

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 
-from apprentice.envs.wire.breaker import Breaker, SessionLost, why
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.reply import BadReply, Reply, ServerError
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import Breaker, EnvironmentServer, SessionLost, why
 from apprentice.envs.wire.waiting import stop_after_failing_for, wait_for
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from prefect.types._datetime import now
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.server import SessionLost
 from apprentice.envs.wire.session import wait_until_there
 from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe

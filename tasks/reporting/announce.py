@@ -36,8 +36,7 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
-from apprentice.envs.wire.breaker import outage_listeners
-from apprentice.envs.wire.server import EnvironmentServer, without_secrets
+from apprentice.envs.wire.server import EnvironmentServer, outage_listeners, without_secrets
 from apprentice.tasks.reporting.progress import Bars, note
 
 TEMPORARY = "APPRENTICE_TEMPORARY_SERVER"

@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.analysis.diagnose import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import write_learned

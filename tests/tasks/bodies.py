@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers

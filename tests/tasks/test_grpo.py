@@ -11,9 +11,8 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
-from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.mixture import SessionOfParts
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.envs.wire.session import Session
 from apprentice.tasks import grpo as stage
 from apprentice.tasks.engine.run import RunContext, StandingServers

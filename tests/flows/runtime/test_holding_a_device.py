@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.server import SessionLost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import open_store

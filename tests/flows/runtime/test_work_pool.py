@@ -19,7 +19,7 @@ from prefect.deployments import flow_runs
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 from prefect.types._datetime import now
 
-from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.server import SessionLost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime import work_pool

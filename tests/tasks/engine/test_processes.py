@@ -11,9 +11,8 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
-from apprentice.envs.wire.breaker import SessionLost
 from apprentice.envs.wire.metrics import counted
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.engine.processes import launch_command, on_processes

@@ -9,7 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from prefect import flow
 
 from apprentice.envs.serving.process import ServerFailed
-from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.wire.breaker import SessionLost
+from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
