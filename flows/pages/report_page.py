@@ -11,8 +11,17 @@ from typing import Any
 from markupsafe import Markup
 
 from apprentice.flows.pages.episodes import HELD_OUT
-from apprentice.flows.pages.html import as_script, curve_of, data_uri, from_markdown, heat_of, looks, templates
-from apprentice.flows.pages.run_graph import placed, run_graph
+from apprentice.flows.pages.html import (
+    as_script,
+    curve_of,
+    data_uri,
+    from_markdown,
+    heat_of,
+    looks,
+    placed,
+    run_graph,
+    templates,
+)
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent, table
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
