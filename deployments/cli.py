@@ -109,7 +109,7 @@ def deploy(
         quiet()
         from prefect.utilities.urls import url_for
 
-        from apprentice.deployments.deploy import deploy as deploy_it
+        from apprentice.deployments.steps import deploy as deploy_it
         from apprentice.flows.recipe.loading import load_recipe
         from apprentice.flows.runtime.work_pool import check_server
 

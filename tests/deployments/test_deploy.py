@@ -13,7 +13,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.runtime import flow_run
 
 from apprentice.deployments import steps
-from apprentice.deployments.deploy import deploy
+from apprentice.deployments.steps import deploy
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
