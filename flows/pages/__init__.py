@@ -1,1 +1,1 @@
-"""The report page and the lineage tree."""
+"""The report page: its data, its HTML, its pictures, and the lineage as a tree."""

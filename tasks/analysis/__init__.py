@@ -1,1 +1,1 @@
-"""Analysis without torch: statistics, slices, signals, contamination, judgements."""
+"""Analysis without torch: comparisons, kinds, signals, judgements, and a project's history."""
