@@ -19,7 +19,7 @@ from typing import Any
 
 from apprentice.envs.serving.process import local_server
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.episodes.jsonl import read_rows, used_questions
+from apprentice.tasks.episodes.record import read_rows, used_questions
 from apprentice.tasks.training.trainer import read_log
 from tests.bench.overhead import called, paths
 
