@@ -1,7 +1,7 @@
 """Builds the folder of an environment that OpenEnv's tools validate, build as an image and publish as a Space.
 
-In: the environment's `server/`, its README.md, and `packages.txt` if it needs Debian packages; or an environment in one
-file, of which the server and the page are made.
+In: the environment's game.py with the modules that it imports, or its `server/`; its README.md, and `packages.txt` if
+it needs Debian packages. Of an environment in one file, what its server uses; its page is NAME.md, or made.
 Out: `OUT/NAME` with these files and the generated ones: server/app.py, openenv.yaml, pyproject.toml, Dockerfile,
 models.py, client.py, uv.lock. The templates are in `space/`.
 """
@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from apprentice.envs import source
-from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known
+from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known, module_of, part_of
 from apprentice.envs.game import Game
 from apprentice.tasks.reporting.errors import Stop
 
@@ -52,7 +53,7 @@ FOREIGN = re.compile(r"apprentice\.[a-z_.]+")
 
 
 def served() -> list[str]:
-    return [name for name in known() if game_of(name) or (folder_of(name) / "server" / "game.py").exists()]
+    return [name for name in known() if part_of(name, "server")]
 
 
 def build(name: str, out: Path, uv: str | None) -> Path:
@@ -63,52 +64,131 @@ def build(name: str, out: Path, uv: str | None) -> Path:
     if folder.exists() and any(folder.iterdir()) and not (folder / "openenv.yaml").exists():
         raise Stop(f"{folder} holds other files.", "Empty it, or choose another folder with --out.")
     try:
-        _fill(folder, folder_of(name), values_of(name), uv)
+        _fill(folder, Path(str(module_of(name).__file__)), values_of(name), uv)
     except OSError as error:
         raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
     return folder
 
 
-def _fill(folder: Path, environment: Path, values: dict[str, Any], uv: str | None) -> None:
+def _fill(folder: Path, own: Path, values: dict[str, Any], uv: str | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _write(folder, "openenv.yaml", values)  # first: marks even an unfinished folder as ours
     _write(folder, "pyproject.toml", values)
+    files, pages = server_files(values["name"]), {"README.md": own.with_suffix(".md")}
     if (game := game_of(values["name"])) is not None:
-        files = server_files(game) | {"game.py": TEMPLATES.get_template("game.py.j2").render(values | {"of": game})}
-        (folder / "server").mkdir()
-        for file, text in files.items():
-            (folder / "server" / file).write_text(text)
-        for file in ("__init__.py", "README.md"):
+        files["game.py"] = TEMPLATES.get_template("game.py.j2").render(values | {"of": game})
+    if own.name == "env.py":
+        pages = {file: own.with_name(file) for file in ("__init__.py", "README.md")}
+        if (server := own.with_name("server")).is_dir():  # whatever other files it reads
+            shutil.copytree(server, folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "server").mkdir(exist_ok=True)
+    for file, text in files.items():
+        (folder / "server" / file).write_text(text)
+    for file in ("__init__.py", "README.md"):
+        if file in pages and pages[file].exists():
+            shutil.copy(pages[file], folder / file)
+        else:
             _write(folder, file, values)
-    else:
-        shutil.copytree(environment / "server", folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
-        for file in ("__init__.py", "README.md"):
-            shutil.copy(environment / file, folder / file)
     locked = uv is not None and lock(folder, uv)
     for file in GENERATED:
         _write(folder, file, values | {"locked": locked})
 
 
-def server_files(game: type[Game]) -> dict[str, str]:
-    """Return the modules of the server of an environment in one file, by file name. Raises Stop where the file imports
-    more of this project than a Space has."""
+def server_files(name: str) -> dict[str, str]:
+    """Return the Python files of an environment's server, by their names in `server/`.
+
+    Raises Stop where an environment in one file imports more of this project than a Space has.
+    """
+    own, module = Path(str(module_of(name).__file__)), part_of(name, "server")
+    if (game := game_of(name)) is not None:
+        return _files_of(game)
+    if module == module_of(name).__name__:
+        return {"__init__.py": "", "game.py": checked(own, server_part(own.read_text()))}
+    if module.endswith(".server.game"):
+        files = own.with_name("server").rglob("*.py")
+        return {file.relative_to(own.with_name("server")).as_posix(): file.read_text() for file in files}
+    return {"__init__.py": "", **_with_neighbours(own.with_name("game.py"))}
+
+
+def _files_of(game: type[Game]) -> dict[str, str]:
+    """Return the game's file and the modules that it needs beside it."""
     here, own = Path(source.__file__).parent, Path(inspect.getfile(game))
     texts = {f"{into}.py": (here / f"{module}.py").read_text() for module, into in COPIED.items()}
     texts |= {"__init__.py": "", own.name: own.read_text()}
     texts = {file: OURS.sub(lambda found: f"from .{COPIED[found[1]]} import", text) for file, text in texts.items()}
-    if "apprentice" in imported([texts[own.name]]):
-        raise Stop(
-            f"{own} imports more of apprentice than a Space has.",
-            f"Import only apprentice.envs.game and apprentice.envs.policy in it, not: "
-            f"{', '.join(FOREIGN.findall(texts[own.name]))}.",
-        )
+    checked(own, texts[own.name])
     return texts
 
 
+def checked(own: Path, text: str) -> str:
+    """Return the text. Raises Stop where it imports this project."""
+    if "apprentice" in imported([text]):
+        raise Stop(
+            f"{own} imports more of apprentice than a Space has.",
+            f"Import only apprentice.envs.game and apprentice.envs.policy in it, not: "
+            f"{', '.join(FOREIGN.findall(text))}.",
+        )
+    return text
+
+
+def _with_neighbours(file: Path) -> dict[str, str]:
+    """Return a module and all that it imports from beside it, by file name."""
+    texts: dict[str, str] = {}
+    waiting = [file]
+    while waiting:
+        file = waiting.pop()
+        texts[file.name] = file.read_text()
+        near = [
+            each for each in ast.walk(ast.parse(texts[file.name])) if isinstance(each, ast.ImportFrom) and each.level
+        ]
+        names = {f"{each.module or one.name}.py" for each in near for one in each.names}
+        waiting += [file.with_name(each) for each in names - texts.keys()]
+    return texts
+
+
+def server_part(text: str) -> str:
+    """Return the server of an environment in one file as a module of its own: the content of its function
+    `server_classes`, after whatever that uses of the file."""
+    tree, lines = ast.parse(text), text.splitlines()
+    function = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "server_classes")
+    inside = [each for each in function.body[1:] if not isinstance(each, ast.Return)]  # without its docstring
+    used = _names_in(inside) - {name for each in inside for name in _bound(each)}
+    while further := _names_in([each for each in tree.body if _bound(each) & used]) - used:
+        used |= further
+    imports: list[str] = []
+    rest: list[str] = []
+    taken = False
+    for each in [*tree.body[1:], *inside]:
+        if not (isinstance(each, ast.Expr) and taken):  # the docstring of the one before
+            taken = each in inside or (bool(_bound(each) & used) and each is not function)
+        if taken and isinstance(each, ast.Import | ast.ImportFrom):
+            given = (one for one in each.names if each in inside or (one.asname or one.name.partition(".")[0]) in used)
+            each.names = list(given)
+            imports.append(ast.unparse(each))
+        elif taken:
+            first = min([each.lineno, *(one.lineno for one in getattr(each, "decorator_list", []))])
+            written = textwrap.dedent("\n".join(lines[first - 1 : each.end_lineno]))
+            rest.append(("" if isinstance(each, ast.Expr) else "\n\n") + written)
+    return "\n".join([*lines[: tree.body[0].end_lineno], "", *imports, *rest, ""])
+
+
+def _names_in(nodes: list[ast.stmt]) -> set[str]:
+    return {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module gives something."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {each.asname or each.name.partition(".")[0] for each in node.names}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
 def values_of(name: str) -> dict[str, Any]:
-    folder, one = folder_of(name), game_of(name)
-    game = Classes(f"{one.__name__}Server", "Move", "Seen") if one else classes_in(folder)
+    folder, one, game_file = folder_of(name), game_of(name), server_files(name).get("game.py", "")
+    game = Classes(f"{one.__name__}Server", "Move", "Seen") if one else classes_in(game_file)
     debian, needed = folder / "packages.txt", requirements(name)
     return game._asdict() | {
         "name": name,
@@ -123,17 +203,17 @@ def values_of(name: str) -> dict[str, Any]:
     }
 
 
-def classes_in(folder: Path) -> Classes:
+def classes_in(text: str) -> Classes:
     """Return the class names in `class X(Environment[Action, Observation, State])`.
 
-    Does not import the file, so its optional dependencies need not be installed.
+    Does not import the module, so its optional dependencies need not be installed.
     """
-    for node in ast.parse((folder / "server" / "game.py").read_text()).body:
+    for node in ast.parse(text).body:
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Subscript) and ast.unparse(base.value) == "Environment":
                 action, observation, _ = ast.unparse(base.slice).strip("()").split(", ")
                 return Classes(node.name, action, observation)  # type: ignore[union-attr]
-    raise ValueError(f"{folder}/server/game.py has no class that inherits Environment[Action, Observation, State]")
+    raise ValueError("the server has no class that inherits Environment[Action, Observation, State]")
 
 
 def requirements(name: str) -> list[str]:
@@ -144,7 +224,7 @@ def requirements(name: str) -> list[str]:
     of_extra = [stated for stated, _, marker in declared if re.search(rf"extra == .{extra}\W", marker)] if extra else []
     known = {**packages_distributions(), brought.partition(".")[0]: of_extra}
     needed = {"openenv-core[core]>=0.3"}
-    for module in imported(_texts_of(name)) - BROUGHT - set(sys.stdlib_module_names):
+    for module in imported(server_files(name).values()) - BROUGHT - set(sys.stdlib_module_names):
         distribution = _canonical(known.get(module, [module])[0])
         needed.add(bounds.get(distribution, distribution))
     return sorted(needed)
@@ -159,13 +239,6 @@ def imported(texts: Iterable[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def _texts_of(name: str) -> Iterable[str]:
-    """Return the sources of an environment's server."""
-    if (game := game_of(name)) is not None:
-        return server_files(game).values()
-    return [file.read_text() for file in (folder_of(name) / "server").rglob("*.py")]
 
 
 def find_uv() -> str | None:

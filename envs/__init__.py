@@ -1,4 +1,4 @@
-"""Environments to train on, one folder each, and the sessions that connect to their servers."""
+"""Environments to train on, a file or a folder each, and the sessions that connect to their servers."""
 
 from apprentice.envs.defaults import import_page_when_needed, set_defaults
 

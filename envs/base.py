@@ -194,9 +194,10 @@ class ToolEnvironment(ABC):
 
 
 def _source_of(cls: type) -> Path:
-    """Return the folder of a class's package, or its file where it belongs to no package."""
+    """Return the folder of a class's package, or its file where it belongs to no package or is one beside this file."""
     file = Path(inspect.getfile(cls))
-    return file.parent if "." in cls.__module__ or file.name == "__init__.py" else file
+    alone = cls.__module__.rpartition(".")[0] in ("", __package__)
+    return file if alone and file.name != "__init__.py" else file.parent
 
 
 def traits_of(environment: ToolEnvironment, seed: int, question: str) -> dict[str, int | str]:

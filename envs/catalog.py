@@ -11,6 +11,7 @@ import re
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -44,8 +45,7 @@ ADAPTERS = {
 }
 """Environments of others, played by a class of this project; each is a folder beside this file."""
 GROUP = "apprentice.environments"
-"""The entry points of other packages: a name, and a module with a `Game`, or a package with `env`, `policy` and
-`server` as in a folder here."""
+"""The entry points of other packages: a name, and a module with a `Game`, or one or a package as those here."""
 
 
 class ExtraMissing(ValueError):
@@ -104,6 +104,14 @@ def game_of(name: str) -> type[Game] | None:
     return game_in(importlib.import_module(package_of(name))) if ":" not in name else None
 
 
+def module_of(name: str) -> ModuleType:
+    """Return the module of an environment's class: `env` in its package, or the one file that it is."""
+    if ":" in name:
+        return importlib.import_module(name.partition(":")[0])
+    module = importlib.import_module(package_of(name))
+    return importlib.import_module(f"{module.__name__}.env") if hasattr(module, "__path__") else module
+
+
 def folder_of(name: str) -> Path:
     """Return the folder of an environment's package, or of its file."""
     return Path(str(importlib.import_module(package_of(name)).__file__)).resolve().parent
@@ -132,7 +140,7 @@ def environment_class(name: str) -> type[ToolEnvironment]:
         return _class_at(*name.split(":", 1))
     if (game := game_of(name)) is not None:
         return environment_of(game)
-    return importlib.import_module(f"{package_of(name)}.env").Environment
+    return module_of(name).Environment
 
 
 def _class_at(module: str, name: str) -> type[ToolEnvironment]:
@@ -165,12 +173,20 @@ def check_extra(name: str) -> None:
 
 
 def part_of(name: str, part: str) -> str:
-    """Return the module `server` or `policy` of an environment; empty if it has none. One file is both."""
+    """Return the module with an environment's `server` or `policy`; empty if it has none.
+
+    The module of its class may have both: the script as `check` and `call`, the server as a game or by the function
+    `server_classes`. Otherwise its package has them: `policy`; `game` or `server.game`.
+    """
     package = package_of(name)
     if game_of(name) is not None:
-        return package if part == "server" or hasattr(importlib.import_module(package), "call") else ""
-    module = f"{package}.{part}" if package else ""
-    return module if module and _is_installed(module) else ""
+        own, at = importlib.import_module(package), "call" if part == "policy" else "__name__"
+    else:
+        own, at = module_of(name), "call" if part == "policy" else "server_classes"
+    if hasattr(own, at):
+        return own.__name__
+    beside = ("policy",) if part == "policy" else ("game", "server.game")
+    return next((each for at in beside if package and _is_installed(each := f"{package}.{at}")), "")
 
 
 def check_server(name: str) -> None:
@@ -205,14 +221,16 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
 
 
 def _game(name: str) -> "type[Environment[Any, Any, Any]]":
-    """Return the class of `server/game.py` that is an OpenEnv environment, or one that serves a game in one file."""
+    """Return the class of the server that is an OpenEnv environment, or one that serves a game in one file."""
     from openenv.core.env_server.interfaces import Environment
 
     if (game := game_of(name)) is not None:
         from apprentice.envs.game_server import server_of
 
         return server_of(game)
-    module = importlib.import_module(f"{part_of(name, 'server')}.game")
+    module = importlib.import_module(part_of(name, "server"))
+    if module is module_of(name):
+        return module.server_classes()[0]
     defined = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return next(each for each in defined if issubclass(each, Environment))
 
@@ -235,7 +253,7 @@ class EnvironmentSpec(BaseModel):
     """The version of the environment, part of every key. Filled in; a recipe with another version is rejected."""
 
     code: str = ""
-    """Digest of the Python sources in its folder (class, script, server), part of every key. Filled in; a spec with
+    """Digest of its Python sources (class, script, server), part of every key. Filled in; a spec with
     another digest was made by other code and is rejected."""
 
     revision: str = ""
@@ -323,7 +341,7 @@ def _asks(version: str) -> str:
 
 
 def policy_of(environment: str) -> Any:
-    """Return the environment's `policy` module: `check(settings)` and `call(settings, messages, error_rate)`.
+    """Return the module of its script: `check(settings)` and `call(settings, messages, error_rate)`.
 
     `call` also gets the question's seed if the module sets TAKES_SEED. Raises ValueError if it has none.
     """

@@ -13,13 +13,21 @@ SCRIPT = ("mistakes.py", "serving/scripted_teacher.py")
 """How scripted teachers err: part of the keys of their rollouts only, so that a model's rollouts keep theirs."""
 
 
+EQUAL = {
+    "1dfbfa169f8480c46594": "098496b3ae1dee9b72da",  # echo
+}
+"""Digests of environments whose code is the same and only moved between files, and the digests that they had before:
+stored results stay valid. An entry whose code has changed since stands for nothing any more and is removed."""
+
+
 @cache  # the process runs the code it imported, even if the files change later
 def digest_of(folder: Path) -> str:
     """Return 20 hex digits over all Python sources below a folder, or one file; line endings (CRLF or LF) make no
     difference."""
     files = folder.rglob("*.py") if folder.is_dir() else [folder]
     named = {file.relative_to(folder).as_posix(): file for file in files}
-    return _digest([*sorted(named.items()), ("../policy.py", SHARED)])
+    computed = _digest([*sorted(named.items()), ("../policy.py", SHARED)])
+    return EQUAL.get(computed, computed)
 
 
 @cache

@@ -16,9 +16,12 @@ import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.types import Action, Observation
 
-from apprentice.envs.echo.server.game import EchoAction, EchoEnvironment, EchoObservation
+from apprentice.envs.echo import server_classes
 from apprentice.envs.serving.process import server_settings
+
+EchoEnvironment, EchoAction, EchoObservation = server_classes()
 
 
 class Forgetful(EchoEnvironment):
@@ -42,12 +45,12 @@ class Counting(EchoEnvironment):
 
 
 class Generous(EchoEnvironment):
-    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
+    def step(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
         return super().step(action).model_copy(update={"reward": 7.0})
 
 
 class Strict(EchoEnvironment):
-    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
+    def step(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
         whole = super().step(action)
         return whole.model_copy(update={"reward": float(whole.reward == 1.0)})
 

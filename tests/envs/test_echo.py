@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import policy
+from apprentice.envs.echo import call
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
@@ -94,7 +94,7 @@ def test_the_scripted_policy_is_wrong_on_the_share_that_it_is_told(session: Sess
     right = 0
     for seed in range(200):
         episode = Episode(TASK.make(session), seed)
-        _, arguments = policy.call({}, episode.messages, error_rate)
+        _, arguments = call({}, episode.messages, error_rate)
         episode.step(said(arguments["message"]))
         right += episode.reward == 1.0
     assert right == 200 if error_rate == 0.0 else 140 <= right <= 180

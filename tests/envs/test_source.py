@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, environment_class
-from apprentice.envs.source import SCRIPT, digest_of, digest_of_script
+from apprentice.envs.catalog import ADAPTERS, CATALOGUE, EnvironmentSpec, environment_class, module_of
+from apprentice.envs.source import EQUAL, SCRIPT, digest_of, digest_of_script
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -102,3 +102,31 @@ def test_a_mixture_has_the_code_of_its_parts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(environment_class("catch"), "_code_under", classmethod(lambda cls, settings: "changed"))
     assert EnvironmentSpec(name="multi", settings=mixed).code != before[str(mixed)]
     assert EnvironmentSpec(name="multi", settings=exclusive).code == before[str(exclusive)]
+
+
+SHIPPED = {
+    "browsergym": "4c4b95903ae93a16e5df",
+    "catch": "7cf6c2fc547b2c500114",
+    "echo": "098496b3ae1dee9b72da",
+    "multi": "73f7cee9535e2572f50e",
+    "number": "0352521b48707e954208",
+    "reasoning_gym": "a1ad4491728e73af3429",
+    "sudoku": "09cb98801ed60f6921c1",
+    "wordle": "7a39ad7d426c18ae3af0",
+    "mcp": "2f6f45bcdca8afd203b4",
+    "verifiers": "4619d4d1f7eec1421975",
+}
+"""Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""
+
+
+def test_the_digests_of_the_shipped_environments_are_those_in_the_keys_of_stored_results():
+    assert {name: environment_class(name)._code_under({}) for name in CATALOGUE | ADAPTERS} == SHIPPED
+
+
+def test_digests_are_equal_only_to_those_of_a_form_that_is_here_now(monkeypatch: pytest.MonkeyPatch):
+    equal = dict(EQUAL)
+    monkeypatch.setattr("apprentice.envs.source.EQUAL", {})
+    files = [Path(str(module_of(name).__file__)) for name in CATALOGUE | ADAPTERS]
+    places = {file.parent if file.name == "env.py" else file for file in files}
+    assert equal.keys() <= {digest_of.__wrapped__(place) for place in places}
+    assert len(set(equal.values())) == len(equal)

@@ -14,7 +14,9 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from apprentice.envs.echo.server.game import EchoAction, EchoEnvironment
+from apprentice.envs.echo import server_classes
+
+EchoEnvironment, EchoAction, _ = server_classes()
 
 Data = dict[str, Any]
 

@@ -1,1 +1,0 @@
-"""Echo: a text is given, and is to be said again."""
