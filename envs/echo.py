@@ -1,4 +1,4 @@
-"""Echo: read a text, say it again. All of it is one file: the class with its tool, the script, the server.
+"""Echo: read a text, say it again. The smallest environment with a server of its own, to copy from.
 
 In: how many words. Out: the text of a seed, and the share of it that came back right, from its start.
 It plays on servers of the published Echo environment as well, which ask nothing and reward nothing.

@@ -14,7 +14,8 @@ SCRIPT = ("mistakes.py", "serving/scripted_teacher.py")
 
 
 EQUAL = {
-    "1dfbfa169f8480c46594": "098496b3ae1dee9b72da",  # echo
+    "1b597c180bd5bdc168e0": "7cf6c2fc547b2c500114",  # catch
+    "0db3426b0900fb5de674": "098496b3ae1dee9b72da",  # echo
 }
 """Digests of environments whose code is the same and only moved between files, and the digests that they had before:
 stored results stay valid. An entry whose code has changed since stands for nothing any more and is removed."""

@@ -103,7 +103,7 @@ def test_of_a_module_without_a_package_its_file_is_the_source(installed: Path):
 def test_the_source_of_the_class_that_it_extends_counts_too(installed: Path, monkeypatch: pytest.MonkeyPatch):
     spec = EnvironmentSpec(name=f"{PACKAGE}.shouting:Louder")
     assert spec.code not in (digest_of(installed), Echo._code_under({}))
-    (installed / "shouting.py").write_text(CLASS.replace("apprentice.envs.echo", "apprentice.envs.catch.env"))
+    (installed / "shouting.py").write_text(CLASS.replace("apprentice.envs.echo", "apprentice.envs.catch"))
     for module in [each for each in sys.modules if each.startswith(PACKAGE)]:
         del sys.modules[module]
     other = environment_class(f"{PACKAGE}.shouting:Louder")

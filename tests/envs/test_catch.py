@@ -9,9 +9,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.catch import policy
-from apprentice.envs.catch.env import Environment
-from apprentice.envs.catch.server.board import Board, openings
+from apprentice.envs.catch import Board, Environment, _places, call, openings
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.reply import BadReply
@@ -40,7 +38,7 @@ def game(there: EnvironmentServer) -> Iterator[Any]:
 def play(game: Any, seed: int, error_rate: float = 0.0) -> Episode:
     episode = Episode(game, seed)
     while not episode.done:
-        name, arguments = policy.call({}, episode.messages, error_rate)
+        name, arguments = call({}, episode.messages, error_rate)
         episode.step(called(name, arguments))
     return episode
 
@@ -56,7 +54,7 @@ def result_of(episode: Episode) -> tuple[bool, bool, float | None]:
 
 def told(text: str) -> tuple[int, int]:
     """The columns of ball and paddle."""
-    return policy._places(text)[-1]
+    return _places(text)[-1]
 
 
 def above(game: Any) -> str:
