@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tools_of, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.multi import policy
+from apprentice.envs.multi import call
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
@@ -71,7 +71,7 @@ def test_the_scripted_teacher_wins_in_every_part_also_where_two_have_the_same_in
         question = instance.reset(seed=seed)
         part = instance._part(seed)
         opening = [{"role": "system", "content": part.instructions}, {"role": "user", "content": question}]
-        tool, arguments = policy.call(mixed.settings, opening, 0.0, seed)
+        tool, arguments = call(mixed.settings, opening, 0.0, seed)
         getattr(part, tool)(**arguments)
         return part.reward
 
@@ -83,7 +83,7 @@ def test_the_scripted_teacher_wins_in_every_part_also_where_two_have_the_same_in
 
 def test_the_scripted_teacher_needs_the_questions_seed():
     with pytest.raises(ValueError, match="send it as `seed`"):
-        policy.call(MIXED.settings, [{"role": "user", "content": "tabby"}], 0.0)
+        call(MIXED.settings, [{"role": "user", "content": "tabby"}], 0.0)
 
 
 def test_whose_a_question_is_stands_first_among_its_traits():

@@ -11,16 +11,19 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
-from apprentice.envs.catalog import EnvironmentSpec, environment_class
+from apprentice.envs.catalog import EnvironmentSpec, environment_class, next_call, policy_of
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import Session
+
+TAKES_SEED = True
+"""`call` is told the question's seed."""
 
 
 class Part(EnvironmentSettings):
     """One environment of the mixture."""
 
     name: str
-    """A folder in `envs/`, but `multi`."""
+    """An environment of the catalogue, but `multi`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """The environment's own settings."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -112,3 +115,20 @@ def _parts_under(settings: dict[str, Any]) -> dict[str, Part]:
         return Settings.model_validate(settings).parts
     except ValidationError:
         return {}
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError where a part has no script."""
+    for part in Settings.model_validate(settings).parts.values():
+        policy_of(part.name).check(part.settings)
+
+
+def call(
+    settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the script's next turn."""
+    if seed is None:
+        raise ValueError("a question's seed says which environment of the mixture asks: send it as `seed`")
+    mixture = EnvironmentSpec(name="multi", settings=settings)
+    part = mixture.mixed[mixture.make()._part(seed).label]
+    return next_call(part.name, part.settings, messages, error_rate, seed)
