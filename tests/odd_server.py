@@ -57,7 +57,7 @@ class Strict(EchoEnvironment):
 
 def sudoku() -> FastAPI:
     """A Sudoku that ignores seeds."""
-    from apprentice.envs.sudoku.server.game import SudokuAction, SudokuEnvironment, SudokuObservation
+    from apprentice.envs.sudoku.game import SudokuAction, SudokuEnvironment, SudokuObservation
 
     class Drawn(SudokuEnvironment):
         def reset(self, seed: int | None = None, *given: Any, **named: Any) -> SudokuObservation:

@@ -3,6 +3,10 @@
 In: how many cells are given, and how many mistakes are allowed. Out: the grid of a seed, and the share that was solved.
 Speaks the wire of OpenEnv's TextArena environment (step: message, such as "[5 3 7]"), and plays on servers of that
 environment as well as on ours, by the rules that such a server has.
+
+Its scripted teacher solves the grid that it sees and fills it from its end: a small student finds what stands nearest
+first, and that is so however many cells there are. It insists on its mistake: a digit that was refused and then
+corrected would still solve the puzzle, and the reward filter would have nothing to do.
 """
 
 import re
@@ -11,8 +15,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, whole_number
-from apprentice.envs.sudoku.server.drawing import drawn, lines, penciled, placed, refused
-from apprentice.envs.sudoku.server.solving import Grid, empty_cells, solutions
+from apprentice.envs.policy import digest, errs, question_in
+from apprentice.envs.sudoku.grid import Grid, drawn, empty_cells, lines, penciled, placed, refused, solutions
 from apprentice.envs.textarena import Transcript, published_state, refusal_in
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.session import Refused
@@ -170,4 +174,29 @@ def _grid_in(text: str) -> Grid:
     rows = [re.findall("[1-9.]", row) for row in re.findall(r"^R[1-9] ([1-9.| ]+)$", text, re.MULTILINE)[-9:]]
     if [len(row) for row in rows] != [9] * 9:
         raise BadReply("the reply shows no grid")
+    return [[0 if digit == "." else int(digit) for digit in row] for row in rows]
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Nothing: the script plays under all settings."""
+
+
+def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the script's next turn; wrong on a fixed share of the puzzles, in one cell."""
+    question = question_in(messages)
+    given = read(question)
+    solved = solutions(given, 1)[0]
+    cells, draw = empty_cells(given)[::-1], digest(question)
+    errs_at = cells[draw[4] % len(cells)] if errs(question, error_rate) else None
+    filled = sum(message["role"] == "tool" and message["content"].startswith("Placed") for message in messages)
+    row, column = cell = cells[min(filled, len(cells) - 1)]
+    digit = solved[row][column]
+    if cell == errs_at:
+        digit = (digit + draw[5] % 8) % 9 + 1  # any other one, always the same
+    return "place", {"row": row + 1, "column": column + 1, "digit": digit}
+
+
+def read(question: str) -> Grid:
+    """The grid that the player was shown."""
+    rows = re.findall(r"^[1-9] ([1-9.]{9})$", question, re.MULTILINE)
     return [[0 if digit == "." else int(digit) for digit in row] for row in rows]

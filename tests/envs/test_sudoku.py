@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
-from apprentice.envs.sudoku import policy
-from apprentice.envs.sudoku.server.solving import empty_cells, possible, solutions
+from apprentice.envs.sudoku import env
+from apprentice.envs.sudoku.grid import empty_cells, possible, solutions
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
@@ -32,7 +32,7 @@ def server() -> Iterator[EnvironmentServer]:
 def game(server: EnvironmentServer) -> Iterator[Any]:
     """A puzzle in play, two mistakes allowed, with its question and its solution."""
     environment: Any = NORMAL.make(Session(server))
-    environment.grid = policy.read(environment.reset(seed=3))
+    environment.grid = env.read(environment.reset(seed=3))
     environment.solved = solutions(environment.grid, 1)[0]
     yield environment
     environment._close()
@@ -42,7 +42,7 @@ def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_ra
     """An episode as the scripted teacher plays it."""
     episode = Episode(spec.make(Session(server)), seed)
     while not episode.done:
-        name, arguments = policy.call(spec.settings, episode.messages, error_rate)
+        name, arguments = env.call(spec.settings, episode.messages, error_rate)
         episode.step(said(name, arguments))
     episode.environment._close()
     return episode
@@ -76,7 +76,7 @@ def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another
 
 
 def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
-    from apprentice.envs.sudoku.server.puzzle import Puzzle
+    from apprentice.envs.sudoku.puzzle import Puzzle
 
     first = Puzzle(5, 60, 60).board
     random.random()
@@ -89,7 +89,7 @@ def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
 def test_a_puzzle_has_as_many_clues_as_asked_for_and_one_solution(server: EnvironmentServer, clues: int):
     environment = EnvironmentSpec(name="sudoku", settings={"clues": clues}).make(Session(server))
     for seed in range(5):
-        grid = policy.read(environment.reset(seed=seed))
+        grid = env.read(environment.reset(seed=seed))
         assert len(solutions(grid, 2)) == 1
         assert len(empty_cells(grid)) == 81 - clues
     environment._close()
@@ -114,7 +114,7 @@ def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentS
 def test_our_count_of_solutions_is_textarenas():
     from textarena.envs.Sudoku.env import SudokuEnv
 
-    from apprentice.envs.sudoku.server.puzzle import Puzzle
+    from apprentice.envs.sudoku.puzzle import Puzzle
 
     theirs = SudokuEnv()
     several = 0
@@ -143,7 +143,7 @@ def test_an_episode_of_the_teacher_is_valid_and_its_last_reply_gives_nothing_awa
     assert episode.valid
     assert episode.turns == 4
     assert [reply.rpartition(". ")[2] for reply in replies] == ["3 of 4 left.", "2 of 4 left.", "1 of 4 left.", "OK."]
-    grid, solved = policy.read(episode.question), str(episode.environment.correct).split("\n")
+    grid, solved = env.read(episode.question), str(episode.environment.correct).split("\n")
     assert solved == ["".join(map(str, row)) for row in solutions(grid, 1)[0]]
 
 
@@ -169,7 +169,7 @@ def test_a_refused_move_is_told_why_and_earns_nothing(game):
 
 def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_solution_refuses(server):
     environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 45, "mistakes": 100}).make(Session(server))
-    grid = policy.read(environment.reset(seed=1))
+    grid = env.read(environment.reset(seed=1))
     solved = solutions(grid, 1)[0]
     told = {"is in column": 0, "is in the box": 0, "leads to no solution": 0}
     for row, column in empty_cells(grid)[:16]:
@@ -186,7 +186,7 @@ def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_so
 def test_pencil_marks_list_what_is_left_to_each_cell_and_a_reply_only_those_that_changed(server: EnvironmentServer):
     environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 40, "marks": True}).make(Session(server))
     question = environment.reset(seed=1)
-    grid = policy.read(question)
+    grid = env.read(question)
     solved, marks = solutions(grid, 1)[0], question.split("\n")[10:]
     assert marks == [marked(grid, *cell) for cell in empty_cells(grid)]
     for row, column in empty_cells(grid)[:10]:
@@ -229,7 +229,7 @@ def test_the_game_ends_with_one_mistake_too_many_and_keeps_what_was_earned(game)
 def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
     spec = EnvironmentSpec(name="sudoku", settings={"clues": 77, "mistakes": 2})
     episode = Episode(spec.make(Session(server)), 1)
-    given = policy.read(episode.question)
+    given = env.read(episode.question)
     solved = solutions(given, 1)[0]
     *rest, last = empty_cells(given)
     wrong = {"row": last[0] + 1, "column": last[1] + 1, "digit": solved[last[0]][last[1]] % 9 + 1}
@@ -272,7 +272,7 @@ def test_a_stock_players_malformed_move_is_a_mistake_and_no_dead_session(server:
 
 def test_a_move_is_found_in_the_words_around_it_as_textarena_does(server: EnvironmentServer):
     session = Session(server)
-    grid = policy.read(session.reset(seed=3, clues=55, mistakes=2).observation["prompt"])
+    grid = env.read(session.reset(seed=3, clues=55, mistakes=2).observation["prompt"])
     row, column = empty_cells(grid)[0]
     digit = solutions(grid, 1)[0][row][column]
     reply = session.step({"message": f"Only one fits: [{row + 1} {column + 1} {digit}]."})

@@ -11,7 +11,7 @@ from typing import Any
 from textarena.envs.Sudoku.env import SudokuEnv
 from textarena.wrappers import ActionFormattingWrapper, LLMObservationWrapper
 
-from .solving import Cell, Grid, empty_cells, solutions
+from .grid import Cell, Grid, empty_cells, solutions
 
 
 class _Drawn(SudokuEnv):

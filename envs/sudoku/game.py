@@ -20,7 +20,7 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, Field
 
-from .drawing import drawn, lines, penciled, placed, refused
+from .grid import drawn, lines, penciled, placed, refused
 from .puzzle import OriginalGame, Puzzle
 
 FEWEST_CLUES = 17

@@ -1,1 +1,0 @@
-"""The OpenEnv server of Sudoku; runs without the rest of this project, as a Space does."""
