@@ -10,7 +10,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo import text_of
 from apprentice.envs.mistakes import Turn, misspelt, next_turn
-from apprentice.envs.wordle.server import words
+from apprentice.envs.wordle import words
 
 ALWAYS = 0.999999
 TEXTS = [text_of(seed, 2) for seed in range(420)]

@@ -19,7 +19,7 @@ from apprentice.envs.textarena import Transcript, refusal_in
 from apprentice.envs.wire.reply import BadReply, Reply, reply_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
-from apprentice.envs.wordle.server.rules import accepted
+from apprentice.envs.wordle.rules import accepted
 from tests.envs.published.nltk_data import a_little_nltk_data
 from tests.envs.published.serving import serving
 from tests.envs.published.transcripts import SCRIPTS, SERVERS, Exchange, exchanged, recorded

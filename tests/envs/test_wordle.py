@@ -18,8 +18,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
-from apprentice.envs.wordle import policy
-from apprentice.envs.wordle.server import words
+from apprentice.envs.wordle import env, words
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from tests.envs.published.nltk_data import write_nltk_data
@@ -64,7 +63,7 @@ def said(word: Any) -> dict[str, Any]:
 def scripted(environment: Any, seed: int, error_rate: float = 0.0) -> Episode:
     episode = Episode(environment, seed)
     while not episode.done:
-        _, arguments = policy.call(environment.settings.model_dump(), episode.messages, error_rate)
+        _, arguments = env.call(environment.settings.model_dump(), episode.messages, error_rate)
         episode.step(said(arguments["word"]))
     return episode
 
@@ -261,7 +260,7 @@ def test_the_list_in_use_is_named_in_each_observation_and_in_the_servers_log(
 
 
 def test_a_list_that_the_machine_has_not_is_refused_with_what_to_do():
-    code = "import nltk; nltk.data.path[:] = []\nfrom apprentice.envs.wordle.server.words import word_list\n"
+    code = "import nltk; nltk.data.path[:] = []\nfrom apprentice.envs.wordle.words import word_list\n"
     out = subprocess.run([sys.executable, "-c", code + "word_list('textarena')"], capture_output=True, text=True)
     assert "ValueError: the word list 'textarena' is made from NLTK's data, which the server's machine" in out.stderr
     assert "run there `python -m nltk.downloader words averaged_perceptron_tagger_eng`, or choose words: wordle" in (
@@ -284,7 +283,7 @@ def test_no_download_is_tried_and_nltks_own_function_is_left_as_it_was():
         "import nltk, nltk.downloader as d\n"
         "def refuse(*_, **__): raise SystemExit('a download was tried')\n"
         "d.Downloader.download = refuse; mine = nltk.download\n"
-        "from apprentice.envs.wordle.server.rules import accepted\n"
+        "from apprentice.envs.wordle.rules import accepted\n"
         "assert 'slate' in accepted('wordle') and nltk.download is mine\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
@@ -350,7 +349,7 @@ def test_the_policy_takes_no_more_candidates_than_guesses_in_turn_and_wins(wordl
 
 def test_the_policys_marks_are_textarenas(game: Any):
     for word in ("knack", "slate", "cacao", "karma", "array"):
-        assert game.guess(word).split("\n")[0] == policy.marks(word, "crave")
+        assert game.guess(word).split("\n")[0] == env.marks(word, "crave")
 
 
 def test_a_student_that_is_built_here_reads_a_reply_in_a_few_tokens(game: Any):

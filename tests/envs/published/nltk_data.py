@@ -9,8 +9,8 @@ from pathlib import Path
 import nltk
 from nltk.corpus import words as corpus_of_words
 
-from apprentice.envs.wordle.server.rules import accepted
-from apprentice.envs.wordle.server.words import word_list
+from apprentice.envs.wordle.rules import accepted
+from apprentice.envs.wordle.words import word_list
 
 WORDS = ["table", "stone", "quick", "apple", "sky", "plate", "crane", "storm", "house", "water"]
 NOUNS = ["table", "stone", "apple", "plate", "crane", "storm", "house", "water"]

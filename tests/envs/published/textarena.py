@@ -17,7 +17,7 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, Field
 
-from apprentice.envs.wordle.server.nltk_words import without_downloads
+from apprentice.envs.wordle.words import without_downloads
 
 dice = threading.Lock()
 """TextArena draws from the process's random state."""

@@ -11,8 +11,7 @@ from typing import Any
 import textarena
 from textarena.wrappers import ActionFormattingWrapper, LLMObservationWrapper
 
-from .nltk_words import without_downloads
-from .words import GUESSES, LETTERS, Puzzle, word_list
+from .words import GUESSES, LETTERS, Puzzle, without_downloads, word_list
 
 with without_downloads():
     from textarena.envs.utils.word_lists import EnglishDictionary

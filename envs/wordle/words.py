@@ -3,12 +3,15 @@
 In: a list's name, how many candidates, a seed. Out: the secret, and the text of the puzzle.
 Why lists by name: TextArena takes its words from NLTK's download, which a closed network has not. A silent switch to
 another list would make the same seed another word, so a list is chosen by the settings, and refused where it is not.
+No download is tried, as TextArena does: in a closed network it may hang.
 """
 
 import hashlib
 import logging
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -80,12 +83,33 @@ def in_use(name: str) -> str:
 
 
 def _of_nltk() -> tuple[str, ...]:
-    from .nltk_words import nouns
-
     try:
-        return nouns(LETTERS)
+        return _nouns(LETTERS)
     except LookupError:
         raise ValueError(
             "the word list 'textarena' is made from NLTK's data, which the server's machine has not: run there "
             "`python -m nltk.downloader words averaged_perceptron_tagger_eng`, or choose words: wordle"
         ) from None
+
+
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """TextArena asks for NLTK's data when it is imported and when its dictionary is made."""
+    import nltk
+
+    download, nltk.download = nltk.download, lambda *_, **__: False
+    try:
+        yield
+    finally:
+        nltk.download = download
+
+
+def _nouns(length: int) -> tuple[str, ...]:
+    """TextArena's own: nouns of that length in NLTK's basic English. Raises LookupError without NLTK's data."""
+    with without_downloads():
+        from textarena.envs.Wordle.env import WordleEnv
+
+        loader = object.__new__(WordleEnv)
+        loader.word_length = length
+        loader._load_word_list()
+    return tuple(loader.word_list)
