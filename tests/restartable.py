@@ -14,7 +14,7 @@ class RestartableServer:
 
     CODE = (
         "import sys, uvicorn; from openenv.core.env_server.http_server import create_fastapi_app;"
-        "from apprentice.envs.reasoning_gym.server.game import *;"
+        "from apprentice.envs.reasoning_gym.game import *;"
         "app = create_fastapi_app("
         "ReasoningGymEnvironment, ReasoningGymAction, ReasoningGymObservation, max_concurrent_envs=int(sys.argv[2]));"
         "uvicorn.run(app, host='127.0.0.1', port=int(sys.argv[1]), log_level='critical')"

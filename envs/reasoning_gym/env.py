@@ -4,17 +4,29 @@ In: a dataset's name and configuration, or the parts of a composite one. Out: th
 the answer to it.
 Speaks the wire of the published environment (reset: dataset_name, dataset_config, dataset_specs, seed, size; step:
 answer).
+
+Its scripted teacher knows only the question's text of three datasets, like any teacher, and works the answer out. Of the
+others it asks an oracle, which looks up the answer that the environment itself names. The oracle works nothing out, and
+is no model: it stands in for one where no script knows a dataset.
 """
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.policy import digest, errs, question_in
+from apprentice.envs.reasoning_gym import datasets, scoring
+
+TAKES_SEED = True
+"""`call` is told the question's seed."""
+TRIES = 8
+"""Places, from the answer's end, at which a near miss is looked for; scoring one can take two seconds."""
+DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 
 RESCORED = {"countdown", "puzzle24", "spell_backward"}
 """Datasets of which our server scores some answers otherwise since version 2: as Reasoning Gym does."""
@@ -128,3 +140,85 @@ class Environment(ToolEnvironment):
             sign = "negative" if answer.startswith("-") else "zero" if int(answer) == 0 else "positive"
             return traits | {"sign": sign, "answer digits": len(answer.lstrip("-"))}
         return traits | {"answer length": len(answer)}
+
+
+def _chain_sum(question: str) -> str:
+    expression = re.findall(r"[-+]?\s*\d+", question[question.rindex(":") + 1 :])
+    return str(sum(int(term.replace(" ", "")) for term in expression))
+
+
+def _spell_backward(question: str) -> str:
+    return question.split()[-1][::-1]
+
+
+def _palindrome_generation(question: str) -> str:
+    letters = question[question.rindex(":") + 1 :].replace(",", " ").split()
+    pairs = [letter for letter in dict.fromkeys(letters) for _ in range(letters.count(letter) // 2)]
+    middle = [letter for letter in dict.fromkeys(letters) if letters.count(letter) % 2]
+    return "".join(pairs + middle + pairs[::-1])
+
+
+SOLVERS: dict[str, Callable[[str], str]] = {
+    "chain_sum": _chain_sum,
+    "palindrome_generation": _palindrome_generation,
+    "spell_backward": _spell_backward,
+}
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError where neither a script nor the oracle can play."""
+    if settings["dataset"] not in SOLVERS:
+        check_answers(settings)
+
+
+def call(
+    settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the script's next turn. Raises ValueError where the oracle knows no answer."""
+    question = question_in(messages)
+    draw, wrong = digest(question), errs(question, error_rate)
+    if solver := SOLVERS.get(settings["dataset"]):
+        answer = solver(question)
+        return "answer", {"answer": answer[:-1] + another(answer[-1], draw[4]) if wrong else answer}
+    return "answer", {"answer": known_answer(settings, question, seed, draw[4] if wrong else None)}
+
+
+def check_answers(settings: dict[str, Any]) -> None:
+    """Raises ValueError for a dataset that names no answer."""
+    for name in sorted(datasets.names_of(settings["dataset"], settings.get("dataset_specs") or [])):
+        if why := datasets.WITHOUT_AN_ANSWER.get(name):
+            raise ValueError(
+                f"{name} names no answer of its own (it {why}), so no script can play it; take "
+                "teacher.scripted_error_rate out and name a model: teacher.model (and teacher.base_url)"
+            )
+
+
+def known_answer(settings: dict[str, Any], question: str, seed: int | None, draw: int | None = None) -> str:
+    """The environment's own answer; a near miss where a `draw` is given. Raises ValueError where there is none."""
+    if seed is None:
+        raise ValueError("the oracle looks an answer up by the question's seed, and the request names no seed")
+    name, specs = settings["dataset"], settings.get("dataset_specs") or []
+    dataset, entry = datasets.entry(name, settings.get("config") or {}, seed, specs)
+    if entry["question"] != question:
+        raise ValueError(
+            f"under seed {seed} the environment asks another question than the Reasoning Gym that is installed here: "
+            "their versions differ, and the oracle knows the answers of this one only"
+        )
+    if entry["answer"] is None:
+        raise ValueError(f"{name} names no answer to the question of seed {seed}")
+    right = str(entry["answer"])
+    return right if draw is None else _near_miss(dataset, entry, right, draw)
+
+
+def _near_miss(dataset: Any, entry: dict[str, Any], right: str, draw: int) -> str:
+    """The answer with one digit or letter another one, as near its end as makes it wrong."""
+    places = [place for place in reversed(range(len(right))) if right[place].lower() in DIGITS + LETTERS]
+    misses = [right[:place] + another(right[place], draw) + right[place + 1 :] for place in places[:TRIES]]
+    return next((miss for miss in [*misses, right[:-1]] if scoring.score(dataset, entry, miss)[0] < 1.0), "")
+
+
+def another(character: str, draw: int) -> str:
+    """Another digit for a digit, another letter for anything else."""
+    order = DIGITS if character.isdigit() else LETTERS
+    place = order.find(character.lower())
+    return order[(place + 1 + draw % (len(order) - 1)) % len(order)]

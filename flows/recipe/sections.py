@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.spec import Shares, Spec
 from apprentice.tasks.settings.training import CurriculumSpec

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import env
 
 
 class Endpoint(asyncio.Protocol):
@@ -38,7 +38,7 @@ class Endpoint(asyncio.Protocol):
 
     def _answer(self, body: bytes) -> None:
         asked = json.loads(body)
-        tool, arguments = policy.call(self._settings, asked["messages"], 0.0)
+        tool, arguments = env.call(self._settings, asked["messages"], 0.0)
         function = {"name": tool, "arguments": json.dumps(arguments)}
         message = {"role": "assistant", "tool_calls": [{"id": "call", "type": "function", "function": function}]}
         answer = {

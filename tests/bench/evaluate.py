@@ -32,7 +32,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.episodes.episode import prompt

@@ -11,7 +11,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import env
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, training_row
 from apprentice.tasks.models.tokenizer import build_tokenizer
@@ -28,7 +28,7 @@ def played(pool: EnvironmentPool, seeds: Iterable[int]) -> list[Episode]:
 
     def play(environment: ToolEnvironment, seed: int) -> Episode:
         episode = Episode(environment, seed)
-        name, arguments = policy.call(TASK.settings, episode.messages, 0.0)
+        name, arguments = env.call(TASK.settings, episode.messages, 0.0)
         call = {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
         episode.step({"role": "assistant", "content": "", "tool_calls": [call]})
         return episode

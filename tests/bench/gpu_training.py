@@ -22,7 +22,7 @@ if "toy" in sys.argv:  # too small to share between cores
     os.environ["OMP_NUM_THREADS"] = "1"
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import env
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
@@ -151,7 +151,7 @@ def _fixed(trainer_class: Any, tokenizer: Any, how: How) -> Any:
 
 def _call(context: str, wrong: float) -> str:
     question = context[context.rindex("<|im_start|>user\n") :].removeprefix("<|im_start|>user\n").split("<|im_end|>")[0]
-    name, arguments = policy.call(TASK.settings, [{"role": "user", "content": question}], wrong)
+    name, arguments = env.call(TASK.settings, [{"role": "user", "content": question}], wrong)
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 

@@ -22,7 +22,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZE
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import env
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.episodes.record import TrainedQuestions
@@ -142,7 +142,7 @@ def says(context: str) -> str:
     if "<tool_response>" in context:
         return "Done."
     question = context[context.rindex("<|im_start|>user\n") :].removeprefix("<|im_start|>user\n").split("<|im_end|>")[0]
-    name, arguments = policy.call(TASK.settings, [{"role": "user", "content": question}], WRONG)
+    name, arguments = env.call(TASK.settings, [{"role": "user", "content": question}], WRONG)
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 

@@ -5,8 +5,7 @@ import re
 import pytest
 from reasoning_gym.factory import DATASETS
 
-from apprentice.envs.reasoning_gym import oracle, policy
-from apprentice.envs.reasoning_gym.server import datasets, scoring
+from apprentice.envs.reasoning_gym import datasets, env, scoring
 
 PLAYED = sorted(DATASETS.keys() - datasets.WITHOUT_AN_ANSWER.keys() - {"composite"})
 SLOW = {"arc_agi", "codeio", "figlet_font", "futoshiki", "group_anagrams", "knight_swap", "zebra_puzzles"}
@@ -15,7 +14,7 @@ PARTS = [{"name": "gcd", "weight": 1}, {"name": "lcm", "weight": 1}]
 
 
 def answer(settings: dict, question: str, error_rate: float, seed: int | None) -> str:
-    tool, arguments = policy.call(settings, [{"role": "user", "content": question}], error_rate, seed)
+    tool, arguments = env.call(settings, [{"role": "user", "content": question}], error_rate, seed)
     assert tool == "answer"
     return arguments["answer"]
 
@@ -25,7 +24,7 @@ def answer(settings: dict, question: str, error_rate: float, seed: int | None) -
 )
 def test_it_is_right_and_errs_where_it_shall(name: str):
     settings = {"dataset": name, "config": {}}
-    policy.check(settings)
+    env.check(settings)
     dataset, entry = datasets.entry(name, {}, 7)
     right = answer(settings, entry["question"], 0.0, 7)
     wrong = answer(settings, entry["question"], 0.999999, 7)
@@ -51,7 +50,7 @@ def test_it_errs_on_the_share_that_it_is_told():
 
 def test_it_plays_a_composite_dataset():
     settings = {"dataset": "composite", "dataset_specs": PARTS}
-    policy.check(settings)
+    env.check(settings)
     for seed in range(5):
         entry = datasets.entry("composite", {}, seed, PARTS)[1]
         assert answer(settings, entry["question"], 0.0, seed) == entry["answer"]
@@ -61,17 +60,17 @@ def test_it_plays_a_composite_dataset():
 def test_a_dataset_that_names_no_answer_is_refused_in_a_line_that_says_what_to_do(name: str):
     for settings in ({"dataset": name}, {"dataset": "composite", "dataset_specs": [*PARTS, {"name": name}]}):
         with pytest.raises(ValueError, match=rf"{name} names no answer.*name a model: teacher\.model") as refused:
-            policy.check(settings)
+            env.check(settings)
         assert "\n" not in str(refused.value)
 
 
 def test_another_question_than_the_seeds_is_refused():
     with pytest.raises(ValueError, match="versions differ"):
-        oracle.answer({"dataset": "gcd"}, "What is the answer?", 7)
+        env.known_answer({"dataset": "gcd"}, "What is the answer?", 7)
     with pytest.raises(ValueError, match="names no seed"):
-        oracle.answer({"dataset": "gcd"}, datasets.entry("gcd", {}, 7)[1]["question"], None)
+        env.known_answer({"dataset": "gcd"}, datasets.entry("gcd", {}, 7)[1]["question"], None)
 
 
 def test_a_near_miss_is_another_digit_or_letter():
-    assert re.fullmatch(r"[0-46-9]", oracle.another("5", 3))
-    assert re.fullmatch(r"[a-fh-z]", oracle.another("G", 3))
+    assert re.fullmatch(r"[0-46-9]", env.another("5", 3))
+    assert re.fullmatch(r"[a-fh-z]", env.another("G", 3))

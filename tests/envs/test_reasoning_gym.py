@@ -6,8 +6,7 @@ import pytest
 import reasoning_gym
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reasoning_gym import policy
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets, env
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
@@ -79,7 +78,7 @@ def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: 
         (1, "x"),
         (
             1,
-            policy.call(task.settings, [{"role": "user", "content": environment.reset(seed=1)}], 0.0)[1]["answer"],
+            env.call(task.settings, [{"role": "user", "content": environment.reset(seed=1)}], 0.0)[1]["answer"],
         ),
     ):
         environment.reset(seed=seed)
@@ -105,7 +104,7 @@ def test_the_scripted_policy_is_right_and_errs_on_the_share_it_is_told(
     for error_rate in right:
         for seed in range(300):
             question = environment.reset(seed=seed)
-            name, arguments = policy.call(task.settings, [{"role": "user", "content": question}], error_rate)
+            name, arguments = env.call(task.settings, [{"role": "user", "content": question}], error_rate)
             getattr(environment, name)(**arguments)
             right[error_rate] += environment.reward == 1.0
     assert right[0.0] == 300

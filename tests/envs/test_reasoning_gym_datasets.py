@@ -16,7 +16,7 @@ from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.factory import DATASETS
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reasoning_gym.server import datasets, scoring
+from apprentice.envs.reasoning_gym import datasets, scoring
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
@@ -220,7 +220,7 @@ def test_the_server_refuses_what_names_no_question_in_words_and_plays_on(
 
 
 def test_the_environments_page_counts_the_datasets_and_names_those_without_an_answer():
-    page = (Path(datasets.__file__).parent.parent / "README.md").read_text()
+    page = (Path(datasets.__file__).parent / "README.md").read_text()
     assert f"All {len(DATASETS)} of version {version('reasoning-gym')} work" in page
     assert (
         set(re.findall(r"`(\w+)`", page.split("score any valid one:\n")[1].split(". ")[0]))

@@ -7,8 +7,8 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reasoning_gym import scoring
 from apprentice.envs.reasoning_gym.env import RESCORED
-from apprentice.envs.reasoning_gym.server import scoring
 
 
 def six_answers(right: str) -> list[str]:

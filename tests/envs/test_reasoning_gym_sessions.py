@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reasoning_gym.server import datasets, scoring
+from apprentice.envs.reasoning_gym import datasets, scoring
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
@@ -76,7 +76,7 @@ def test_a_question_that_takes_long_makes_no_other_session_wait():
 
 
 def test_a_server_that_would_ask_another_question_after_its_next_start_says_so():
-    code = "from apprentice.envs.reasoning_gym.server import datasets; datasets.check_hashing('ransom_note', ())"
+    code = "from apprentice.envs.reasoning_gym import datasets; datasets.check_hashing('ransom_note', ())"
     for seed, fine in (("0", True), ("random", False)):
         ran = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True

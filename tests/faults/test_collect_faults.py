@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.serving.process import local_server
 from tests.conftest import TASKS
 from tests.restartable import RestartableServer

@@ -12,7 +12,7 @@ import pytest
 from prefect import flow
 
 from apprentice.envs.base import tool_schemas
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.phases import guard_questions
 from apprentice.flows.probe import Probed, ladder, probe

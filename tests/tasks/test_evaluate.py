@@ -7,8 +7,7 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets, env
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
@@ -35,7 +34,7 @@ class Scripted:
 
 def perfect(task: EnvironmentSpec) -> Any:
     def say(episode: Episode) -> Message:
-        name, arguments = policy.call(task.settings, episode.messages, 0.0)
+        name, arguments = env.call(task.settings, episode.messages, 0.0)
         if not episode.tools:  # the tutorial's protocol shows none
             return {"role": "assistant", "content": json.dumps({"name": name, "arguments": arguments})}
         call = {"type": "function", "function": {"name": name, "arguments": arguments}}
@@ -99,7 +98,7 @@ def test_a_right_answer_in_plain_text_is_neither_compliant_nor_accurate(
     chain_sum: EnvironmentSpec, server: EnvironmentServer
 ):
     def plain(episode: Episode) -> Message:
-        return {"role": "assistant", "content": policy.call(chain_sum.settings, episode.messages, 0.0)[1]["answer"]}
+        return {"role": "assistant", "content": env.call(chain_sum.settings, episode.messages, 0.0)[1]["answer"]}
 
     result = rates(played(chain_sum, server, range(25), plain), PROTOCOLS["parity"])
     assert result["accuracy"] == result["format_compliance"] == 0.0

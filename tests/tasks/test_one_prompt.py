@@ -13,7 +13,7 @@ import pytest
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import env
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.episode import Episode, prompt
@@ -39,7 +39,7 @@ def played(task: EnvironmentSpec, server: EnvironmentServer) -> list[Episode]:
     episodes = []
     for seed in SEEDS:
         episode = Episode(task.make(Session(server)), seed)
-        name, arguments = policy.call(task.settings, episode.messages, 0.0)
+        name, arguments = env.call(task.settings, episode.messages, 0.0)
         episode.step(said(name, arguments))
         episode.environment._close()
         episodes.append(episode)

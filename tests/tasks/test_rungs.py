@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.serving.scripted_teacher import make_app
 
 QUESTION = {"role": "user", "content": "State the final answer to the following arithmetic problem: 4 + 3 ="}

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from apprentice.envs.reasoning_gym.server import datasets
+from apprentice.envs.reasoning_gym import datasets
 from apprentice.tasks.analysis.kinds import calibration, slices_of
 from tests.tasks.episodes.test_episode import Guess
 

@@ -14,7 +14,7 @@ WORDS = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backwa
 
 
 def asked(task: EnvironmentSpec, number: int) -> list[dict]:
-    from apprentice.envs.reasoning_gym.server import datasets
+    from apprentice.envs.reasoning_gym import datasets
 
     def text(seed: int) -> str:
         part: Any = task.make()._part(seed).settings

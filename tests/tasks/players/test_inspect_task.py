@@ -18,7 +18,7 @@ from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.reasoning_gym import policy
+from apprentice.envs.reasoning_gym import env
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
@@ -67,7 +67,7 @@ def call(name: str, arguments: dict[str, Any]) -> Message:
 
 
 def plays(task: EnvironmentSpec, error_rate: float = 0.0) -> Say:
-    return lambda messages: call(*policy.call(task.settings, messages, error_rate))
+    return lambda messages: call(*env.call(task.settings, messages, error_rate))
 
 
 def says(text: str) -> Say:
