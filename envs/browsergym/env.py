@@ -2,16 +2,20 @@
 
 In: how large the forms are. Out: the form of a seed, and how much of it was sent as asked.
 Speaks the wire of the published BrowserGym environment (step: action_str), on pages that its server serves to itself.
+Its scripted teacher reads goal and page off the first message, like any teacher, and does one thing a turn.
 """
 
 import json
+import re
 from typing import Any
 
 from pydantic import Field
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, whole_number
-from apprentice.envs.browsergym.server import forms
+from apprentice.envs.browsergym import forms
+from apprentice.envs.policy import errs, question_in
 
+ELEMENT = re.compile(r"^\[(\d+)\] (textbox|combobox|button) '([^']*)'", re.MULTILINE)
 SPARE_TURNS = 2
 """Beyond one for each thing to do: a slip can be mended."""
 
@@ -123,3 +127,33 @@ class Environment(ToolEnvironment):
 def _bid(given: Any) -> str:
     """As the page writes it, however a model does: 7, "7" and "[7]" are one element."""
     return str(whole_number(str(given).strip().strip("[]"), "bid", 0, 99_999))
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Nothing: the script plays under all settings."""
+
+
+def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
+    """The tool and the arguments of the script's next turn."""
+    question = question_in(messages)
+    goal, _, page = question.partition("\n\n")
+    elements = {name: (bid, role) for bid, role, name in ELEMENT.findall(page)}
+    *asked, last = goal.split("\n")
+    done = sum(message["role"] == "tool" and "error" not in message["content"][:10] for message in messages)
+    if done < len(asked):
+        label, _, text = asked[done].partition(": ")
+        bid, role = elements[label]
+        return (
+            ("fill", {"bid": bid, "text": json.loads(text)})
+            if role == "textbox"
+            else (("select_option", {"bid": bid, "option": json.loads(text)}))
+        )
+    right = last.removeprefix("Press ").removesuffix(".")
+    return "click", {"bid": elements[_pressed(right, elements, question, error_rate)][0]}
+
+
+def _pressed(right: str, elements: dict[str, tuple[str, str]], question: str, error_rate: float) -> str:
+    """The right button; another one, or a field in its stead, on the share of the questions that is got wrong."""
+    others = [name for name in elements if name != right]
+    others = [name for name in others if elements[name][1] == "button"] or others
+    return others[0] if errs(question, error_rate) and others else right

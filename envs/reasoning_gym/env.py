@@ -5,9 +5,9 @@ the answer to it.
 Speaks the wire of the published environment (reset: dataset_name, dataset_config, dataset_specs, seed, size; step:
 answer).
 
-Its scripted teacher knows only the question's text of three datasets, like any teacher, and works the answer out. Of the
-others it asks an oracle, which looks up the answer that the environment itself names. The oracle works nothing out, and
-is no model: it stands in for one where no script knows a dataset.
+Its scripted teacher knows only the question's text of three datasets, like any teacher, and works the answer out. Of
+the others it asks an oracle, which looks up the answer that the environment itself names. The oracle works nothing
+out, and is no model: it stands in for one where no script knows a dataset.
 """
 
 import json

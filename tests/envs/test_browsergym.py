@@ -10,9 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from apprentice.envs.browsergym import policy
-from apprentice.envs.browsergym.server import forms
-from apprentice.envs.browsergym.server.browser import BrowserThread
+from apprentice.envs.browsergym import env, forms
+from apprentice.envs.browsergym.browser import BrowserThread
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
@@ -50,7 +49,7 @@ def begun(environment: Any, seed: int) -> list[dict[str, Any]]:
 
 def turn(environment: Any, messages: list[dict[str, Any]], error_rate: float = 0.0) -> None:
     """One turn of the scripted policy."""
-    name, arguments = policy.call({}, messages, error_rate)
+    name, arguments = env.call({}, messages, error_rate)
     messages.append({"role": "tool", "content": getattr(environment, name)(**arguments)})
 
 
@@ -97,7 +96,7 @@ def test_texts_with_quotes_backslashes_markup_line_breaks_and_any_script_arrive_
 def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text: str):
     environment = made(**SMALL)
     messages = begun(environment, 5)
-    bid = policy.call({}, messages, 0.0)[1]["bid"]
+    bid = env.call({}, messages, 0.0)[1]["bid"]
     told = environment.fill(bid, text)
     if text.isprintable():
         assert told.endswith(f"value={text!r}")
@@ -109,7 +108,7 @@ def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text:
 
 def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
     environment = made(**SMALL)
-    bid = policy.call({}, begun(environment, 5), 0.0)[1]["bid"]
+    bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
     with pytest.raises(ValueError, match="too long"):
         environment.fill(bid, "x" * 30_000)
     assert "x" * 15_000 in environment.fill(bid, "x" * 15_000)
@@ -117,7 +116,7 @@ def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
 
 def test_a_bid_is_the_same_as_number_as_text_and_in_brackets(made):
     environment = made(**SMALL)
-    bid = policy.call({}, begun(environment, 5), 0.0)[1]["bid"]
+    bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
     told = {environment.fill(given, f"text {n}")[:-3] for n, given in enumerate((bid, int(bid), f" [{bid}]"))}
     assert len(told) == 1
 
@@ -125,7 +124,7 @@ def test_a_bid_is_the_same_as_number_as_text_and_in_brackets(made):
 def test_moves_that_cannot_be_made_are_told_in_words_and_earn_nothing(made):
     environment = made(fields=1, choices=1, buttons=1)
     question = environment.reset(seed=5)
-    bids = {name: bid for bid, _, name in policy.ELEMENT.findall(question)}
+    bids = {name: bid for bid, _, name in env.ELEMENT.findall(question)}
     field, chosen, button = bids.values()
     for move, words in (
         (lambda: environment.click("Send"), "bid must be a whole number"),
@@ -147,7 +146,7 @@ def test_the_reward_is_the_share_of_what_was_asked_for(made):
     for moves in range(4):
         messages = begun(environment, 9)
         button = next(
-            bid for bid, _, name in policy.ELEMENT.findall(messages[0]["content"]) if f"Press {name}." in str(messages)
+            bid for bid, _, name in env.ELEMENT.findall(messages[0]["content"]) if f"Press {name}." in str(messages)
         )
         for _ in range(moves):
             turn(environment, messages)

@@ -9,8 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from apprentice.envs.browsergym import policy
-from apprentice.envs.browsergym.server import forms, pages
+from apprentice.envs.browsergym import env, forms, pages
 from apprentice.envs.catalog import EnvironmentSpec
 
 
@@ -144,7 +143,7 @@ def test_the_scripted_policy_does_what_the_goal_says_and_then_presses_the_button
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"{form.goal}\n\n" + "\n".join(shown)}]
     calls = []
     for _ in range(4):
-        calls.append(policy.call({}, messages, 0.0))
+        calls.append(env.call({}, messages, 0.0))
         messages.append({"role": "tool", "content": "done"})
     wanted = [
         ("fill", {"bid": page[label], "text": form.wanted[label]})
@@ -156,14 +155,14 @@ def test_the_scripted_policy_does_what_the_goal_says_and_then_presses_the_button
 
 
 def test_the_scripted_policy_does_again_what_the_environment_refused():
-    first = policy.call({}, seen(1)[:1], 0.0)
+    first = env.call({}, seen(1)[:1], 0.0)
     refused = [*seen(1)[:1], {"role": "tool", "content": json.dumps({"error": "busy"})}]
-    assert policy.call({}, refused, 0.0) == first != policy.call({}, seen(1), 0.0)
+    assert env.call({}, refused, 0.0) == first != env.call({}, seen(1), 0.0)
 
 
 def test_the_scripted_policy_errs_on_the_share_it_is_told_and_always_on_the_same_forms():
     def wrong() -> list[int]:
-        return [seed for seed in range(1000) if policy.call({}, seen(seed), 0.1) != policy.call({}, seen(seed), 0.0)]
+        return [seed for seed in range(1000) if env.call({}, seen(seed), 0.1) != env.call({}, seen(seed), 0.0)]
 
     assert 70 <= len(wrong()) <= 130
     assert wrong() == wrong()

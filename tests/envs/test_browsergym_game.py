@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from apprentice.envs.browsergym import browser, game, pages
 from apprentice.envs.browsergym.env import Environment, Settings
-from apprentice.envs.browsergym.server import game, pages, task
 from apprentice.envs.wire.reply import Reply
 
 FORM = {"fields": 1, "choices": 1, "buttons": 2, "texts": "words"}
@@ -18,11 +18,11 @@ class Tab:
 
     def __init__(self, *answers: tuple[str, str, float, bool]):
         self.answers = list(answers)
-        self.tasks: list[task.FormTask] = []
+        self.tasks: list[browser.FormTask] = []
         self.done: list[str] = []
         self.closed = False
 
-    def start(self, form: task.FormTask) -> tuple[str, str]:
+    def start(self, form: browser.FormTask) -> tuple[str, str]:
         self.tasks.append(form)
         return form.form.goal, "the page"
 
@@ -46,7 +46,7 @@ def test_a_reset_draws_the_form_that_it_names_and_fills_in_the_usual_one(made: A
     environment, tab = made
     told = environment.reset(seed=7, episode_id="one", task_name="form", fields=3)
     usual = {"fields": 2, "choices": 1, "buttons": 2, "texts": "any"}
-    assert tab.tasks[0].form == task.FormTask(7, **usual | {"fields": 3}).form
+    assert tab.tasks[0].form == browser.FormTask(7, **usual | {"fields": 3}).form
     assert told.model_dump(exclude={"metadata"}) == {
         "text": "the page",
         "axtree_txt": "the page",
@@ -91,7 +91,7 @@ def test_the_servers_loop_gets_the_same_from_a_reset_and_a_step(made: Any):
         return told, await environment.step_async(game.BrowserGymAction(action_str="click('1')"))
 
     told, stepped = asyncio.run(played())
-    assert told.goal == task.FormTask(7, **game.USUAL | {"fields": 0}).form.goal
+    assert told.goal == browser.FormTask(7, **game.USUAL | {"fields": 0}).form.goal
     assert environment.state.episode_id == "one"
     assert (stepped.text, environment.state.step_count) == ("after", 1)
 
@@ -111,7 +111,7 @@ def test_a_reset_that_names_no_form_is_refused(made: Any, given: dict[str, Any],
 
 
 def test_a_form_counts_once_it_was_sent_and_has_arrived(monkeypatch: pytest.MonkeyPatch):
-    form = task.FormTask(2**32 + 5, **FORM)
+    form = browser.FormTask(2**32 + 5, **FORM)
     opened, sent = [], []
     page: Any = SimpleNamespace(goto=opened.append, evaluate=lambda _: bool(sent))
     assert form.setup(page) == (form.form.goal, {})
@@ -119,7 +119,7 @@ def test_a_form_counts_once_it_was_sent_and_has_arrived(monkeypatch: pytest.Monk
     assert opened == [form._url]
     assert form.validate(page, []) == (0.0, False, "", {})
     sent.append(True)
-    monkeypatch.setattr(task, "PATIENCE", 0.01)
+    monkeypatch.setattr(browser, "PATIENCE", 0.01)
     with pytest.raises(TimeoutError, match="did not arrive"):
         form.validate(page, [])
     form._sheet.sent = {"press": form.form.press}

@@ -12,8 +12,7 @@ from uuid import uuid4
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
-from .browser import Tab, next_thread
-from .task import FormTask
+from .browser import FormTask, Tab, next_thread
 
 USUAL = {"fields": 2, "choices": 1, "buttons": 2, "texts": "any"}
 """The form of a reset that says nothing of it."""

@@ -3,25 +3,33 @@
 In: tasks and actions. Out: the page as text. BrowserGym's marks, tree and actions on contexts of our own.
 Why not its BrowserEnv: it launches two browsers at every reset, one of them for a chat and always Playwright's own
 build, keeps one Playwright for the process, which only one thread may use, and sleeps half a second at every step.
+Why not BrowserGym's own three actions: they give up after half a second, which on a busy machine turns its slowness
+into the player's mistake, and they wait that long for an option that there is not. No action leaves the page.
 """
 
 import itertools
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import playwright.sync_api
+from browsergym.core.action.base import execute_python_code
+from browsergym.core.action.highlevel import HighLevelActionSet
+from browsergym.core.action.utils import get_elem_by_bid
 from browsergym.core.constants import BROWSERGYM_ID_ATTRIBUTE
 from browsergym.core.observation import _post_extract, _pre_extract, extract_merged_axtree
+from browsergym.core.task import AbstractBrowserTask
 from browsergym.utils.obs import IGNORED_AXTREE_PROPERTIES, IGNORED_AXTREE_ROLES, flatten_axtree_to_str
 from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from pyparsing import ParseBaseException
 
-from .actions import act
+from .forms import draw
 from .pages import pages
-from .task import FormTask
 
 T = TypeVar("T")
 
@@ -33,6 +41,42 @@ FLAGS = ("--disable-gpu", "--disable-sync", "--disable-component-update", "--dis
 UNSAID_ROLES = (*IGNORED_AXTREE_ROLES, "RootWebArea", "form", "MenuListPopup", "InlineTextBox", "StaticText")
 UNSAID_PROPERTIES = (*IGNORED_AXTREE_PROPERTIES, "focused", "url", "hasPopup", "expanded", "selected")
 """These pages say everything in the names and values of what can be acted on."""
+
+
+PATIENCE = 10.0
+"""Seconds within which a form that was sent arrives."""
+
+
+class FormTask(AbstractBrowserTask):
+    """Fill in the form as asked, and press the button that is named."""
+
+    @classmethod
+    def get_task_id(cls) -> str:
+        return "form"
+
+    def __init__(self, seed: int, **form: Any):
+        """Raises ValueError for a form that there is not."""
+        super().__init__(seed % 2**32)  # numpy's, which nothing here uses
+        self.slow_mo = 0
+        self.form = draw(seed, **form)
+        self._url, self._sheet = pages().add(self.form)
+
+    def setup(self, page: Page) -> tuple[str, dict]:
+        """Opens the page; returns the goal."""
+        page.goto(self._url)
+        return self.form.goal, {}
+
+    def validate(self, page: Page, chat_messages: list[str]) -> tuple[float, bool, str, dict]:
+        """The share that is right, once the form was sent. Raises TimeoutError where it was and does not arrive."""
+        if not page.evaluate("document.forms[0]?.dataset.sent"):
+            return 0.0, False, "", {}
+        if not self._sheet.arrived.wait(PATIENCE):
+            raise TimeoutError("the browser sent a form that did not arrive")
+        return self.form.score(self._sheet.sent), True, "", {}
+
+    def teardown(self) -> None:
+        """Takes the page down."""
+        pages().remove(self._url)
 
 
 class BrowserLost(BaseException):
@@ -151,3 +195,73 @@ _threads = itertools.cycle([BrowserThread() for _ in range(min(4, os.cpu_count()
 def next_thread() -> BrowserThread:
     """The browser of the next session: one after another."""
     return next(_threads)
+
+
+page: Any = None  # BrowserGym runs the sources of these functions where it is the player's page
+
+_parsing = threading.Lock()  # pyparsing's parsers are shared by all threads
+
+
+def click(bid: str):
+    """
+    Click an element.
+
+    Examples:
+        click('12')
+    """
+    elem = get_elem_by_bid(page, str(bid))
+    if not elem.is_visible():
+        raise ValueError(f"Element {bid} cannot be clicked: it is not visible.")
+    elem.click(timeout=10_000)
+
+
+def fill(bid: str, value: str):
+    """
+    Write a text into a field; what it held is replaced.
+
+    Examples:
+        fill('12', 'example value')
+    """
+    elem = get_elem_by_bid(page, str(bid))
+    if not elem.is_visible() or not elem.evaluate("each => each.matches('textarea, input')"):
+        raise ValueError(f"Element {bid} is no text field.")
+    elem.fill(str(value), timeout=10_000)
+
+
+def select_option(bid: str, option: str):
+    """
+    Choose an option of a list by its text.
+
+    Examples:
+        select_option('12', 'blue')
+    """
+    elem = get_elem_by_bid(page, str(bid))
+    options = elem.locator(":scope > option").all_text_contents()
+    if str(option) not in options:
+        raise ValueError(f"Element {bid} has no such option: {option}")
+    elem.select_option(label=str(option), timeout=10_000)
+
+
+ACTIONS = HighLevelActionSet(
+    subsets=["custom"], custom_actions=[click, fill, select_option], multiaction=False, strict=True
+)
+del ACTIONS.action_set["noop"]  # always there, and would wait for as long as it is told
+
+
+def act(on: playwright.sync_api.Page, action: str) -> None:
+    """Does it. Raises ValueError where it cannot be done, in words for the player; Playwright's TimeoutError."""
+    try:
+        with _parsing:
+            code = ACTIONS.to_python_code(action)
+    except (ParseBaseException, NameError, ValueError):
+        raise ValueError(
+            "An action is one call: click('bid'), fill('bid', 'text') or select_option('bid', 'option')."
+        ) from None
+    try:
+        execute_python_code(code, on, _no_chat, _no_chat)
+    except TypeError as error:  # of the call: too many arguments, or too few
+        raise ValueError(str(error)) from error
+
+
+def _no_chat(text: str) -> None:
+    """BrowserGym asks for a way to talk to a user; no action here does."""
