@@ -196,7 +196,7 @@ def evaluate(
 ) -> None:
     """Evaluate models on a recipe's environment, and compare them."""
     with exit_with_message():
-        chosen = prepared(recipe, set_, runs_flow=True)
+        chosen = prepared(recipe, set_, runs_flow=True).with_precision()
         from apprentice.flows.compare_models import check_addresses
         from apprentice.flows.runtime.prefect_server import start_prefect_server
 

@@ -240,6 +240,13 @@ def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     assert "secret" not in refused.stdout
 
 
+def test_an_evaluation_computes_in_what_the_recipe_says(stand: Stand):
+    asked = stand(compare_models, "compare_models", {"models": {"one": {}}})
+    typed("evaluate", TOY, "--model", "one", "--set", "precision=bf16")
+    typed("evaluate", TOY, "--model", "one")
+    assert [spec.bf16 for _, _, spec, *_ in asked] == [True, False]
+
+
 def test_runs_are_laid_side_by_side_as_text_or_as_json(stand: Stand):
     named = stand(compare, "side_named", "side")
     laid, shown = stand(compare, "compare_runs", {"page": "the page"}), stand(compare, "shown_in_terminal")
