@@ -176,7 +176,7 @@ def part_of(name: str, part: str) -> str:
     """Return the module with an environment's `server` or `policy`; empty if it has none.
 
     The module of its class may have both: the script as `check` and `call`, the server as a game or by the function
-    `server_classes`. Otherwise its package has them: `policy`; `game` or `server.game`.
+    `server_classes`. Otherwise its package has them: `policy`; `game`, in the package or in its folder `server`.
     """
     package = package_of(name)
     if game_of(name) is not None:

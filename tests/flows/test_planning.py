@@ -216,7 +216,7 @@ def test_rounds_are_planned_one_after_another_until_enough_or_no_use(
     )
     monkeypatch.setattr(rounds_of, "has_stopped", lambda past: len(past) >= stops)
     folders = rounds_of.improve.fn(toy, rounds, Path("mine"), "a100", "r", ["seed=1"])
-    assert locked == [(["seed=1"], "r"), {"hub_needed": True}, "improve-toy"]
+    assert locked == [(["seed=1"], "r", "a100"), {"hub_needed": True}, "improve-toy"]
     assert folders == [tmp_path / f"run-{n + 1}" for n in range(ran)]
     assert [(number, runs, gpu) for number, runs, gpu, _ in trained] == [(n, Path("mine"), "a100") for n in range(ran)]
     assert [len(past) for *_, (_, past) in trained] == list(range(ran)), "each knows the rounds before it"
