@@ -224,7 +224,7 @@ def test_rounds_are_planned_one_after_another_until_enough_or_no_use(
     monkeypatch.setattr(type(history.store), "in_reach", False, raising=False)
     with pytest.raises(Stop, match="The Hub, where the history is, does not answer"):
         rounds_of.improve.fn(toy)
-    assert locked[3:] == [([], ""), {"hub_needed": False}, "improve-toy"]
+    assert locked[3:] == [([], "", ""), {"hub_needed": False}, "improve-toy"]
 
 
 @pytest.mark.parametrize(("seen", "rate"), [([], 0.5), (["Question 0?"], 1 / 3), (["QUESTION 0?", "question 3?"], 0.0)])
