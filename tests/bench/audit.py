@@ -230,7 +230,8 @@ def rows_in(text: str) -> list[Row]:
         group = line.removeprefix("### ") if line.startswith("### ") else group
         if group and (cells := A_ROW.fullmatch(line)):
             is_wrong = FAILED.search(cells[2])
-            rows.append(Row(group, *cells.groups(), evidence[cells[1]].strip() + "\n" if is_wrong else ""))
+            told = evidence[cells[1]].strip() + "\n" if is_wrong else ""
+            rows.append(Row._make((group, *cells.groups(), told)))
     return rows
 
 

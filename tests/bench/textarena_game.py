@@ -92,7 +92,8 @@ def made_here() -> tuple[list[str], dict[str, str]]:
     from textarena.envs.registration import ENV_REGISTRY
 
     variants: dict[str, list[str]] = {}
-    for name, spec in ENV_REGISTRY.items():
+    registered: dict[str, Any] = ENV_REGISTRY
+    for name, spec in registered.items():
         variants.setdefault(str(spec.entry_point).partition(":")[0], []).append(name)
     made, failed = [], {}
     for module, names in variants.items():
