@@ -185,7 +185,7 @@ def part_of(name: str, part: str) -> str:
         own, at = module_of(name), "call" if part == "policy" else "server_classes"
     if hasattr(own, at):
         return own.__name__
-    beside = ("policy",) if part == "policy" else ("game", "server.game")
+    beside = ("policy",) if part == "policy" else ("game", f"{part}.game")
     return next((each for at in beside if package and _is_installed(each := f"{package}.{at}")), "")
 
 

@@ -2,16 +2,18 @@
 
 Importing any sub-package sets the environment variables that are missing, and child processes inherit them. Python's
 garbage collector does not walk what stays as long as the process. OpenEnv would import Gradio, which doubles the time
-that a server or a session takes to start.
+that a server or a session takes to start. What takes long to find out and stays the same is kept in the user's cache.
 """
 
 import gc
+import json
 import os
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -89,3 +91,24 @@ def import_page_when_needed() -> None:
     """Must be called before anything imports OpenEnv."""
     if "openenv.core.env_server" not in sys.modules:
         sys.modules.setdefault(PAGE, LazyPage(PAGE))
+
+
+def kept(name: str, key: str, find: Callable[[], float]) -> float:
+    """Return the number that `find` returned for this key once on this machine.
+
+    Where the user's cache cannot be read or written, it is found again. What `find` raises is not kept.
+    """
+    file = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "apprentice" / f"{name}.json"
+    known: dict[str, float] = {}
+    with suppress(OSError, ValueError):
+        read = json.loads(file.read_text())
+        known = read if isinstance(read, dict) else {}
+    if isinstance(known.get(key), int | float):
+        return known[key]
+    found = find()
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_name(f"{file.name}.{os.getpid()}")
+        beside.write_text(json.dumps(known | {key: found}))
+        beside.replace(file)
+    return found

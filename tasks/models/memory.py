@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from apprentice.envs.defaults import kept
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec, Spec
@@ -244,8 +245,6 @@ def round_weights(model: Any) -> None:
 
 FASTER = 1.3
 """Ratio of two products' times from which bf16 pays: a model has other operations than products of matrices."""
-MEASURED = Path("~/.cache/apprentice/bf16.json")
-"""How much faster this machine multiplies in bf16."""
 
 
 def bf16_pays() -> bool:
@@ -254,15 +253,7 @@ def bf16_pays() -> bool:
     A flag of the processor does not say it: without the hardware autocast is slower (pytorch#86270). The ratio is
     measured once, in a tenth of a second, and kept.
     """
-    kept, this = MEASURED.expanduser(), this_torch()
-    with suppress(OSError, ValueError, AttributeError):
-        if isinstance(ratio := json.loads(kept.read_text()).get(this), float):
-            return ratio >= FASTER
-    ratio = _times_faster()
-    with suppress(OSError):  # where the home cannot be written to, the next run measures again
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps({this: ratio}))
-    return ratio >= FASTER
+    return kept("bf16", this_torch(), _times_faster) >= FASTER
 
 
 def this_torch() -> str:

@@ -1,7 +1,7 @@
 """Checks the further TRL arguments of a recipe: `sft.args` for SFTConfig and `grpo.args` for GRPOConfig.
 
 In: names and values. Out: the same, checked against TRL's config class; an argument that has a recipe field is rejected
-with that field's name. TRL takes seconds to import, so it is imported only for recipes with such arguments.
+with that field's name. TRL takes seconds to import, so it is imported only for recipes with such arguments, and once.
 
 Settings that fit a training to its hardware: LoRA adapters and the generation engine.
 """
@@ -11,10 +11,12 @@ import difflib
 import inspect
 import json
 import re
+from importlib.metadata import version
 from typing import Any, Literal, get_type_hints
 
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
+from apprentice.envs.defaults import kept
 from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import OPERATIONAL, Spec
@@ -91,6 +93,13 @@ def check_arguments(section: str, given: dict[str, Any]) -> None:
             raise ValueError(f"{name} is set by apprentice; {do}")
     if not given:
         return
+    installed = ", ".join(f"{name} {version(name)}" for name in ("trl", "transformers"))
+    key = f"{installed}, {section}: {json.dumps(given, sort_keys=True, default=str)}"
+    kept("trl_arguments", key, lambda: _checked(section, given))
+
+
+def _checked(section: str, given: dict[str, Any]) -> float:
+    """1.0 for arguments that TRL has, of its types. Raises ValueError."""
     config = _config_class(section)
     types = get_type_hints(config)
     known = {each.name for each in dataclasses.fields(config)}
@@ -103,6 +112,7 @@ def check_arguments(section: str, given: dict[str, Any]) -> None:
             TypeAdapter(types[name]).validate_json(json.dumps(value, allow_nan=False), strict=True)
         except (ValueError, TypeError):  # a ValidationError among them
             raise ValueError(f"{name}: {value!r} is not of the type {_type_name(types[name])}") from None
+    return 1.0
 
 
 def config_of(section: str, own: dict[str, Any], given: dict[str, Any]) -> Any:
