@@ -96,6 +96,8 @@ def after_error(subject: Subject) -> Verdict:
                 session.ask(action)
             except (ServerError, BadReply):  # as it should
                 continue
+            except (OSError, EOFError):  # the connection is gone; the next episode opens another
+                break
         now = play(environment, alone.seed, replayed(alone.calls))
         if _differs(subject, alone, now):
             said = "after an action that it answered with an error the session goes otherwise"

@@ -189,7 +189,8 @@ class Recorded(Session):
 
     def ask(self, action: dict[str, Any]) -> Reply:
         """Send an action as it is, once, without recovery. Raises ServerError, BadReply, OSError, EOFError."""
-        assert self._client is not None
+        if self._client is None:  # the episode before ended with the connection
+            raise EOFError("the session has no connection")
         return wait_for(self._client.ask("step", action))
 
     def vanish(self) -> None:
