@@ -1,7 +1,7 @@
 """Builds the folder of an environment that OpenEnv's tools validate, build as an image and publish as a Space.
 
 In: the environment's game.py with the modules that it imports, or its `server/`; its README.md, and `packages.txt` if
-it needs Debian packages. Of an environment in one file, what its server uses; its page is NAME.md, or made.
+it needs Debian packages; or an environment in one file, of which the server and the page are made.
 Out: `OUT/NAME` with these files and the generated ones: server/app.py, openenv.yaml, pyproject.toml, Dockerfile,
 models.py, client.py, uv.lock. The templates are in `space/`.
 """
@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
@@ -75,19 +74,17 @@ def _fill(folder: Path, own: Path, values: dict[str, Any], uv: str | None) -> No
     folder.mkdir(parents=True)
     _write(folder, "openenv.yaml", values)  # first: marks even an unfinished folder as ours
     _write(folder, "pyproject.toml", values)
-    files, pages = server_files(values["name"]), {"README.md": own.with_suffix(".md")}
-    if (game := game_of(values["name"])) is not None:
+    files, game = server_files(values["name"]), game_of(values["name"])
+    if game is not None:
         files["game.py"] = TEMPLATES.get_template("game.py.j2").render(values | {"of": game})
-    if own.name == "env.py":
-        pages = {file: own.with_name(file) for file in ("__init__.py", "README.md")}
-        if (server := own.with_name("server")).is_dir():  # whatever other files it reads
-            shutil.copytree(server, folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
+    elif (server := own.with_name("server")).is_dir():  # whatever other files it reads
+        shutil.copytree(server, folder / "server", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "server").mkdir(exist_ok=True)
     for file, text in files.items():
         (folder / "server" / file).write_text(text)
     for file in ("__init__.py", "README.md"):
-        if file in pages and pages[file].exists():
-            shutil.copy(pages[file], folder / file)
+        if game is None:
+            shutil.copy(own.with_name(file), folder / file)
         else:
             _write(folder, file, values)
     locked = uv is not None and lock(folder, uv)
@@ -103,8 +100,6 @@ def server_files(name: str) -> dict[str, str]:
     own, module = Path(str(module_of(name).__file__)), part_of(name, "server")
     if (game := game_of(name)) is not None:
         return _files_of(game)
-    if module == module_of(name).__name__:
-        return {"__init__.py": "", "game.py": checked(own, server_part(own.read_text()))}
     if module.endswith(".server.game"):
         files = own.with_name("server").rglob("*.py")
         return {file.relative_to(own.with_name("server")).as_posix(): file.read_text() for file in files}
@@ -117,19 +112,13 @@ def _files_of(game: type[Game]) -> dict[str, str]:
     texts = {f"{into}.py": (here / f"{module}.py").read_text() for module, into in COPIED.items()}
     texts |= {"__init__.py": "", own.name: own.read_text()}
     texts = {file: OURS.sub(lambda found: f"from .{COPIED[found[1]]} import", text) for file, text in texts.items()}
-    checked(own, texts[own.name])
-    return texts
-
-
-def checked(own: Path, text: str) -> str:
-    """Return the text. Raises Stop where it imports this project."""
-    if "apprentice" in imported([text]):
+    if "apprentice" in imported([texts[own.name]]):
         raise Stop(
             f"{own} imports more of apprentice than a Space has.",
             f"Import only apprentice.envs.game and apprentice.envs.policy in it, not: "
-            f"{', '.join(FOREIGN.findall(text))}.",
+            f"{', '.join(FOREIGN.findall(texts[own.name]))}.",
         )
-    return text
+    return texts
 
 
 def _with_neighbours(file: Path) -> dict[str, str]:
@@ -145,45 +134,6 @@ def _with_neighbours(file: Path) -> dict[str, str]:
         names = {f"{each.module or one.name}.py" for each in near for one in each.names}
         waiting += [file.with_name(each) for each in names - texts.keys()]
     return texts
-
-
-def server_part(text: str) -> str:
-    """Return the server of an environment in one file as a module of its own: the content of its function
-    `server_classes`, after whatever that uses of the file."""
-    tree, lines = ast.parse(text), text.splitlines()
-    function = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "server_classes")
-    inside = [each for each in function.body[1:] if not isinstance(each, ast.Return)]  # without its docstring
-    used = _names_in(inside) - {name for each in inside for name in _bound(each)}
-    while further := _names_in([each for each in tree.body if _bound(each) & used]) - used:
-        used |= further
-    imports: list[str] = []
-    rest: list[str] = []
-    taken = False
-    for each in [*tree.body[1:], *inside]:
-        if not (isinstance(each, ast.Expr) and taken):  # the docstring of the one before
-            taken = each in inside or (bool(_bound(each) & used) and each is not function)
-        if taken and isinstance(each, ast.Import | ast.ImportFrom):
-            given = (one for one in each.names if each in inside or (one.asname or one.name.partition(".")[0]) in used)
-            each.names = list(given)
-            imports.append(ast.unparse(each))
-        elif taken:
-            first = min([each.lineno, *(one.lineno for one in getattr(each, "decorator_list", []))])
-            written = textwrap.dedent("\n".join(lines[first - 1 : each.end_lineno]))
-            rest.append(("" if isinstance(each, ast.Expr) else "\n\n") + written)
-    return "\n".join([*lines[: tree.body[0].end_lineno], "", *imports, *rest, ""])
-
-
-def _names_in(nodes: list[ast.stmt]) -> set[str]:
-    return {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
-def _bound(node: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module gives something."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {each.asname or each.name.partition(".")[0] for each in node.names}
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def values_of(name: str) -> dict[str, Any]:

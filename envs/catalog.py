@@ -175,15 +175,12 @@ def check_extra(name: str) -> None:
 def part_of(name: str, part: str) -> str:
     """Return the module with an environment's `server` or `policy`; empty if it has none.
 
-    The module of its class may have both: the script as `check` and `call`, the server as a game or by the function
-    `server_classes`. Otherwise its package has them: `policy`; `game`, in the package or in its folder `server`.
+    A game in one file is its own server. A script, `check` and `call`, may be in the module of the class. Otherwise the
+    package has them: `policy`; `game`, in the package or in its folder `server`.
     """
-    package = package_of(name)
-    if game_of(name) is not None:
-        own, at = importlib.import_module(package), "call" if part == "policy" else "__name__"
-    else:
-        own, at = module_of(name), "call" if part == "policy" else "server_classes"
-    if hasattr(own, at):
+    package, is_game = package_of(name), game_of(name) is not None
+    own = importlib.import_module(package) if is_game else module_of(name)
+    if is_game if part == "server" else hasattr(own, "call"):
         return own.__name__
     beside = ("policy",) if part == "policy" else ("game", f"{part}.game")
     return next((each for at in beside if package and _is_installed(each := f"{package}.{at}")), "")
@@ -229,8 +226,6 @@ def _game(name: str) -> "type[Environment[Any, Any, Any]]":
 
         return server_of(game)
     module = importlib.import_module(part_of(name, "server"))
-    if module is module_of(name):
-        return module.server_classes()[0]
     defined = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     return next(each for each in defined if issubclass(each, Environment))
 

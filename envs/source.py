@@ -15,8 +15,8 @@ SCRIPT = ("mistakes.py", "serving/scripted_teacher.py")
 
 EQUAL = {
     "3d301cf5ac6526b27100": "4c4b95903ae93a16e5df",  # browsergym
-    "1b597c180bd5bdc168e0": "7cf6c2fc547b2c500114",  # catch
-    "0db3426b0900fb5de674": "098496b3ae1dee9b72da",  # echo
+    "fa9dd5c018aeacbdd3d1": "7cf6c2fc547b2c500114",  # catch
+    "1bfb65838095efe71dbd": "098496b3ae1dee9b72da",  # echo
     "a76e89bc43c05c720af6": "e001a0d2cfd805c6a642",  # multi
     "667a583baa6896884118": "a1ad4491728e73af3429",  # reasoning_gym
     "b1d9a948296bcfb8b2bb": "09cb98801ed60f6921c1",  # sudoku

@@ -18,10 +18,8 @@ from fastapi.responses import HTMLResponse
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.types import Action, Observation
 
-from apprentice.envs.echo import server_classes
+from apprentice.envs.echo.game import EchoAction, EchoEnvironment, EchoObservation
 from apprentice.envs.serving.process import server_settings
-
-EchoEnvironment, EchoAction, EchoObservation = server_classes()
 
 
 class Forgetful(EchoEnvironment):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tools_of
 from apprentice.envs.catalog import EnvironmentSpec, NoServer, environment_class, policy_of, server_app
-from apprentice.envs.echo import Environment as Echo
+from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.source import digest_of
@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.echo import Environment as Echo
+from apprentice.envs.echo.env import Environment as Echo
 
 
 class Settings(BaseModel):
@@ -103,7 +103,7 @@ def test_of_a_module_without_a_package_its_file_is_the_source(installed: Path):
 def test_the_source_of_the_class_that_it_extends_counts_too(installed: Path, monkeypatch: pytest.MonkeyPatch):
     spec = EnvironmentSpec(name=f"{PACKAGE}.shouting:Louder")
     assert spec.code not in (digest_of(installed), Echo._code_under({}))
-    (installed / "shouting.py").write_text(CLASS.replace("apprentice.envs.echo", "apprentice.envs.catch"))
+    (installed / "shouting.py").write_text(CLASS.replace("apprentice.envs.echo.env", "apprentice.envs.catch.env"))
     for module in [each for each in sys.modules if each.startswith(PACKAGE)]:
         del sys.modules[module]
     other = environment_class(f"{PACKAGE}.shouting:Louder")
@@ -122,10 +122,10 @@ def test_a_server_and_a_script_are_found_beside_it_or_said_to_be_missing(install
 
 
 GAME = """
-from apprentice.envs.echo import server_classes
+from apprentice.envs.echo.game import EchoEnvironment
 
 
-class Alone(server_classes()[0]):
+class Alone(EchoEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = False
 """
 

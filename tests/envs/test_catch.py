@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.catch import Board, Environment, _places, call, openings
+from apprentice.envs.catch.board import Board, openings
+from apprentice.envs.catch.env import Environment, _places, call
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.reply import BadReply

@@ -265,6 +265,6 @@ def test_it_is_built_from_an_installed_wheel_as_well(tmp_path: Path):
     assert done.stdout.strip() == str(installed / "apprentice/deployments/spaces.py")
     ours = spaces.build("catch", tmp_path / "checkout", None)
     files = {file.relative_to(ours) for file in ours.rglob("*") if file.is_file()}
-    assert {file.name for file in files} >= {"app.py", "game.py", "README.md", "Dockerfile"}
+    assert {file.name for file in files} >= {"app.py", "board.py", "README.md", "Dockerfile"}
     for file in files:
         assert (tmp_path / "out/catch" / file).read_bytes() == (ours / file).read_bytes(), file

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import call
+from apprentice.envs.echo.env import call
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import text_of
+from apprentice.envs.echo.text import text_of
 from apprentice.envs.mistakes import Turn, misspelt, next_turn
 from apprentice.envs.wordle import words
 

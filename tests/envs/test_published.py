@@ -13,7 +13,7 @@ from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 
 from apprentice.envs.catalog import EnvironmentSpec, server_app
-from apprentice.envs.echo import text_of
+from apprentice.envs.echo.text import text_of
 from apprentice.envs.sudoku import env as sudoku_script
 from apprentice.envs.textarena import Transcript, refusal_in
 from apprentice.envs.wire.reply import BadReply, Reply, reply_of

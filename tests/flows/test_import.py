@@ -9,7 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import HfApi
 
-from apprentice.envs.echo import text_of
+from apprentice.envs.echo.text import text_of
 from apprentice.flows.cli.data import _dataset
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import Environment as Echo
+from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.phases import made_or_rescored, to_rescore
 from apprentice.tasks.artifacts.local import LocalStore

@@ -14,9 +14,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from apprentice.envs.echo import server_classes
-
-EchoEnvironment, EchoAction, _ = server_classes()
+from apprentice.envs.echo.game import EchoAction, EchoEnvironment
 
 Data = dict[str, Any]
 

@@ -13,7 +13,7 @@ from datasets import Dataset
 from huggingface_hub import HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import text_of
+from apprentice.envs.echo.text import text_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.foreign import newest_commit, pinned_rows

@@ -8,8 +8,8 @@ import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import Environment as Echo
-from apprentice.envs.echo import text_of
+from apprentice.envs.echo.env import Environment as Echo
+from apprentice.envs.echo.text import text_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import ADAPTERS, CATALOGUE
-from apprentice.envs.echo import Environment, text_of
+from apprentice.envs.echo.env import Environment
+from apprentice.envs.echo.text import text_of
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.connection import known_as

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.echo import Environment
+from apprentice.envs.echo.env import Environment
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.flows.recipe.loading import load_recipe

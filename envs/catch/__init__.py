@@ -1,0 +1,1 @@
+"""Catch: a ball falls straight down a board; move the paddle under it in time. OpenSpiel's game."""

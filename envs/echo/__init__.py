@@ -1,0 +1,1 @@
+"""Echo: a text is given, and is to be said again."""
