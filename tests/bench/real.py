@@ -69,7 +69,7 @@ def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
         "sampled": {"gain": against["delta"], "ci": against["ci"], "grpo": [*found["models"].values()][1]["accuracy"]},
         "guards": report["guards"],
         "ending": report["ending"]["state"],
-        "steps": {name: max(entry["step"] for entry in read_log(newest(folder, name))) for name in STEPS},
+        "steps": {name: max(entry["step"] for entry in read_log(made_by(folder, name))) for name in STEPS},
         "answers": sum(each["n"] for each in models.values()),
         "seconds": round(seconds),
         "stages": {name: round(each["seconds"], 1) for name, each in of.items()},
@@ -95,20 +95,15 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     folder = home / "plain"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    made = {name: newest(home / str(seed), name) for name in ("base", "sft", "grpo", "kept-rollouts", "questions")}
-    for model in ("base", "sft"):
-        shutil.copytree(made[model], folder / model)
+    run = home / str(seed)
+    for model, stage in (("base", "student"), ("sft", "sft")):
+        shutil.copytree(made_by(run, stage), folder / model)
     (folder / "recipe.yaml").write_text(json.dumps(data))
-    write(folder / "kept.jsonl", read_rows(made["kept-rollouts"] / "kept.jsonl"))
-    write(
-        folder / "lengths.jsonl",
-        [json.loads((newest(home / str(seed), "lengths") / "artifact.json").read_text())["counts"]],
-    )
-    for purpose in ("grpo", "evaluate"):
-        write(
-            folder / f"{purpose}.jsonl",
-            used_questions(made["questions"], purpose)[: None if purpose == "grpo" else ASKED],
-        )
+    shutil.copy(made_by(run, "filter_rollouts") / "kept.jsonl", folder)
+    write(folder / "lengths.jsonl", [json.loads((made_by(run, "lengths") / "artifact.json").read_text())["counts"]])
+    asked = made_by(run, "questions")
+    write(folder / "grpo.jsonl", used_questions(asked, "grpo"))
+    write(folder / "evaluate.jsonl", used_questions(asked, "evaluate")[:ASKED])
     with local_server("apprentice.envs.serving.serve", recipe.environment.name, "--max-sessions", "256") as url:
         command = [sys.executable, "-m", "tests.bench.bare", str(folder / "recipe.yaml"), str(folder), url, "none"]
         called([*command, "sft", "grpo", "evaluate"], folder, {"PYTHONPATH": paths()})
@@ -116,10 +111,11 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     return runtime | {"answer": json.loads((folder / "seconds.json").read_text())["evaluate"] / (3 * ASKED)}
 
 
-def newest(folder: Path, name: str) -> Path:
-    """The files of a run's only artifact of this kind."""
-    (found,) = (folder / "artifacts").glob(f"*/local/*-{name}/snapshots/*")
-    return found
+def made_by(folder: Path, stage: str) -> Path:
+    """The files of the only artifact of a run that this stage made."""
+    records = (folder / "artifacts").glob("*/local/*/snapshots/*/artifact.json")
+    (found,) = (each for each in records if json.loads(each.read_text())["made_by"]["stage"] == stage)
+    return found.parent
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
