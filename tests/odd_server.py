@@ -16,7 +16,6 @@ import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 from openenv.core.env_server.http_server import create_app
-from openenv.core.env_server.types import Action, Observation
 
 from apprentice.envs.echo.game import EchoAction, EchoEnvironment, EchoObservation
 from apprentice.envs.serving.process import server_settings
@@ -43,12 +42,12 @@ class Counting(EchoEnvironment):
 
 
 class Generous(EchoEnvironment):
-    def step(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
+    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
         return super().step(action).model_copy(update={"reward": 7.0})
 
 
 class Strict(EchoEnvironment):
-    def step(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
+    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
         whole = super().step(action)
         return whole.model_copy(update={"reward": float(whole.reward == 1.0)})
 
