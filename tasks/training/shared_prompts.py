@@ -7,25 +7,31 @@ and values, and their gradients flow through them. What follows the last token w
 
 GRPO's prompts are padded on the left, their completions on the right. The instructions and tools of all prompts are
 computed in one row, and the rest of a group's prompt in one row of its group. Every completion attends to these keys
-and values, and its gradient flows through them (https://arxiv.org/abs/2506.05433). TRL computes all prompts again for
-each completion.
+and values, and its gradient flows through them (https://arxiv.org/abs/2506.05433). Completions of a group that begin
+alike, as calls of a tool do, become one tree (https://arxiv.org/abs/2511.00413): a token that several begin with is
+computed once, and scored once. TRL computes all prompts and all tokens again for each completion.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.sampling import is_random
 from apprentice.tasks.training.trainer import IGNORED
 
+SMALLER = 0.8
+"""Share of the tokens of a batch's completions that their tree has at most, to be worth it."""
+
 
 def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:
     """The trainer class, which shares prompts if the recipe says so."""
     if not spec.share_prompts:
         return trainer_class
-    generating = generate_shared if spec.generation.engine == "plain" else None
+    # a training in fp32 keeps the random numbers that its key has always stood for
+    generating = partial(generate_shared, fast=spec.bf16) if spec.generation.engine == "plain" else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
 
 
@@ -85,10 +91,15 @@ def _inner(model: Any) -> Any:
 
 
 @contextmanager
-def generate_shared(model: Any, prompts: list[list[int]]) -> Iterator[None]:
-    """Within it the model's `generate` shares what these prompts, its next inputs, begin with."""
+def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) -> Iterator[None]:
+    """Within it the model's `generate` shares what these prompts, its next inputs, begin with.
+
+    Args:
+        fast: Sample by `decoding.decode`.
+    """
     import torch
 
+    from apprentice.tasks.models.decoding import decode
     from apprentice.tasks.models.shared_prefix import SharedPrefix
 
     model = _inner(model)
@@ -102,6 +113,8 @@ def generate_shared(model: Any, prompts: list[list[int]]) -> Iterator[None]:
         known = cache.get_seq_length()
         rest, mask = _without(known, attention_mask, input_ids, attention_mask)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
+        if fast:
+            given["custom_generate"] = decode
         out = generate(input_ids=rest, attention_mask=mask, past_key_values=cache, **given)
         return torch.cat([input_ids, out[:, rest.shape[1] :]], dim=1)
 
@@ -132,18 +145,22 @@ def forward_shared(model: Any, completion_columns: int) -> Callable[..., Any]:
         (aligned,) = _without(0, attention_mask, input_ids, align=True)
         advance(aligned[:1, :known], torch.ones_like(aligned[:1, :known]), cache)
         ids, mask, labels = _without(known, attention_mask, input_ids, attention_mask, labels)
-        before = (
-            columns - known - 1
-        )  # what is left of the prompts, without their last token: it names the first new one
+        before = columns - known - 1  # what is left of prompts, without their last token: it names the first new one
+        both, group = torch.cat([each[:, : before + 1] for each in (ids, mask)], dim=1).unique(
+            dim=0, return_inverse=True
+        )
+        of_group, seen = both.split(before + 1, dim=1)
+        _take(cache, torch.zeros(len(both), dtype=torch.long, device=ids.device))
         if before >= SHORTEST:
-            both, group = torch.cat([ids[:, :before], mask[:, :before]], dim=1).unique(dim=0, return_inverse=True)
-            of_group, seen = both.split(before, dim=1)
-            _take(cache, torch.zeros(len(both), dtype=torch.long, device=ids.device))
-            advance(of_group, torch.nn.functional.pad(seen, (known, 0), value=1), cache)
-            _take(cache, group)
+            seen = torch.nn.functional.pad(seen[:, :before], (known, 0), value=1)
+            advance(of_group[:, :before], seen, cache)
             ids, labels = ids[:, before:], labels[:, before:]
         else:
-            _take(cache, torch.zeros(len(ids), dtype=torch.long, device=ids.device))
+            seen = seen.new_ones(len(both), known)
+        tree = CompletionTree.of(ids, mask[:, -ids.shape[1] :], group, completion_columns)
+        if tree.pays(ids.shape, known=seen.shape[1]):
+            return forward_tree(model, tree, seen, cache, **given)
+        _take(cache, group)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
         return model(**_after(cache, ids, mask), labels=labels, **given)
 
@@ -151,6 +168,106 @@ def forward_shared(model: Any, completion_columns: int) -> Callable[..., Any]:
         model(**_after(cache, ids, mask), use_cache=True, logits_to_keep=1)
 
     return forward
+
+
+class CompletionTree(NamedTuple):
+    """The rows of each group as a tree, in which the tokens that several of them begin with stand once.
+
+    Completions of a group often begin alike, as calls of a tool do, and some are equal.
+    """
+
+    ids: Any
+    """(groups, nodes) token ids; the last one of a row has no node, because nothing follows it."""
+    sees: Any
+    """(groups, nodes, nodes), boolean: a node itself, and those that lead to it."""
+    depth: Any
+    """(groups, nodes): how many lead to it."""
+    before: Any
+    """(scored): the node, counted over all groups, that a token of a completion follows."""
+    scored: Any
+    """(scored): token ids, each of them once for all rows of a group that are alike so far."""
+    place: Any
+    """(rows, columns of completions): where a token stands in `scored`; -1 for padding."""
+
+    @classmethod
+    def of(cls, ids: Any, mask: Any, group: Any, completion_columns: int) -> "CompletionTree":
+        """The tree of rows whose last columns are completions.
+
+        Args:
+            mask: Like `ids` (rows, columns), 0 for padding.
+            group: (rows): the group of each.
+        """
+        import torch
+
+        groups: list[dict[tuple[int, int], int]] = [{} for _ in range(int(group.max()) + 1)]
+        scored: dict[tuple[int, int, int], int] = {}
+        place = torch.full((len(ids), completion_columns), -1)
+        first = ids.shape[1] - completion_columns
+        for row, of in enumerate(group.tolist()):
+            columns = mask[row].nonzero().flatten().tolist()
+            node = -1
+            for column, token in zip(columns, ids[row, columns].tolist(), strict=True):
+                if column >= first:
+                    place[row, column - first] = scored.setdefault((of, node, token), len(scored))
+                if column != columns[-1]:
+                    node = groups[of].setdefault((node, token), len(groups[of]))
+        width = max(map(len, groups))
+        parents, tokens = (_padded([[key[n] for key in known] for known in groups], width) for n in (0, 1))
+        sees = torch.eye(width, dtype=torch.bool).repeat(len(groups), 1, 1)
+        every = torch.arange(len(groups))
+        for node in range(1, width):  # those that lead to it come before it
+            parent = parents[:, node]
+            sees[:, node] |= sees[every, parent] & (parent >= 0).unsqueeze(1)
+        before, labels = [of * width + node for of, node, _ in scored], [token for *_, token in scored]
+        tensors = tokens.clamp(min=0), sees, sees.sum(dim=2) - 1, torch.tensor(before), torch.tensor(labels), place
+        return cls(*(each.to(ids.device) for each in tensors))
+
+    def pays(self, rows: tuple[int, int], known: int) -> bool:
+        """Whether it has clearly fewer tokens than rows of this shape, and no more pairs that attend to one another.
+
+        Args:
+            known: Tokens before it.
+        """
+        (count, columns), (groups, nodes) = rows, self.ids.shape
+        pairs = groups * nodes * (known + nodes), count * columns * (known + columns)
+        return 0 < groups * nodes <= SMALLER * count * columns and pairs[0] <= pairs[1]
+
+
+def _padded(rows: list[list[int]], width: int) -> Any:
+    """A matrix of these rows, in which -1 follows them."""
+    import torch
+
+    return torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.long)
+
+
+def forward_tree(model: Any, tree: CompletionTree, seen: Any, cache: Any, **given: Any) -> Any:
+    """TRL's fused forward pass over a tree; its output has the rows and columns of the completions.
+
+    Args:
+        seen: (groups, tokens of the cache): 0 for padding.
+    """
+    import torch
+
+    def of_scored(module: Any, args: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[tree.before].unsqueeze(0)
+        return output
+
+    before = seen.bool().unsqueeze(1).expand(-1, tree.ids.shape[1], -1)
+    inputs = {
+        "input_ids": tree.ids,
+        "attention_mask": torch.cat([before, tree.sees], dim=2).unsqueeze(1),
+        "position_ids": seen.sum(dim=1, keepdim=True) + tree.depth,
+        "past_key_values": cache,
+    }
+    hook = _inner(model).base_model.register_forward_hook(of_scored)
+    try:
+        out = model(**inputs, shift_labels=tree.scored.unsqueeze(0), **given)
+    finally:
+        hook.remove()
+    for name in ("log_probs", "entropy"):
+        if (of_tokens := getattr(out, name)) is not None:
+            setattr(out, name, of_tokens[0][tree.place.clamp(min=0)].masked_fill(tree.place < 0, 0.0))
+    return out
 
 
 def _after(cache: Any, ids: Any, mask: Any) -> dict[str, Any]:

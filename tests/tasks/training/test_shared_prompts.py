@@ -163,11 +163,11 @@ def test_the_weights_are_those_of_a_training_that_computes_every_prompt_for_ever
     assert sharing.computed < plain.computed / 4
 
 
-def test_short_questions_are_computed_with_their_completions(trained):
+def test_short_questions_are_computed_with_their_groups_completions(trained):
     short = {"questions": ["one", "some", "three or four"]}
     plain, sharing = trained(False, **short), trained(True, **short)
     assert_same(plain, sharing)
-    assert [rows for rows, _ in sharing.shapes] == [1, 12] * 3
+    assert [rows for rows, _ in sharing.shapes] == [1, len(short["questions"])] * 3
 
 
 @pytest.mark.parametrize(
