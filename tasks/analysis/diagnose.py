@@ -133,7 +133,7 @@ def as_lines(kept: dict[str, Any]) -> list[str]:
 def _dead(entries: list[Entry], rules: GrpoSignals, near_zero: bool) -> str | None:
     """Whether most groups of the last window are dead, at rewards near zero or above."""
     recent = entries[-rules.window :]
-    groups, rewards = _numbers(recent, "frac_reward_zero_std"), _numbers(recent, "reward")
+    groups, rewards = _dead_groups(recent), _numbers(recent, "reward")
     if len(groups) < rules.window or not rewards or not are_dead(mean(groups), rules):
         return None
     if have_no_signal(mean(groups), mean(rewards), rules) != near_zero:
@@ -142,6 +142,12 @@ def _dead(entries: list[Entry], rules: GrpoSignals, near_zero: bool) -> str | No
         f"{mean(groups):.0%} of the groups scored all the same in the last {rules.window} logs, "
         f"at a mean reward of {mean(rewards):.3g}"
     )
+
+
+def _dead_groups(entries: list[Entry]) -> list[float]:
+    """The share of groups with equal rewards in each log: of those that the step learned from, where it refills."""
+    both = (_numbers([each], "refill/dead_after") or _numbers([each], "frac_reward_zero_std") for each in entries)
+    return [share for of_log in both for share in of_log]
 
 
 def _length(entries: list[Entry], rules: GrpoSignals) -> str | None:
@@ -239,7 +245,7 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RUL
     if not rewards:
         raise ValueError("the log has no rewards; lower grpo.logging_steps")
     first, last = rewards[:ENDS], rewards[-ENDS:]
-    dead = [entry["frac_reward_zero_std"] for entry in log if entry.get("frac_reward_zero_std") is not None]
+    dead = _dead_groups(log)
     delta = mean(last) - mean(first)
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
     judged = _judge(mean(first), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta, rules)

@@ -24,6 +24,7 @@ def ramp(first: float, last: float, n: int = 40) -> list[float]:
         (log(ramp(0.01, 0.01), dead=0.95), "no signal"),
         (log(ramp(0.6, 0.3)), "fell"),
         (log(ramp(0.5, 0.95), dead=0.9), "saturated"),
+        ([each | {"refill/dead_after": 0.2} for each in log(ramp(0.5, 0.8), dead=0.9)], "learning"),
         (log([0.5, 0.6] * 20), "flat"),
         (log(ramp(0.3, 0.6)), "learning"),
     ],

@@ -54,6 +54,12 @@ def test_where_dead_groups_are_skipped_the_entropy_is_that_of_the_others():
     assert "from 0.6 to 0.03" in signals_in(falling, RULES)["entropy"].found
 
 
+def test_where_dead_groups_are_replaced_those_count_that_are_left():
+    first = [0.9] * 6
+    assert signals_in(log(frac_reward_zero_std=first, **{"refill/dead_after": [0.1] * 6}), RULES) == {}
+    assert "saturated" in signals_in(log(frac_reward_zero_std=first, **{"refill/dead_after": [0.85] * 6}), RULES)
+
+
 def test_a_healthy_training_is_left_alone():
     assert signals_in(log(reward=[0.3 + 0.01 * step for step in range(40)]), RULES) == {}
 
