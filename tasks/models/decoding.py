@@ -10,9 +10,16 @@ same distribution, and not the same random numbers.
 from typing import Any
 
 import torch
+from transformers.generation.configuration_utils import GenerationMode
 
 LEAVE = 8
 """One in so many rows has to have ended before the others are copied into a smaller batch."""
+
+
+def one_by_one(generation_config: Any) -> bool:
+    """Whether each row takes one token after another, and only token ids are wanted: no beams, no assistant."""
+    plain = GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH
+    return generation_config.get_generation_mode() in plain and not generation_config.return_dict_in_generate
 
 
 @torch.no_grad()

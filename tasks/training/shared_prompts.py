@@ -99,7 +99,7 @@ def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) ->
     """
     import torch
 
-    from apprentice.tasks.models.decoding import decode
+    from apprentice.tasks.models.decoding import decode, one_by_one
     from apprentice.tasks.models.shared_prefix import SharedPrefix
 
     model = _inner(model)
@@ -113,7 +113,7 @@ def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) ->
         known = cache.get_seq_length()
         rest, mask = _without(known, attention_mask, input_ids, attention_mask)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
-        if fast:
+        if fast and one_by_one(generation_config):
             given["custom_generate"] = decode
         out = generate(input_ids=rest, attention_mask=mask, past_key_values=cache, **given)
         return torch.cat([input_ids, out[:, rest.shape[1] :]], dim=1)
