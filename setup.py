@@ -1,11 +1,14 @@
-"""Names the packages: `apprentice`, and its rooms, which are folders beside it."""
+"""Names the packages: `apprentice`, its rooms, which are folders beside it, and the folders of modules in those."""
 
-from setuptools import find_packages, setup
+from pathlib import Path
 
+from setuptools import setup
+
+HERE = Path(__file__).parent
 ROOMS = ("envs", "tasks", "flows", "deployments")
+FOLDERS = {file.parent.relative_to(HERE) for room in ROOMS for file in HERE.joinpath(room).rglob("*.py")}
 
 setup(
-    packages=["apprentice"]
-    + [f"apprentice.{each}" for room in ROOMS for each in [room, *(f"{room}.{p}" for p in find_packages(room))]],
+    packages=["apprentice", *sorted(".".join(("apprentice", *folder.parts)) for folder in FOLDERS)],
     package_dir={f"apprentice.{room}": room for room in ROOMS},
 )

@@ -1,1 +1,0 @@
-"""Connections to environment servers: sessions that recover, session limits, outages."""

@@ -1,1 +1,0 @@
-"""Audits an environment: what about it would spoil a training, with evidence and remedy."""

@@ -1,1 +1,0 @@
-"""The report page: its data, its HTML, its pictures, and the lineage as a tree."""

@@ -1,1 +1,0 @@
-"""The runtime of a run: servers, store, Prefect server, the GPU stages' work pool."""

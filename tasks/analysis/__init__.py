@@ -1,1 +1,0 @@
-"""Analysis without torch: comparisons, kinds, signals, judgements, and a project's history."""

@@ -1,1 +1,0 @@
-"""Models: checkpoints, tokenizers, adapters, precision, memory, the machine's hardware."""

@@ -1,1 +1,0 @@
-"""What a run reports: terminal, Prefect, log, errors, and which failures are retried."""

@@ -1,1 +1,0 @@
-"""Recipe settings: one frozen model per section."""

@@ -1,1 +1,0 @@
-"""Training with TRL: trainers, rollouts, rewards, generation, monitoring, logging."""
