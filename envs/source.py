@@ -20,6 +20,7 @@ EQUAL = {
     "a76e89bc43c05c720af6": "e001a0d2cfd805c6a642",  # multi
     "667a583baa6896884118": "a1ad4491728e73af3429",  # reasoning_gym
     "b1d9a948296bcfb8b2bb": "09cb98801ed60f6921c1",  # sudoku
+    "db7c978366d2c0442b71": "3a8d551c6cb55e2ae8c6",  # verifiers
     "6a154af6001ae0e6f109": "7a39ad7d426c18ae3af0",  # wordle
 }
 """Digests of environments whose code is the same and only moved between files, and the digests that they had before:

@@ -45,7 +45,7 @@ _copy: "Copy"
 """The copy of this process."""
 
 
-APART = "envs/verifiers/server/"
+APART = "envs/verifiers/game.py"
 """Imports a package that the quick tests have not: `make test-verifiers` tests it."""
 
 
