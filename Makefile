@@ -104,7 +104,7 @@ test-%:
 ##@ Write
 
 docs: .venv/ready  ## docs/recipes.md from the settings, docs/students.md from TRL's chat templates
-	$(BIN)/python -m apprentice.flows.recipe.reference docs/recipes.md
+	$(BIN)/python -m tests.recipes_page docs/recipes.md
 	$(BIN)/python -m apprentice.tasks.training.families docs/students.md
 
 audit: .venv/dev  ## envs/AUDIT.md: what `apprentice env audit` finds; fails if one of ours does. AUDIT="--only gcd": one row

@@ -7,27 +7,31 @@ pools' templates.
 `apprentice env init NAME`: an environment in one file, with a recipe and a test.
 """
 
+import json
 import keyword
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import known
-from apprentice.flows.recipe import reference
 from apprentice.flows.recipe.loading import load_recipe, packaged, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.recipe.reference import model_of
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.training import TRAININGS
 
 FILES = Path(__file__).parent
 RECIPE = "recipe.yaml"
 WIDTH = 110
 """Characters of a line of comment."""
+SCHEMA = "recipe.schema.json"
+SCHEMA_LINE = f"# yaml-language-server: $schema=./{SCHEMA}"
+"""What an editor's YAML support reads, such as that of VS Code, Neovim or PyCharm."""
 IN_THE_INDEX = "laptop"
 """The deployment in prefect.yaml whose place the new recipe takes; those of other recipes are left out."""
 
@@ -46,7 +50,7 @@ def init(folder: Path, recipe: str | None, production: bool) -> list[Path]:
             recipe_file(Path(recipe))
             raise Stop(f"{recipe} is not one of the package's recipes.", f"Choose one of {', '.join(packaged())}.")
         name = re.sub(r"[^a-z0-9.-]+", "-", folder.resolve().name.lower()).strip("-.") or recipe
-        texts = {RECIPE: _recipe(recipe, name), reference.FILE: reference.editor_schema()}
+        texts = {RECIPE: _recipe(recipe, name), SCHEMA: editor_schema()}
     if production:
         texts |= {"prefect.yaml": _index(name)}
         texts |= {f"pools/{path.name}": path.read_text() for path in sorted((FILES / "pools").glob("*.json"))}
@@ -71,7 +75,7 @@ def _recipe(packaged: str, name: str) -> str:
         lines[line:line] = textwrap.wrap(meaning, WIDTH, initial_indent=comment, subsequent_indent=comment)
     return "\n".join(
         [
-            reference.LINE,
+            SCHEMA_LINE,
             f"# A copy of the recipe {packaged}. A field that is left out has its default.",
             *lines,
             "",
@@ -103,6 +107,35 @@ def _index(name: str) -> str:
     kept = [each for each in deployments if ours in each or "recipe: " not in each]
     named = [each.replace(ours, f"recipe: {RECIPE}").replace(IN_THE_INDEX, name) for each in kept]
     return "\n".join([head, *named])
+
+
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the settings model in an annotation, also inside `X | None` and `list[X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := model_of(each))), None)
+
+
+def editor_schema() -> str:
+    """Return the JSON schema of recipes, with which an editor underlines mistakes while they are typed."""
+    schema = Recipe.model_json_schema()
+    schema["$schema"] = "http://json-schema.org/draft-07/schema#"
+    for name, field in Recipe.model_fields.items():
+        if model_of(field.annotation):
+            others: list[Any] = [{"type": "null"}]  # an empty section has the defaults
+            others += [{"enum": ["off", False]}] if name in TRAININGS else []
+            schema["properties"][name] = _or(schema["properties"][name], *others)
+    environment = schema["$defs"]["EnvironmentSpec"]
+    environment["required"].remove("name")
+    environment["anyOf"] = [{"required": ["name"]}, {"required": ["path"]}]
+    grpo = schema["$defs"]["GrpoSpec"]["properties"]
+    grpo["curriculum"] = _or(grpo["curriculum"], {"enum": ["on", "reasoning_gym", True]})
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def _or(field: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: field.pop(name) for name in ("description", "default", "title") if name in field}
+    return kept | {"anyOf": [*(field.get("anyOf") or [field]), *others]}
 
 
 TEMPLATE_OF = {"{name}.py": "game.py", "recipe.yaml": "recipe.yaml", "test_{name}.py": "test.py"}

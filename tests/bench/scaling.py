@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.deployments.scaling import MEASURED, Collection
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
@@ -33,7 +32,8 @@ from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, LengthsSpec, SeedWindows, Window
-from apprentice.tasks.sft_data import filter_rollouts, lengths
+from apprentice.tasks.sft import filter_rollouts, lengths
+from tests.bench.bounds import MEASURED, Collection
 from tests.bench.collect import SESSIONS, TASK, endpoint
 
 LATENCY = 0.1

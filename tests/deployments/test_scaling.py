@@ -9,17 +9,17 @@ import prefect.settings
 import pytest
 from pydantic import BaseModel
 
-from apprentice.deployments import scaling
-from apprentice.deployments.scaling import SIZES, Collection
 from apprentice.flows.recipe.recipe import Recipe
+from tests.bench import bounds as scaling
+from tests.bench.bounds import SIZES, Collection
 
-FOLDER = Path(scaling.__file__).parent
+FOLDER = scaling.DEPLOYMENTS
 SCALING = (FOLDER / "SCALING.md").read_text()
 
 
 def test_the_tables_in_the_document_are_what_the_module_prints():
     shown = SCALING.split("<!-- tables -->\n")[1].split("\n<!-- /tables -->")[0]
-    assert shown == scaling.tables(), "run python -m apprentice.deployments.scaling and put its tables in"
+    assert shown == scaling.tables(), "run python -m tests.bench.bounds and put its tables in"
 
 
 def test_every_figure_has_a_command_that_prints_it():

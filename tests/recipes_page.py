@@ -1,11 +1,8 @@
 """Generates docs/recipes.md: every field of a recipe, from the settings' docstrings.
 
 In: the `Recipe` model. Out: Markdown with one table per section. `make docs` writes it; a test checks it.
-
-The JSON schema of recipes, for editors: mistakes are underlined while they are typed.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from apprentice.deployments.new_project import model_of
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.settings.training import TRAININGS
 
 OPENING = """# Recipes
 
@@ -39,7 +36,7 @@ SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 """How the bounds of a number are written."""
 
 
-def reference() -> str:
+def page() -> str:
     return "\n".join([OPENING, *_section("", Recipe), ""])
 
 
@@ -54,13 +51,6 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
     for name, section in sections:
         if section is not model:
             yield from _section(f"{path}.{name}" if path else name, section)
-
-
-def model_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the settings model in an annotation, also inside `X | None` and `list[X]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for each in get_args(annotation) if (found := model_of(each))), None)
 
 
 def _default(field: FieldInfo) -> str:
@@ -99,31 +89,4 @@ def _meaning(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(reference())
-
-
-FILE = "recipe.schema.json"
-LINE = f"# yaml-language-server: $schema=./{FILE}"
-"""What an editor's YAML support reads, such as that of VS Code, Neovim or PyCharm."""
-
-
-def editor_schema() -> str:
-    """Return the schema as JSON text."""
-    schema = Recipe.model_json_schema()
-    schema["$schema"] = "http://json-schema.org/draft-07/schema#"
-    for name, field in Recipe.model_fields.items():
-        if model_of(field.annotation):
-            others: list[Any] = [{"type": "null"}]  # an empty section has the defaults
-            others += [{"enum": ["off", False]}] if name in TRAININGS else []
-            schema["properties"][name] = _or(schema["properties"][name], *others)
-    environment = schema["$defs"]["EnvironmentSpec"]
-    environment["required"].remove("name")
-    environment["anyOf"] = [{"required": ["name"]}, {"required": ["path"]}]
-    grpo = schema["$defs"]["GrpoSpec"]["properties"]
-    grpo["curriculum"] = _or(grpo["curriculum"], {"enum": ["on", "reasoning_gym", True]})
-    return json.dumps(schema, indent=1) + "\n"
-
-
-def _or(field: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: field.pop(name) for name in ("description", "default", "title") if name in field}
-    return kept | {"anyOf": [*(field.get("anyOf") or [field]), *others]}
+    Path(sys.argv[1]).write_text(page())

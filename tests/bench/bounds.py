@@ -1,7 +1,7 @@
 """Computes what limits a collection, and the cost of the stages around it, from 300 to 10 million episodes.
 
 In: figures.json, the measurements of `make bench NAME=…`. Out: the tables of SCALING.md, printed by
-`python -m apprentice.deployments.scaling`. `Collection` and `SIZES` hold the assumptions about a teacher.
+`python -m tests.bench.bounds`. `Collection` and `SIZES` hold the assumptions about a teacher.
 """
 
 import json
@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-MEASURED = {
-    name: each["value"] for name, each in json.loads((Path(__file__).parent / "figures.json").read_text()).items()
-}
+DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
+MEASURED = {name: each["value"] for name, each in json.loads((DEPLOYMENTS / "figures.json").read_text()).items()}
 
 SESSIONS, REQUESTS, TOKENS, LOOP = "sessions ÷ latency", "requests per minute", "tokens per minute", "event loop"
 """The limits of a collection."""
