@@ -32,8 +32,16 @@ from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import lines_of, locate
-from apprentice.tasks.artifacts.provenance import Parent
-from apprentice.tasks.artifacts.types import Decision, Evaluation, KeptRollouts, ModelName, Release, Rollouts, Verdict
+from apprentice.tasks.artifacts.types import (
+    Decision,
+    Evaluation,
+    KeptRollouts,
+    ModelName,
+    Parent,
+    Release,
+    Rollouts,
+    Verdict,
+)
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_episodes, same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

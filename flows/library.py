@@ -42,8 +42,8 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec, ProbeSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.sft import filter_rollouts, lengths
 from apprentice.tasks.sft import sft as sft_stage
-from apprentice.tasks.sft_data import filter_rollouts, lengths
 from apprentice.tasks.training.reporters import check_reporters
 
 A = TypeVar("A", bound=Artifact)

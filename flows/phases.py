@@ -15,9 +15,9 @@ from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named
-from apprentice.tasks.artifacts.provenance import ArtifactRecord, artifact_of, parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
+    ArtifactRecord,
     BaseStudent,
     Checkpoint,
     Evaluation,
@@ -28,6 +28,8 @@ from apprentice.tasks.artifacts.types import (
     Release,
     Rollouts,
     Verdict,
+    artifact_of,
+    parent,
 )
 from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
@@ -36,15 +38,13 @@ from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.judge import gate, release, weights_of
-from apprentice.tasks.questions import exam, fresh_questions, questions
+from apprentice.tasks.questions import exam, fresh_questions, questions, student
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
 from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Purpose, Seeds, Window
 from apprentice.tasks.settings.training import TRAININGS
-from apprentice.tasks.sft import sft
-from apprentice.tasks.sft_data import filter_rollouts, for_the_teacher, lengths, mix_rollouts, tried_questions
-from apprentice.tasks.student import student
+from apprentice.tasks.sft import filter_rollouts, for_the_teacher, lengths, mix_rollouts, sft, tried_questions
 from apprentice.tasks.training.trainer import read_log
 
 

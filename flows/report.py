@@ -40,8 +40,16 @@ from apprentice.tasks.analysis.kinds import (
     places_of_slices,
     slices_of,
 )
-from apprentice.tasks.artifacts.provenance import parent
-from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, Evaluation, ModelName, Questions, Verdict
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    Checkpoint,
+    Decision,
+    Evaluation,
+    ModelName,
+    Questions,
+    Verdict,
+    parent,
+)
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions

@@ -32,10 +32,9 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.artifacts.foreign import CODE, source_of
 from apprentice.tasks.artifacts.lineage import Lineage, Node
 from apprentice.tasks.artifacts.local import LocalStore, digest_of
-from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, code_version
-from apprentice.tasks.artifacts.types import Artifact, BaseStudent
+from apprentice.tasks.artifacts.types import CARD, Artifact, ArtifactRecord, BaseStudent
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.engine.stage import Stage
+from apprentice.tasks.engine.stage import Stage, code_version
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -47,9 +46,11 @@ STAGE = re.compile(r"(apprentice\.tasks\.\w+):(\w+)")
 MOVED = {
     "apprentice.tasks.rungs": "apprentice.tasks.questions",
     "apprentice.tasks.fresh": "apprentice.tasks.questions",
-    "apprentice.tasks.filter": "apprentice.tasks.sft_data",
-    "apprentice.tasks.mix": "apprentice.tasks.sft_data",
-    "apprentice.tasks.lengths": "apprentice.tasks.sft_data",
+    "apprentice.tasks.filter": "apprentice.tasks.sft",
+    "apprentice.tasks.mix": "apprentice.tasks.sft",
+    "apprentice.tasks.lengths": "apprentice.tasks.sft",
+    "apprentice.tasks.sft_data": "apprentice.tasks.sft",
+    "apprentice.tasks.student": "apprentice.tasks.questions",
     "apprentice.tasks.verdict": "apprentice.tasks.judge",
     "apprentice.tasks.gate": "apprentice.tasks.judge",
     "apprentice.tasks.release": "apprentice.tasks.judge",

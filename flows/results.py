@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
-from apprentice.tasks.artifacts.provenance import RECORD, Parent, parent
-from apprentice.tasks.artifacts.types import Artifact, Checkpoint
+from apprentice.tasks.artifacts.types import RECORD, Artifact, Checkpoint, Parent, parent
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.reporting.errors import Stop
 

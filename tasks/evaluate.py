@@ -22,8 +22,16 @@ from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.play import PROTOCOLS, Endpoint, Parity, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.players.play import (
+    PROTOCOLS,
+    Endpoint,
+    LocalModel,
+    Parity,
+    Play,
+    play_alone,
+    play_batched,
+    plays_of,
+)
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable

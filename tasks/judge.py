@@ -38,8 +38,17 @@ from apprentice.tasks.analysis.ending import READING, as_markdown, decided_by, f
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
 from apprentice.tasks.artifacts.local import digest
-from apprentice.tasks.artifacts.provenance import CARD, RECORD
-from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, ModelName, Release, Rollouts, Verdict
+from apprentice.tasks.artifacts.types import (
+    CARD,
+    RECORD,
+    Checkpoint,
+    Decision,
+    Evaluation,
+    ModelName,
+    Release,
+    Rollouts,
+    Verdict,
+)
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
 from apprentice.tasks.reporting import announce

@@ -37,11 +37,10 @@ from apprentice.tasks.questions import (
     probe_questions,
     questions,
     rung_questions,
+    student,
 )
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.sft import sft
-from apprentice.tasks.sft_data import filter_rollouts, lengths, mix_rollouts, tried_questions
-from apprentice.tasks.student import student
+from apprentice.tasks.sft import filter_rollouts, lengths, mix_rollouts, sft, tried_questions
 
 
 def as_script(data: Any) -> Markup:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
-from apprentice.envs.serving.container import PORT, USER, ContainerFailed, container
-from apprentice.envs.serving.process import local_server
+from apprentice.envs.serving.process import PORT, USER, ContainerFailed, container, local_server
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost

@@ -23,17 +23,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apprentice.tasks.artifacts.provenance import (
+from apprentice.tasks.artifacts.types import (
     CARD,
+    LONGEST_NAME,
+    NAME,
     RECORD,
     UNKNOWN,
+    Artifact,
     ArtifactRecord,
     BadRecord,
     Provenance,
     artifact_of,
     read_record,
 )
-from apprentice.tasks.artifacts.types import LONGEST_NAME, NAME, Artifact
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 
 

@@ -10,13 +10,16 @@ Imports transformers before threads do: of two that import it at once, one may f
 
 import importlib
 import inspect
+import json
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from importlib import import_module
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
@@ -30,8 +33,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
-from apprentice.tasks.artifacts.provenance import Provenance, code_version, parent
-from apprentice.tasks.artifacts.types import Artifact, make_key
+from apprentice.tasks.artifacts.types import Artifact, Provenance, make_key, parent
 from apprentice.tasks.engine.card import write_card
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.memory import explained_oom
@@ -318,3 +320,30 @@ def _is_temporary(error: Any) -> bool:
 
 def _stage_at(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
+
+
+@cache
+def code_version() -> str:
+    """The commit of this code, "with changes" where files of it differ from that; its version where it is a package."""
+    folder = Path(__file__).resolve().parents[2]
+    try:
+        package: Distribution | None = distribution("openenv-apprentice")
+    except PackageNotFoundError:
+        package = None
+    software = "apprentice" if package is None else f"apprentice {package.version}"
+    if (folder / ".git").exists():
+        commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
+        if commit is not None:
+            return f"{software}, commit {commit}{', with changes' if changes else ''}"
+    source = json.loads((package and package.read_text("direct_url.json")) or "{}")
+    commit = source.get("vcs_info", {}).get("commit_id")
+    return f"{software}, commit {commit}" if commit else software
+
+
+def _git(folder: Path, *command: str) -> str | None:
+    """What git says; None without git, or for a folder of another user, whom it does not trust."""
+    try:
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=30)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -189,7 +189,7 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.settings.spec import LengthsSpec
-    from apprentice.tasks.sft_data import filter_rollouts, lengths
+    from apprentice.tasks.sft import filter_rollouts, lengths
 
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"

@@ -37,8 +37,7 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.play import PROTOCOLS, TUTORIAL_TOKENS, Play, play_batched
+from apprentice.tasks.players.play import PROTOCOLS, TUTORIAL_TOKENS, LocalModel, Play, play_batched
 from apprentice.tasks.settings.spec import EvaluateSpec
 
 DATASET = "chain_sum"
@@ -174,8 +173,8 @@ def build(to: Path, spelt: bool) -> None:
 
     from apprentice.tasks.models.checkpoints import load_model, save
     from apprentice.tasks.models.tokenizer import load_tokenizer
+    from apprentice.tasks.questions import _build
     from apprentice.tasks.settings.spec import BuiltStudent
-    from apprentice.tasks.student import _build
 
     logging.disable_progress_bar()
     questions = [question(seed) for seed in SEEDS]

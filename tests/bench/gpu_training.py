@@ -33,7 +33,7 @@ from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.settings.spec import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.sft_data import summarise
+from apprentice.tasks.sft import summarise
 from apprentice.tasks.training.rewards import EnvironmentReward
 from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.training.trainer import arguments, train, training_dataset

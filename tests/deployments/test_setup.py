@@ -10,7 +10,7 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger
 
-from apprentice.deployments.permanent_server import THIS_PROCESS, automations, set_up
+from apprentice.deployments.steps import THIS_PROCESS, automations, set_up
 from apprentice.tasks.reporting.errors import Stop
 
 SILENT = "apprentice: runs that fell silent"

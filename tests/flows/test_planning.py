@@ -18,9 +18,9 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import (
     Release,
+    parent,
 )
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Shares

@@ -23,8 +23,15 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.analysis.difficulty import nearest_to_half
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.provenance import Provenance, parent
-from apprentice.tasks.artifacts.types import Artifact, BaseStudent, GrpoCheckpoint, Questions, SftCheckpoint
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    BaseStudent,
+    GrpoCheckpoint,
+    Provenance,
+    Questions,
+    SftCheckpoint,
+    parent,
+)
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes, read_learned, read_questions, same_text
@@ -32,10 +39,9 @@ from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.questions import questions
+from apprentice.tasks.questions import questions, student
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log
 from tests.flows.commands import TOY
 

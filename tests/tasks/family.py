@@ -11,7 +11,6 @@ from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
@@ -20,11 +19,13 @@ from apprentice.tasks.artifacts.types import (
     GrpoCheckpoint,
     KeptRollouts,
     LengthStats,
+    Provenance,
     Questions,
     Release,
     Rollouts,
     SftCheckpoint,
     Verdict,
+    parent,
 )
 from apprentice.tasks.engine.card import write_card
 from apprentice.tasks.engine.run import RunContext, StandingServers
@@ -32,10 +33,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.judge import release
+from apprentice.tasks.questions import student
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.student import student
 from tests.tasks.examined import episodes
 
 BUILT = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=256))

@@ -24,7 +24,7 @@ from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window
-from apprentice.tasks.sft_data import filter_rollouts
+from apprentice.tasks.sft import filter_rollouts
 from tests.endpoint import KEY, Endpoint, call
 from tests.tasks.examined import published
 from tests.tasks.players.test_play import Leaving

@@ -12,7 +12,7 @@ from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.sft_data import filter_rollouts
+from apprentice.tasks.sft import filter_rollouts
 from tests.tasks.examined import published
 
 EXAMINED = {"held out"}

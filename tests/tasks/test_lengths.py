@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.spec import LengthsSpec
-from apprentice.tasks.sft_data import lengths, summarise
+from apprentice.tasks.sft import lengths, summarise
 from tests.tasks.examined import published
 
 LONG = 3

@@ -13,7 +13,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import MixSpec
-from apprentice.tasks.sft_data import for_the_teacher, mix_rollouts
+from apprentice.tasks.sft import for_the_teacher, mix_rollouts
 from tests.tasks.examined import episode, evaluation, published
 from tests.tasks.test_rungs import published as questions
 

@@ -4,8 +4,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.play import PROTOCOLS, play_batched, plays_of
+from apprentice.tasks.players.play import PROTOCOLS, LocalModel, play_batched, plays_of
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.bench.scripts.given import Given
 

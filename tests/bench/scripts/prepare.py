@@ -5,7 +5,7 @@ import json
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.sft_data import summarise
+from apprentice.tasks.sft import summarise
 from tests.bench.scripts.given import Given, Row
 
 

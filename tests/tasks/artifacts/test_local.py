@@ -8,8 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.provenance import Provenance
-from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.artifacts.types import Provenance, Questions
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 
 COUNTS = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)
@@ -47,7 +46,7 @@ import sys; sys.path[:0] = []
 from pathlib import Path
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.artifacts.provenance import Provenance
+from apprentice.tasks.artifacts.types import Provenance
 from apprentice.tasks.artifacts.local import LocalStore
 store = LocalStore(Path(sys.argv[1]), project="toy")
 try:

@@ -102,8 +102,6 @@ def test_a_stage_is_not_made_anew_by_accident():
         "questions",
         "rescore",
         "sft",
-        "sft_data",
-        "student",
     ):
         found |= vars(import_module(f"apprentice.tasks.{module}"))
     stages = {each.name: each for each in found.values() if isinstance(each, Stage)}

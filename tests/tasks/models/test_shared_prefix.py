@@ -10,8 +10,7 @@ import pytest
 from apprentice.tasks.models import shared_prefix
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.players.local_model import LocalModel
-from apprentice.tasks.players.play import Parity
+from apprentice.tasks.players.play import LocalModel, Parity
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.conftest import TASKS
 

@@ -177,7 +177,7 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     """What a batch holds changes nothing, so an evaluation that was interrupted ends as one that was not."""
     from apprentice.tasks.models.checkpoints import save
     from apprentice.tasks.models.tokenizer import build_tokenizer
-    from apprentice.tasks.players.local_model import LocalModel
+    from apprentice.tasks.players.play import LocalModel
     from tests.tasks.test_one_prompt import tiny_model
 
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
@@ -206,7 +206,7 @@ def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_positi
 
     from apprentice.tasks.models.checkpoints import save
     from apprentice.tasks.models.tokenizer import build_tokenizer
-    from apprentice.tasks.players.local_model import LocalModel
+    from apprentice.tasks.players.play import LocalModel
     from tests.tasks.test_one_prompt import tiny_model
 
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
@@ -224,7 +224,7 @@ def test_samples_follow_the_model_s_probabilities():
     import torch
     from scipy.stats import chisquare
 
-    from apprentice.tasks.players.local_model import LocalModel
+    from apprentice.tasks.players.play import LocalModel
 
     model = object.__new__(LocalModel)
     model._seed, model._temperature = 7, 0.5

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from apprentice.tasks.artifacts import provenance
-from apprentice.tasks.artifacts.provenance import code_version
+from apprentice.tasks.artifacts import types
+from apprentice.tasks.engine import stage
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def test_the_code_is_named_by_its_version_its_commit_and_whether_it_was_changed(
 ):
     def distribution(name: str) -> Any:
         if installed is None or name != "openenv-apprentice":
-            raise provenance.PackageNotFoundError
+            raise stage.PackageNotFoundError
         text = {"direct_url.json": json.dumps(source) if source else None}
         return SimpleNamespace(version=installed, read_text=text.get)
 
-    (tmp_path / "tasks" / "artifacts").mkdir(parents=True)
+    (tmp_path / "tasks" / "engine").mkdir(parents=True)
     if in_git:
         (tmp_path / ".git").touch()
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "tasks" / "artifacts" / "provenance.py"))
-    monkeypatch.setattr(provenance, "distribution", distribution)
-    monkeypatch.setattr(provenance, "_git", lambda folder, command, *_: folder == tmp_path and answers[command])
-    assert code_version.__wrapped__() == version
+    monkeypatch.setattr(stage, "__file__", str(tmp_path / "tasks" / "engine" / "stage.py"))
+    monkeypatch.setattr(stage, "distribution", distribution)
+    monkeypatch.setattr(stage, "_git", lambda folder, command, *_: folder == tmp_path and answers[command])
+    assert stage.code_version.__wrapped__() == version
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_git_says_something_or_there_is_none(ended: Any, said: str | None, monke
             raise ended
         return ended
 
-    monkeypatch.setattr(provenance.subprocess, "run", run)
-    assert provenance._git(Path("there"), "rev-parse", "HEAD") == said
+    monkeypatch.setattr(stage.subprocess, "run", run)
+    assert stage._git(Path("there"), "rev-parse", "HEAD") == said
     ((command, how),) = asked
     assert command == ["git", "-C", Path("there"), "rev-parse", "HEAD"]
     assert (how["capture_output"], how["text"]) == (True, True)
@@ -90,4 +90,4 @@ def mistake(given: Any) -> ValidationError:
     ],
 )
 def test_what_is_wrong_with_a_record_is_one_short_line_without_what_it_holds(error: Exception, words: str):
-    assert provenance._first(error) == words
+    assert types._first(error) == words
