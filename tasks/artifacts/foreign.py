@@ -313,21 +313,27 @@ def _of_json(file: Path) -> Iterator[Row]:
 
 
 def _of_inspect(file: Path) -> Iterator[Row]:
-    try:
-        from inspect_ai.log import read_eval_log
-    except ModuleNotFoundError as missing:
-        if missing.name != "inspect_ai":
-            raise
-        raise Stop(
-            f"{file.name} needs Inspect AI to be read, which is not installed.",
-            "Install it: pip install 'openenv-apprentice[inspect]'",
-        ) from None
+    require_inspect(f"{file.name} needs Inspect AI to be read")
+    from inspect_ai.log import read_eval_log
+
     try:
         samples = read_eval_log(str(file)).samples or []
     except (ValueError, OSError, BadZipFile) as error:
         raise Stop(f"{file.name} is not a log of Inspect: {str(error)[:200]}.", "Remove that file.") from None
     for number, sample in enumerate(samples, 1):
         yield Row(f"{file.name}, sample {number}", _without_nulls(sample.model_dump(mode="json")))
+
+
+def require_inspect(needs: str) -> None:
+    """Raises Stop when Inspect is not installed, which begins with what needs it."""
+    try:
+        import inspect_ai  # noqa: F401
+    except ModuleNotFoundError as missing:
+        if missing.name != "inspect_ai":
+            raise
+        raise Stop(
+            f"{needs}, which is not installed.", "Install it: pip install 'openenv-apprentice[inspect]'"
+        ) from None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -27,6 +27,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import AtCapacity, Session
 from apprentice.envs.wire.waiting import spawn, start
+from apprentice.tasks.artifacts.foreign import require_inspect
 from apprentice.tasks.episodes.episode import Episode, Message, prompt
 from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
@@ -153,7 +154,7 @@ def episodes_task(
         serves_student: The endpoint serves a student trained here: send the tools and template arguments of its
             training, because Inspect's own format of tools gives another prompt.
     """
-    require_inspect()
+    require_inspect("This evaluation needs Inspect AI")
     from inspect_ai import Epochs, Task
     from inspect_ai.dataset import Sample
     from inspect_ai.model import GenerateConfig
@@ -297,19 +298,6 @@ def _as_inspects(messages: list[Message]) -> "list[ChatMessage]":
     return made
 
 
-def require_inspect() -> None:
-    """Raises Stop when Inspect is not installed."""
-    try:
-        import inspect_ai  # noqa: F401
-    except ModuleNotFoundError as missing:
-        if missing.name != "inspect_ai":
-            raise
-        raise Stop(
-            "This evaluation needs Inspect AI, which is not installed.",
-            "Install it: pip install 'openenv-apprentice[inspect]'",
-        ) from None
-
-
 SHORTEST_KEY = 8
 """Characters. A shorter key is a placeholder for an endpoint without keys, and may appear in the log."""
 
@@ -330,7 +318,7 @@ def run_inspect(
         model_args: Settings of the provider.
         generation: Further settings of Inspect's GenerateConfig, such as reasoning_effort="low".
     """
-    require_inspect()
+    require_inspect("This evaluation needs Inspect AI")
     import inspect_ai
 
     with _one_at_a_time, _restored():
