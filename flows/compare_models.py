@@ -37,11 +37,12 @@ from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect
 from apprentice.tasks.players.play import CANNOT_SEE
-from apprentice.tasks.questions import exam, student
+from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, Purpose, StudentSpec, Window
+from apprentice.tasks.student import student
 
 
 @flow(name="compare", flow_run_name="{recipe.name}-compare", result_serializer="json")

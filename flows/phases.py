@@ -38,13 +38,14 @@ from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.judge import gate, release, weights_of
-from apprentice.tasks.questions import exam, fresh_questions, questions, student
+from apprentice.tasks.questions import exam, fresh_questions, questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
 from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Purpose, Seeds, Window
 from apprentice.tasks.settings.training import TRAININGS
 from apprentice.tasks.sft import filter_rollouts, for_the_teacher, lengths, mix_rollouts, sft, tried_questions
+from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log
 
 

@@ -38,13 +38,14 @@ from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, toke
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.questions import questions, student
+from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Window
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.student import student
 from apprentice.tasks.training.dry_pass import (
     check_grpo_arguments,
     check_sft_arguments,

@@ -50,7 +50,6 @@ MOVED = {
     "apprentice.tasks.mix": "apprentice.tasks.sft",
     "apprentice.tasks.lengths": "apprentice.tasks.sft",
     "apprentice.tasks.sft_data": "apprentice.tasks.sft",
-    "apprentice.tasks.student": "apprentice.tasks.questions",
     "apprentice.tasks.verdict": "apprentice.tasks.judge",
     "apprentice.tasks.gate": "apprentice.tasks.judge",
     "apprentice.tasks.release": "apprentice.tasks.judge",

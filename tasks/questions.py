@@ -1,36 +1,28 @@
-"""What a run begins with: the text of its questions, read from the environment, and the student before training.
+"""Reads the text of every question in the three seed windows from the environment.
 
-`questions`: in the task and the windows, out `Questions`: questions.jsonl (purpose, seed, question, used).
+In: the task and the windows. Out: `Questions`: questions.jsonl (purpose, seed, question, used).
 Why: small problem spaces repeat questions under different seeds. Knowing the texts in advance keeps evaluation
 questions out of training and rejects a task with too few questions before anything is bought or trained.
-`fresh_questions` are those of one round, without those that an earlier round has asked.
 
-`student`: an existing model (student_model.py), or a small Qwen3 built here from a seed. In: the recipe's student
-settings, the task's prompt, the questions. Out: `BaseStudent`.
-The built student has its own tokenizer: a model of a million weights has no capacity to spare for copying the prompt.
-Letters and digits are single tokens; every text span that is the same in all episodes is one token.
+Reads the questions of one round, without those that an earlier round has asked.
 """
 
 import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, traits_of
+from apprentice.envs.base import traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import read_questions, read_rows, same_text, used_questions, write_questions
-from apprentice.tasks.models.checkpoints import save
-from apprentice.tasks.models.student_model import built_model, from_model
-from apprentice.tasks.models.tokenizer import tokenizer_of
+from apprentice.tasks.episodes.record import read_rows, same_text, used_questions, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import TRAINED_ON, BuiltStudent, Purpose, SeedWindows, Shares, StudentSpec, Window
+from apprentice.tasks.settings.spec import TRAINED_ON, Purpose, SeedWindows, Shares, Window
 
 LEAST_FRESH = 0.5
 """Minimum share of a training window that must remain after evaluation questions are removed."""
@@ -258,27 +250,3 @@ def _is_drawn(shares: Shares, traits: dict[str, int | str], seed: int) -> bool:
 
 def _rows(context: StageContext, questions: Questions) -> list[dict[str, Any]]:
     return [row for row in read_rows(context.fetch(questions) / "questions.jsonl") if row["used"]]
-
-
-@stage(produces=BaseStudent, version=5, title="Student", drawn=Drawn("Student", is_aside=True))
-def student(
-    context: StageContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
-) -> dict[str, Any]:
-    """Publishes the model and a tokenizer prepared for training."""
-    if spec.build is not None:
-        rows = read_questions(context.fetch(questions), Purpose.COLLECT)
-        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out)
-    else:
-        parameters = from_model(spec, context.out)
-    return {"parameters": parameters, "stage": ModelName.BASE}
-
-
-def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:
-    return [
-        (part, [row["question"] for row in rows if instance._part(row["seed"]) is part]) for part in instance._parts()
-    ]
-
-
-def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], seed: int, out: Path) -> int:
-    tokenizer = tokenizer_of(asked)
-    return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]

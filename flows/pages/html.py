@@ -37,10 +37,10 @@ from apprentice.tasks.questions import (
     probe_questions,
     questions,
     rung_questions,
-    student,
 )
 from apprentice.tasks.rescore import rescore
 from apprentice.tasks.sft import filter_rollouts, lengths, mix_rollouts, sft, tried_questions
+from apprentice.tasks.student import student
 
 
 def as_script(data: Any) -> Markup:

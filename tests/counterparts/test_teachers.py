@@ -25,10 +25,10 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.questions import student
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, StudentSpec, Window
+from apprentice.tasks.student import student
 from tests.counterparts.servers import BUILD, ON_CPU, VLLM, free_port, serving
 
 LLMOCK, LITELLM = BUILD / "llmock/venv/bin", BUILD / "litellm/venv/bin"

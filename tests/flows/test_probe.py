@@ -39,9 +39,10 @@ from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.questions import questions, student
+from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log
 from tests.flows.commands import TOY
 

@@ -19,9 +19,10 @@ from apprentice.tasks.artifacts.types import Artifact, BaseStudent, KeptRollouts
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.judge import weights_of
-from apprentice.tasks.questions import questions, student
+from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.sft import filter_rollouts
+from apprentice.tasks.student import student
 from tests.flows.commands import BIN, TOY, run_command
 
 SMALL = ["windows.collect.size=8", "windows.grpo.size=8", "windows.evaluate.size=8", "evaluate.questions=4"]

@@ -33,10 +33,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.judge import release
-from apprentice.tasks.questions import student
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.student import student
 from tests.tasks.examined import episodes
 
 BUILT = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=256))

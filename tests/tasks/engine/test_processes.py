@@ -19,11 +19,12 @@ from apprentice.tasks.engine.processes import launch_command, on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.questions import questions, student
+from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.spec import BuiltStudent, SeedWindows, StudentSpec, Window
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec, SftSpec
 from apprentice.tasks.sft import train_sft
+from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log
 from apprentice.tasks.training.watcher import step_of
 from tests.conftest import TASKS

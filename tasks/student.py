@@ -1,0 +1,43 @@
+"""The student before training: an existing model (student_model.py), or a small Qwen3 built here from a seed.
+
+In: the recipe's student settings, the task's prompt, the questions. Out: `BaseStudent`.
+The built student has its own tokenizer: a model of a million weights has no capacity to spare for copying the prompt.
+Letters and digits are single tokens; every text span that is the same in all episodes is one token.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.record import read_questions
+from apprentice.tasks.models.checkpoints import save
+from apprentice.tasks.models.student_model import built_model, from_model
+from apprentice.tasks.models.tokenizer import tokenizer_of
+from apprentice.tasks.settings.spec import BuiltStudent, Purpose, StudentSpec
+
+
+@stage(produces=BaseStudent, version=5, title="Student", drawn=Drawn("Student", is_aside=True))
+def student(
+    context: StageContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
+) -> dict[str, Any]:
+    """Publishes the model and a tokenizer prepared for training."""
+    if spec.build is not None:
+        rows = read_questions(context.fetch(questions), Purpose.COLLECT)
+        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out)
+    else:
+        parameters = from_model(spec, context.out)
+    return {"parameters": parameters, "stage": ModelName.BASE}
+
+
+def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:
+    return [
+        (part, [row["question"] for row in rows if instance._part(row["seed"]) is part]) for part in instance._parts()
+    ]
+
+
+def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], seed: int, out: Path) -> int:
+    tokenizer = tokenizer_of(asked)
+    return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]
