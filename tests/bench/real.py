@@ -72,7 +72,7 @@ def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
         "steps": {name: max(entry["step"] for entry in read_log(made_by(folder, name))) for name in STEPS},
         "answers": sum(each["n"] for each in models.values()),
         "seconds": round(seconds),
-        "stages": {name: round(each["seconds"], 1) for name, each in of.items()},
+        "stages": {name: round(each["seconds"], 1) for name, each in of.items() if name in STEPS},
         "peak_memory_mb": report["peak_memory_mb"],
     }
 
