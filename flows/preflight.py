@@ -325,9 +325,11 @@ def _foretell(recipe: Recipe, ahead: list[str], config: Any, tokenizer: Any, tas
     found: list[tuple[str, float, float | None]] = []
     if recipe.sft and SftSpec.section in ahead:
         rows = recipe.seed_windows().collect.size
-        found.append(("SFT", *of_sft(recipe.sft, rows, lengths, shape, pace_of(config, recipe.sft.bf16))))
+        sft = of_sft(recipe.sft, rows, lengths, shape, pace_of(config, recipe.sft.bf16))
+        found.append(("SFT", sft.seconds, sft.bytes))
     if recipe.grpo and GrpoSpec.section in ahead:
-        found.append(("GRPO", *of_grpo(recipe.grpo, lengths, shape, pace_of(config, recipe.grpo.bf16))))
+        grpo = of_grpo(recipe.grpo, lengths, shape, pace_of(config, recipe.grpo.bf16))
+        found.append(("GRPO", grpo.seconds, grpo.bytes))
     answers = of_answers(recipe.evaluate, lengths, shape, pace_of(config, recipe.evaluate.bf16))
     found.append((f"{recipe.evaluate.questions:,} answers", answers, None))
     announce.say(told(found))

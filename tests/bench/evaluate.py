@@ -173,8 +173,8 @@ def build(to: Path, spelt: bool) -> None:
 
     from apprentice.tasks.models.checkpoints import load_model, save
     from apprentice.tasks.models.tokenizer import load_tokenizer
-    from apprentice.tasks.questions import _build
     from apprentice.tasks.settings.spec import BuiltStudent
+    from apprentice.tasks.student import _build
 
     logging.disable_progress_bar()
     questions = [question(seed) for seed in SEEDS]

@@ -25,9 +25,9 @@ from apprentice.tasks.artifacts.types import LARGEST, RECORD, Artifact, Artifact
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.questions import _build
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import BuiltStudent
+from apprentice.tasks.student import _build
 from tests.hostile.endings import assert_clear
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import RELEASE, hub, store

@@ -21,10 +21,10 @@ from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.play import LocalModel
-from apprentice.tasks.questions import _build
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
 from apprentice.tasks.settings.spec import BuiltStudent, EvaluateSpec
+from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
 from tests.tasks.examined import published
 from tests.tasks.test_evaluate import question

@@ -18,8 +18,8 @@ SETTINGS: dict[str, Any] = {"eos_token_id": ENDS, "pad_token_id": PADS}
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(3)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=VOCABULARY, initializer_range=0.4, **sizes, **heads)).eval()
 
 

@@ -21,7 +21,8 @@ UPDATE = 0.01
 
 
 def sft(**given: Any) -> SftSpec:
-    return SftSpec(**({"epochs": 1, "batch_size": 10, "gradient_accumulation": 1} | given))
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 10, "gradient_accumulation": 1}
+    return SftSpec(**(settings | given))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_accumulated_batches_take_one_update_and_the_memory_of_one():
 
 
 def grpo(**given: Any) -> GrpoSpec:
-    settings = {"max_steps": 7, "batch_size": 16, "gradient_accumulation": 1, "num_generations": 8}
+    settings: dict[str, Any] = {"max_steps": 7, "batch_size": 16, "gradient_accumulation": 1, "num_generations": 8}
     return GrpoSpec(**(settings | given))
 
 
@@ -99,7 +100,7 @@ def test_a_wider_layer_is_measured_to_be_slower_and_larger(monkeypatch: pytest.M
     from transformers import Qwen3Config
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300, "head_dim": 16}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300, "head_dim": 16}
     narrow, wide = (
         pace_of(Qwen3Config(hidden_size=size, intermediate_size=2 * size, num_hidden_layers=9, **heads), bf16=False)
         for size in (32, 512)

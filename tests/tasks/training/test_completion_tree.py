@@ -52,8 +52,8 @@ CASES = {
 
 def model_of() -> Any:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
     model = Qwen3ForCausalLM(Qwen3Config(vocab_size=130, initializer_range=0.3, **sizes, **heads))
     add_fused_lm_head(model, temperature=0.9, outputs=("log_probs", "entropy"))
     return model
