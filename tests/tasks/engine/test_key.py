@@ -102,6 +102,7 @@ def test_a_stage_is_not_made_anew_by_accident():
         "questions",
         "rescore",
         "sft",
+        "student",
     ):
         found |= vars(import_module(f"apprentice.tasks.{module}"))
     stages = {each.name: each for each in found.values() if isinstance(each, Stage)}
