@@ -31,8 +31,7 @@ from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.models.checkpoints import check_targets, configuration, context_length
-from apprentice.tasks.models.forecast import Lengths, Shape, of_answers, of_grpo, of_sft, pace_of, told
+from apprentice.tasks.models.checkpoints import check_targets, context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
 from apprentice.tasks.players.budget import Budget
@@ -46,12 +45,7 @@ from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Window
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.student import student
-from apprentice.tasks.training.dry_pass import (
-    check_grpo_arguments,
-    check_sft_arguments,
-    check_template,
-    example_episode,
-)
+from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
 
 
 def check_teacher(
@@ -209,13 +203,6 @@ class Preflight:
             if tokenizer is None and known:
                 tokenizer = load_tokenizer(run.store.fetch(known), run.trusted)
             _check_arguments(recipe, given, tokenizer, seen[0].environment)
-        if self.trains_here and ahead and recipe.student.build is None:
-            if source := begun or known:
-                checkpoint = run.store.fetch(source)
-                tokenizer = load_tokenizer(checkpoint, run.trusted)
-                _foretell(recipe, ahead, configuration(checkpoint, run.trusted), tokenizer, seen[0])
-            elif model:
-                _foretell(recipe, ahead, model[0], tokenizer, seen[0])
         if buys:
             first = seen[0]
             asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
@@ -309,30 +296,6 @@ def _check_arguments(recipe: Recipe, given: list[str], tokenizer: Any, environme
         check_sft_arguments(recipe.sft, tokenizer, tool_schemas(environment))
     if recipe.grpo and GrpoSpec.section in given:
         check_grpo_arguments(recipe.grpo, tokenizer)
-
-
-def _foretell(recipe: Recipe, ahead: list[str], config: Any, tokenizer: Any, task: TrainedQuestions) -> None:
-    """Say how long the stages ahead take on this machine, and how much memory; nothing of a model with code of its own
-    or layers of several kinds."""
-    from apprentice.tasks.models.shared_prefix import can_share  # imports torch
-
-    layers = without_weights(config, recipe.student)
-    if getattr(config, "auto_map", None) or not can_share(layers):
-        return
-    shape = Shape(config.get_text_config().num_hidden_layers, sum(each.numel() for each in layers.parameters()))
-    call = example_episode(tool_schemas(task.environment)[0]["function"])[2]
-    lengths = Lengths.of(tokenizer, task.environment, list(task.questions), call)
-    found: list[tuple[str, float, float | None]] = []
-    if recipe.sft and SftSpec.section in ahead:
-        rows = recipe.seed_windows().collect.size
-        sft = of_sft(recipe.sft, rows, lengths, shape, pace_of(config, recipe.sft.bf16))
-        found.append(("SFT", sft.seconds, sft.bytes))
-    if recipe.grpo and GrpoSpec.section in ahead:
-        grpo = of_grpo(recipe.grpo, lengths, shape, pace_of(config, recipe.grpo.bf16))
-        found.append(("GRPO", grpo.seconds, grpo.bytes))
-    answers = of_answers(recipe.evaluate, lengths, shape, pace_of(config, recipe.evaluate.bf16))
-    found.append((f"{recipe.evaluate.questions:,} answers", answers, None))
-    announce.say(told(found))
 
 
 def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> Any:

@@ -109,13 +109,6 @@ def save(
     return {"parameters": model.num_parameters()}
 
 
-def configuration(checkpoint: Path, trusted: Trusted = ()) -> Any:
-    """The configuration of a checkpoint's model."""
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(checkpoint, trust_remote_code=runs_code(checkpoint, trusted))
-
-
 def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -> Any:
     """The checkpoint's model in fp32; for QLoRA with frozen weights in 4 bits."""
     import torch

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -248,23 +247,6 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
     said = stopped(recipe(endpoint, f"server.url={echo}", f"student={{model: '{folder}'}}"), tmp_path)
     assert says in said
     assert endpoint.requests == []
-
-
-def test_a_pretrained_students_stages_are_predicted_and_a_built_ones_are_not(
-    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    chosen = recipe(endpoint, f"server.url={echo}")
-    tokenizer = build_tokenizer(chosen.environment, ["a", "b"])
-    (tmp_path / "student").mkdir()
-    save(tiny_model(tokenizer), tokenizer, tmp_path / "student")
-    look(chosen, tmp_path)
-    assert "Predicted" not in capfd.readouterr().out
-    look(recipe(endpoint, f"server.url={echo}", f"student={{model: '{tmp_path / 'student'}'}}"), tmp_path)
-    told = " ".join(capfd.readouterr().out.split())
-    assert re.search(
-        r"Predicted for this machine: SFT \d+ s and \d\.\d GB, GRPO \d+ s and .* GB, \d+ answers \d+ s\.", told
-    )
 
 
 def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoint, echo: str, tmp_path: Path):
