@@ -24,8 +24,9 @@ from tests.prefect_database import prefect_home
 from tests.wheel import files_of_the_checkout, unpacked
 
 BIN = Path(sys.executable).parent
-BESIDE = ("envs/AUDIT.md", "deployments/docker/", "deployments/kubernetes/", "deployments/SCALING.md")
-"""What only a checkout has: the audit's page, and what builds images and sets up a cluster."""
+PAGES = ("envs/AUDIT.md", "deployments/SCALING.md", "deployments/figures.json")
+BESIDE = (*PAGES, "deployments/docker/", "deployments/kubernetes/")
+"""What only a checkout has: pages with their figures, and what builds images and sets up a cluster."""
 
 
 @pytest.fixture(autouse=True)
