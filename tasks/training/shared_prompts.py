@@ -157,8 +157,8 @@ def forward_shared(model: Any, completion_columns: int) -> Callable[..., Any]:
             ids, labels = ids[:, before:], labels[:, before:]
         else:
             seen = seen.new_ones(len(both), known)
-        tree = CompletionTree.of(ids, mask[:, -ids.shape[1] :], group, completion_columns)
-        if tree.pays(ids.shape, known=seen.shape[1]):
+        tree = CompletionTree.of(ids, mask[:, -ids.shape[1] :], group, completion_columns, known=seen.shape[1])
+        if tree is not None:
             return forward_tree(model, tree, seen, cache, **given)
         _take(cache, group)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
@@ -190,15 +190,17 @@ class CompletionTree(NamedTuple):
     """(rows, columns of completions): where a token stands in `scored`; -1 for padding."""
 
     @classmethod
-    def of(cls, ids: Any, mask: Any, group: Any, completion_columns: int) -> "CompletionTree":
-        """The tree of rows whose last columns are completions.
+    def of(cls, ids: Any, mask: Any, group: Any, completion_columns: int, known: int) -> "CompletionTree | None":
+        """The tree of rows whose last columns are completions; None where it would not pay.
 
         Args:
             mask: Like `ids` (rows, columns), 0 for padding.
             group: (rows): the group of each.
+            known: Tokens before it.
         """
         import torch
 
+        device, ids, mask = ids.device, ids.cpu(), mask.cpu()
         groups: list[dict[tuple[int, int], int]] = [{} for _ in range(int(group.max()) + 1)]
         scored: dict[tuple[int, int, int], int] = {}
         place = torch.full((len(ids), completion_columns), -1)
@@ -212,6 +214,8 @@ class CompletionTree(NamedTuple):
                 if column != columns[-1]:
                     node = groups[of].setdefault((node, token), len(groups[of]))
         width = max(map(len, groups))
+        if not _pays(ids.shape, (len(groups), width), known):
+            return None
         parents, tokens = (_padded([[key[n] for key in known] for known in groups], width) for n in (0, 1))
         sees = torch.eye(width, dtype=torch.bool).repeat(len(groups), 1, 1)
         every = torch.arange(len(groups))
@@ -220,17 +224,15 @@ class CompletionTree(NamedTuple):
             sees[:, node] |= sees[every, parent] & (parent >= 0).unsqueeze(1)
         before, labels = [of * width + node for of, node, _ in scored], [token for *_, token in scored]
         tensors = tokens.clamp(min=0), sees, sees.sum(dim=2) - 1, torch.tensor(before), torch.tensor(labels), place
-        return cls(*(each.to(ids.device) for each in tensors))
+        return cls(*(each.to(device) for each in tensors))
 
-    def pays(self, rows: tuple[int, int], known: int) -> bool:
-        """Whether it has clearly fewer tokens than rows of this shape, and no more pairs that attend to one another.
 
-        Args:
-            known: Tokens before it.
-        """
-        (count, columns), (groups, nodes) = rows, self.ids.shape
-        pairs = groups * nodes * (known + nodes), count * columns * (known + columns)
-        return 0 < groups * nodes <= SMALLER * count * columns and pairs[0] <= pairs[1]
+def _pays(rows: tuple[int, int], tree: tuple[int, int], known: int) -> bool:
+    """Whether a tree of (groups, nodes) has clearly fewer tokens than (rows, columns), and no more pairs that attend to
+    one another, after `known` others."""
+    (count, columns), (groups, nodes) = rows, tree
+    pairs = groups * nodes * (known + nodes), count * columns * (known + columns)
+    return 0 < groups * nodes <= SMALLER * count * columns and pairs[0] <= pairs[1]
 
 
 def _padded(rows: list[list[int]], width: int) -> Any:
