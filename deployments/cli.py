@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.app import app, env_app
+from apprentice.flows.cli.app import app
 from apprentice.flows.cli.common import (
     RECIPE,
     SET,
@@ -18,6 +18,7 @@ from apprentice.flows.cli.common import (
     report_write_errors,
     use_utf8,
 )
+from apprentice.flows.cli.environments import env_app
 from apprentice.flows.runtime.prefect_settings import quiet
 
 Infrastructure = Literal["process", "kubernetes"]
@@ -37,7 +38,7 @@ def init_project(
     """Write a recipe: a copy of one of the package's, with an explanation for every field. Overwrites nothing."""
     with exit_with_message("Not all files were written."):
         quiet()
-        from apprentice.deployments.folders import RECIPE, init
+        from apprentice.deployments.new_project import RECIPE, init
 
         print(*init(folder, recipe, production), sep="\n")
         print("Go on with:")
@@ -127,16 +128,16 @@ def build(
 ) -> None:
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
     with exit_with_message("Nothing else was written."):
-        from apprentice.deployments import folders
+        from apprentice.deployments import spaces
         from apprentice.flows.cli.choice import name_of, settings_class
 
         names = [name_of(each) for each in names or []]
         for name in names:
             settings_class(name)  # raises Stop for an unknown name
-        if (uv := folders.find_uv()) is None:
+        if (uv := spaces.find_uv()) is None:
             print("uv is not installed, so no uv.lock is written; `openenv validate` needs one: pip install uv")
-        for name in names or folders.served():
-            print(folders.build(name, out, uv))
+        for name in names or spaces.served():
+            print(spaces.build(name, out, uv))
 
 
 @env_app.command()
@@ -146,7 +147,7 @@ def init(
 ) -> None:
     """Write a new environment: one file, with a test and a recipe."""
     with exit_with_message("Nothing was written."):
-        from apprentice.deployments.folders import init_environment as write
+        from apprentice.deployments.new_project import init_environment as write
 
         folder = write(name, out)
         here = folder if folder.is_absolute() else f"./{folder}"

@@ -1,6 +1,6 @@
 """A game in one file: a question for each seed, and tools as public methods. `envs/number.py` is the one to copy.
 
-In: a subclass of `Game`. Out: what `base.py` makes an environment of, `game_server.py` an OpenEnv server.
+In: a subclass of `Game`. Out: what `one_file.py` makes an environment of, `game_server.py` an OpenEnv server.
 Imports nothing of this project, so that a Space can have a copy of it beside the game.
 """
 

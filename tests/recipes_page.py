@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from apprentice.deployments.folders import model_of
+from apprentice.deployments.new_project import model_of
 from apprentice.flows.recipe.recipe import Recipe
 
 OPENING = """# Recipes

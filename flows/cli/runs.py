@@ -1,25 +1,17 @@
-"""The commands on stored results and their data.
+"""The commands on stored results.
 
 `apprentice runs` and `compare`: the finished runs of a folder, as a list and side by side. `champion show`, `history`
 and `rollback`: the current champion and those before it. `evaluate`: models, each compared with the first.
-
-`apprentice import` and `apprentice export`: conversations of other tools as rollouts, and the other way round.
-
-In: a file, a folder or a dataset of the Hub, and a recipe; or the key of rollouts. Out: an artifact that the printed
-command trains on; or files that the other tools read. No teacher and no Prefect server is asked.
-
-`apprentice view`: every episode of an artifact or of a recipe's newest run, in a browser on this machine.
 """
 
 import json
-import shlex
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import HUB, JSON, KEY, RECIPE, SET, STORE, exit_with_message, prepared
+from apprentice.flows.cli.common import HUB, JSON, RECIPE, SET, exit_with_message, prepared
 from apprentice.flows.runtime.prefect_settings import quiet
 
 if TYPE_CHECKING:
@@ -240,158 +232,3 @@ def _window(recipe: "Recipe", questions: int, seed: int | None) -> "Window":
             "Lower --questions, or choose another first seed with --seed.",
         )
     return window
-
-
-ROWS = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE|FOLDER|REPO", help="JSON lines, Parquet, JSON or Inspect's logs; owner/name[@COMMIT]."
-    ),
-]
-FOR = Annotated[Path, typer.Option("--recipe", help="The recipe whose environment confirms the rows and that trains.")]
-COLUMN = "Column of the {}, if it has another name; with dots for what is nested."
-
-
-def import_rows(
-    rows: ROWS,
-    recipe: FOR,
-    messages: Annotated[str | None, typer.Option(help=COLUMN.format("conversation"))] = None,
-    prompt: Annotated[str | None, typer.Option(help=COLUMN.format("question, beside --completion"))] = None,
-    completion: Annotated[str | None, typer.Option(help=COLUMN.format("answer, beside --prompt"))] = None,
-    tools: Annotated[str | None, typer.Option(help=COLUMN.format("tools' schemas"))] = None,
-    reward: Annotated[str | None, typer.Option(help=COLUMN.format("reward"))] = None,
-    seed: Annotated[str | None, typer.Option(help=COLUMN.format("question's seed"))] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(metavar="FIRST-LAST", help="Seeds whose questions the rows answer, besides the recipe's windows."),
-    ] = None,
-    unverified: Annotated[
-        Literal["drop", "keep"] | None,
-        typer.Option(help="What becomes of rows whose question no known seed asks. Default: the recipe's, drop."),
-    ] = None,
-    set_: SET = None,
-) -> None:
-    """Make conversations the rollouts of a recipe: its environment plays each call again and gives the reward.
-
-    The last line is the command that trains on them; it asks no teacher.
-    """
-    with exit_with_message("Run the same command again."):
-        named = {"messages": messages, "prompt": prompt, "completion": completion, "tools": tools}
-        named |= {"reward": reward, "seed": seed}
-        columns = {name: column for name, column in named.items() if column is not None}
-        overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds)}"]
-        overrides += [f"collect.unverified={unverified}"] if unverified else []
-        chosen = prepared(recipe, overrides)
-        from apprentice.flows.library import at_work, pinned_recipe
-        from apprentice.flows.phases import asked, rollouts_of
-        from apprentice.flows.preflight import EvaluationPreflight
-        from apprentice.tasks.dataset import REPORT, show_report
-
-        pinned = pinned_recipe(chosen)
-        with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as run:
-            made = rollouts_of(run, pinned, asked(run, pinned))
-            assert made is not None
-            folder = run.store.fetch(made)
-        if run.log[-1].state == "cached":
-            show_report(folder)
-        if (folder / REPORT).exists():
-            print(f"The counts, and every row that is left out: {folder / REPORT}")
-        print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
-        print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
-
-
-def _dataset(rows: str, columns: dict[str, str], seeds: str | None) -> str:
-    """The value of `collect.dataset`, on one line. Raises Stop."""
-    from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
-    from apprentice.tasks.reporting.errors import Stop
-
-    path, _, revision = (rows, "", "") if Path(rows).expanduser().exists() else rows.partition("@")
-    given: dict[str, Any] = {"path": path}
-    if revision:
-        given["revision"] = revision
-    elif not Path(rows).expanduser().exists() and is_repository(path) and path.count("/") == 1:
-        given["revision"] = newest_commit(path)
-    if columns:
-        given["columns"] = columns
-    if seeds is not None:
-        first, dash, last = seeds.partition("-")
-        if not (dash and first.isdigit() and last.isdigit() and int(first) <= int(last)):
-            raise Stop(f"--seeds {seeds} is not of the form FIRST-LAST.", "For example --seeds 0-999.")
-        given["seeds"] = {"start": int(first), "size": int(last) - int(first) + 1}
-    return json.dumps(given, ensure_ascii=False)
-
-
-def export_rollouts(
-    key: KEY,
-    form: Annotated[
-        Literal["trl", "atif", "openenv"],
-        typer.Option(
-            "--format",
-            help="trl: conversational rows. atif: a trajectory a file, as Harbor's agents write them. "
-            "openenv: as `openenv collect` writes them.",
-        ),
-    ],
-    to: Annotated[Path | None, typer.Option(help="A new folder. Default: KEY-FORMAT.")] = None,
-    store: STORE = Path("artifacts"),
-    hub: HUB = None,
-) -> None:
-    """Write rollouts so that other tools read them; `apprentice import` reads the same rollouts back."""
-    with exit_with_message("Remove the folder and run the command again."):
-        quiet()
-        from apprentice.tasks.artifacts.lineage import node_of
-        from apprentice.tasks.artifacts.locate import locate
-        from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
-        from apprentice.tasks.episodes.conversations import export
-        from apprentice.tasks.episodes.record import Record
-        from apprentice.tasks.reporting.errors import Stop
-
-        found, named = locate(key, store, hub)
-        artifact = node_of(found, named, {}).artifact
-        if not isinstance(artifact, (Rollouts, KeptRollouts)):
-            raise Stop(
-                f"{key} is {type(artifact).__name__}, not rollouts.", "Take the key of collect or filter_rollouts."
-            )
-        folder = to or Path(f"{artifact.key}-{form}")
-        if folder.exists():
-            raise Stop(f"{folder} exists.", "Name a new folder with --to.")
-        rows = found.fetch(artifact) / ("kept.jsonl" if isinstance(artifact, KeptRollouts) else "rollouts.jsonl")
-        folder.mkdir(parents=True)
-        with rows.open("rb") as lines:
-            written, failed = export(map(Record.model_validate_json, lines), form, folder, found.project)
-        if failed:
-            print(f"{failed} episodes failed when they were collected, and are not exported.")
-        print(f"{written} episodes are in {folder}.")
-
-
-def view(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY|RECIPE",
-            help="A recipe, by file or name, for the newest run of it; or the key, revision or tag of rollouts, an "
-            "evaluation, a verdict, a decision or a release.",
-        ),
-    ],
-    store: Annotated[Path, typer.Option(help="The folder of artifacts, where a key is given.")] = Path("artifacts"),
-    hub: HUB = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
-    set_: SET = None,
-) -> None:
-    """Show episodes as a table with filters, each beside the other models' on its question; until Ctrl-C.
-
-    The table is that of the report's page; here it is as large as the files are. Serves 127.0.0.1 only.
-    """
-    with exit_with_message("Nothing was changed."):
-        quiet()
-        from apprentice.flows.recipe.loading import find_recipe
-
-        if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
-            chosen = prepared(Path(what), set_)
-            from apprentice.flows.view import serve, shown_of_recipe
-
-            serve(shown_of_recipe(chosen), port, browser)
-        else:
-            from apprentice.flows.view import serve, shown_of_key
-
-            serve(shown_of_key(what, store, hub), port, browser)

@@ -18,7 +18,7 @@ from prefect.settings import get_current_settings
 
 from apprentice.envs.serving.process import ServerFailed, local_server
 from apprentice.flows.runtime.prefect_settings import URL, set_in
-from apprentice.flows.runtime.temporary_server import guarded
+from apprentice.flows.runtime.run_guard import guarded
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import TEMPORARY, shared
 from apprentice.tasks.reporting.errors import Stop

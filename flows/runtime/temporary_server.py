@@ -1,26 +1,16 @@
-"""`python -m apprentice.flows.runtime.temporary_server`: the child processes of a command, which end with it.
+"""A Prefect server for one command, as a child process: it gets no signals from the terminal and ends with its parent.
 
-Without an argument, a Prefect server for one command: it prints its URL, gets no signals from the terminal and exits
-when its standard input closes. It uses Prefect's own database, so that a server started later also shows these runs.
-
-With a TAG, a guard that marks flow runs as Crashed when their process is killed; otherwise they would stay Running for
-ever. Its standard input closes when the process that started it ends; it then sets unfinished flow runs with the tag to
-Crashed.
+Run: `python -m apprentice.flows.runtime.temporary_server` (prints its URL; exits when its standard input closes).
+It uses Prefect's own database, so that a server started later also shows these runs.
 """
 
 import asyncio
 import os
-import signal
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from apprentice.envs.defaults import no_collection
 from apprentice.envs.serving.process import serve
 from apprentice.tasks.artifacts.local import flock
-from apprentice.tasks.reporting.announce import LOCAL
 
 
 async def migrate() -> None:
@@ -58,45 +48,5 @@ def main() -> None:
         serve(app)
 
 
-UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]
-
-
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Tag flow runs that start in the block as a command's, and mark them as Crashed if this process is killed."""
-    from prefect import tags
-
-    tag = f"{socket.gethostname()}:{os.getpid()}"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "apprentice.flows.runtime.temporary_server", tag],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # it must survive a signal to this process group
-    )
-    with tags(LOCAL, tag):
-        yield
-    assert child.stdin is not None
-    child.stdin.close()
-
-
-def guard(tag: str) -> None:
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    sys.stdin.read()
-    mark_crashed(tag)
-
-
-def mark_crashed(tag: str) -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter
-    from prefect.states import Crashed
-
-    of = FlowRunFilter.model_validate({"tags": {"all_": [tag]}, "state": {"type": {"any_": UNFINISHED}}})
-    with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=of):
-            client.set_flow_run_state(run.id, Crashed(message="Its process was killed."), force=True)
-
-
 if __name__ == "__main__":
-    guard(sys.argv[1]) if sys.argv[1:] else main()
+    main()

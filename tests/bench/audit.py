@@ -21,7 +21,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, list_folder
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.folders import add
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import CHECKS, KNOWN, audit
@@ -294,7 +295,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seconds", type=float, help="of a check that plays many episodes; more on a busy machine")
     arguments = parser.parse_args()
-    list_folder(GAME)
+    add(GAME)
     chosen = [*cases(), *textarena_cases()]
     if arguments.only:
         names = {name for case in chosen for name in (case.name, case.environment)}

@@ -9,7 +9,7 @@ from prefect.client import orchestration
 from prefect.utilities import urls
 from typer.testing import CliRunner, Result
 
-from apprentice.deployments import folders, steps
+from apprentice.deployments import new_project, spaces, steps
 from apprentice.deployments.cli import app
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import work_pool
@@ -88,8 +88,8 @@ def test_a_new_project_is_written_and_ends_with_the_next_commands(
     given: list[str], handed: Any, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     made: list[Any] = []
-    monkeypatch.setattr(folders, "init", lambda *given: made.append(given) or ["one file", "another"])
-    monkeypatch.setattr(folders, "RECIPE", "recipe.yaml")
+    monkeypatch.setattr(new_project, "init", lambda *given: made.append(given) or ["one file", "another"])
+    monkeypatch.setattr(new_project, "RECIPE", "recipe.yaml")
     ended = typed("init", *given)
     assert made == [handed]
     assert ended.stdout.splitlines() == ["one file", "another", "Go on with:", *(f"  {each}" for each in printed)]
@@ -100,7 +100,7 @@ def test_a_new_environment_is_written_and_named_so_that_a_command_takes_it(
     folder: Path, here: str, monkeypatch: pytest.MonkeyPatch
 ):
     made: list[Any] = []
-    monkeypatch.setattr(folders, "init_environment", lambda *given: made.append(given) or folder)
+    monkeypatch.setattr(new_project, "init_environment", lambda *given: made.append(given) or folder)
     ended = typed("env", "init", "mine", "--out", "there")
     assert made == [("mine", Path("there"))]
     assert f"apprentice env check {here}\n" in ended.stdout
@@ -117,10 +117,10 @@ def test_spaces_are_built_by_name_or_all_and_without_uv_it_is_said(
     uv: str | None, given: list[str], built: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     made: list[Any] = []
-    monkeypatch.setattr(folders, "find_uv", lambda: uv)
-    monkeypatch.setattr(folders, "build", lambda *given: made.append(given) or f"built {given[0]}")
+    monkeypatch.setattr(spaces, "find_uv", lambda: uv)
+    monkeypatch.setattr(spaces, "build", lambda *given: made.append(given) or f"built {given[0]}")
     ended = typed("env", "build", *given)
-    assert made == (built or [(name, Path("build/spaces"), None) for name in folders.served()])
+    assert made == (built or [(name, Path("build/spaces"), None) for name in spaces.served()])
     assert ended.stdout.splitlines()[-len(made) :] == [f"built {name}" for name, *_ in made]
     assert ("uv is not installed" in ended.stdout) == (uv is None)
     refused = typed("env", "build", "echo", "nothing-such")

@@ -9,7 +9,7 @@ from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 
-from apprentice.deployments.folders import editor_schema
+from apprentice.deployments.new_project import editor_schema
 from apprentice.flows.recipe.loading import packaged, recipe_file
 
 WHOLE = """

@@ -21,7 +21,7 @@ from openenv.cli._cli_utils import validate_env_structure
 from openenv.cli._validation import validate_running_environment
 from typer.testing import CliRunner
 
-from apprentice.deployments import folders
+from apprentice.deployments import spaces
 from apprentice.deployments.cli import app
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.wire.server import EnvironmentServer
@@ -55,7 +55,7 @@ with client(base_url=url).sync() as player:
 """What somebody does who has this folder and not the rest."""
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in folders.served() if name != "echo"]
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in spaces.served() if name != "echo"]
 
 
 @pytest.fixture(params=["echo", *LONG])
@@ -87,7 +87,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(name: str, out: Path) -> Path:
     """What is built, locked where uv and PyPI are there; once an environment."""
-    return out / name if (out / name).exists() else folders.build(name, out, folders.find_uv())
+    return out / name if (out / name).exists() else spaces.build(name, out, spaces.find_uv())
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_the_lock_is_of_this_pyproject_and_names_pypi_and_nothing_else(locked: P
 
 def test_the_server_imports_nothing_of_this_project(folder: Path):
     texts = [file.read_text() for file in (folder / "server").rglob("*.py") if file.name != "app.py"]
-    assert "apprentice" not in folders.imported(texts)
+    assert "apprentice" not in spaces.imported(texts)
     assert not any("from .." in text for text in texts)
 
 
@@ -184,10 +184,10 @@ def test_openenv_publishes_it_and_the_space_serves_alone_as_openenv_demands(
     info = api.space_info(f"team/{name}")
     assert info.sdk == "docker"
     files = {sibling.rfilename for sibling in info.siblings or []}
-    assert {*folders.GENERATED, "README.md", "__init__.py", "server/game.py"} <= files
+    assert {*spaces.GENERATED, "README.md", "__init__.py", "server/game.py"} <= files
     assert not any("__pycache__" in file for file in files)
     capacity = api.get_space_variables(f"team/{name}")["MAX_CONCURRENT_ENVS"].value
-    assert capacity == str(folders.CAPACITY)
+    assert capacity == str(spaces.CAPACITY)
     space = Path(api.snapshot_download(f"team/{name}", repo_type="space", local_dir=tmp_path / "space" / name))
     docker = dict(re.findall(r"(\w+)=(\S+)", (space / "Dockerfile").read_text()))
     assert docker["ENABLE_WEB_INTERFACE"] == "true"
@@ -198,11 +198,11 @@ def test_openenv_publishes_it_and_the_space_serves_alone_as_openenv_demands(
         command = [sys.executable, "-P", "-c", TYPED, name, url, json.dumps(question_of(task))]
         done = subprocess.run(command, cwd=space.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [folders.values_of(name)["observation"], "False", "0"]
+    assert done.stdout.split() == [spaces.values_of(name)["observation"], "False", "0"]
 
 
 def test_without_uv_the_folder_lacks_the_lock_and_its_dockerfile_does_without(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(folders, "find_uv", lambda: None)
+    monkeypatch.setattr(spaces, "find_uv", lambda: None)
     done = CliRunner().invoke(app, ["env", "build", "echo", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "no uv.lock is written" in done.output.splitlines()[0]
@@ -217,19 +217,19 @@ def test_a_lock_that_fails_is_told_and_the_folder_is_written(tmp_path: Path, cap
     broken = tmp_path / "uv"
     broken.write_text("#!/bin/sh\necho no route to host >&2; exit 2\n")
     broken.chmod(0o755)
-    assert "uv.lock" not in (folders.build("echo", tmp_path / "out", str(broken)) / "Dockerfile").read_text()
+    assert "uv.lock" not in (spaces.build("echo", tmp_path / "out", str(broken)) / "Dockerfile").read_text()
     assert "uv could not lock echo: no route to host" in capsys.readouterr().err
 
 
 def test_it_is_built_anew_and_other_folders_are_left_alone(tmp_path: Path):
-    stale = folders.build("echo", tmp_path, None) / "server" / "stale.py"
+    stale = spaces.build("echo", tmp_path, None) / "server" / "stale.py"
     stale.touch()
-    folders.build("echo", tmp_path, None)
+    spaces.build("echo", tmp_path, None)
     assert not stale.exists()
     (tmp_path / "catch").mkdir()
     (tmp_path / "catch" / "notes.txt").touch()
     with pytest.raises(Stop, match=r"holds other files.*\n.*--out"):
-        folders.build("catch", tmp_path, None)
+        spaces.build("catch", tmp_path, None)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
@@ -241,19 +241,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
 
 def test_what_has_no_server_is_not_built(tmp_path: Path):
     with pytest.raises(Stop, match=r"multi has no server to build"):
-        folders.build("multi", tmp_path, None)
+        spaces.build("multi", tmp_path, None)
 
 
 def test_an_extra_that_is_not_installed_is_still_required(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folders, "packages_distributions", dict)
-    assert {each.partition(">")[0] for each in folders.requirements("catch")} == {"open_spiel", "openenv-core[core]"}
-    assert "browsergym-core" in {each.partition(">")[0] for each in folders.requirements("browsergym")}
+    monkeypatch.setattr(spaces, "packages_distributions", dict)
+    assert {each.partition(">")[0] for each in spaces.requirements("catch")} == {"open_spiel", "openenv-core[core]"}
+    assert "browsergym-core" in {each.partition(">")[0] for each in spaces.requirements("browsergym")}
 
 
 @pytest.mark.long
 def test_it_is_built_from_an_installed_wheel_as_well(tmp_path: Path):
     installed = unpacked(tmp_path)
-    build = "from apprentice.deployments import folders as s; print(s.__file__); s.build('catch', s.Path('out'), None)"
+    build = "from apprentice.deployments import spaces as s; print(s.__file__); s.build('catch', s.Path('out'), None)"
     done = subprocess.run(
         [sys.executable, "-c", build],
         cwd=tmp_path,
@@ -262,8 +262,8 @@ def test_it_is_built_from_an_installed_wheel_as_well(tmp_path: Path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(installed / "apprentice/deployments/folders.py")
-    ours = folders.build("catch", tmp_path / "checkout", None)
+    assert done.stdout.strip() == str(installed / "apprentice/deployments/spaces.py")
+    ours = spaces.build("catch", tmp_path / "checkout", None)
     files = {file.relative_to(ours) for file in ours.rglob("*") if file.is_file()}
     assert {file.name for file in files} >= {"app.py", "board.py", "README.md", "Dockerfile"}
     for file in files:

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import environment_of, tool_schemas
+from apprentice.envs.base import tool_schemas
 from apprentice.envs.game import Game, tools_in
 from apprentice.envs.game_server import GameServer, Move, server_of
 from apprentice.envs.number import Number, Settings, call
+from apprentice.envs.one_file import environment_of
 
 
 class Doors(Game):

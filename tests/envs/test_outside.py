@@ -12,10 +12,11 @@ import yaml
 from openenv.cli.__main__ import app as openenv
 from typer.testing import CliRunner
 
-from apprentice.deployments import folders
+from apprentice.deployments import spaces
 from apprentice.deployments.cli import app
 from apprentice.envs import catalog
-from apprentice.envs.catalog import FOLDERS, EnvironmentSpec, described, environment_class, policy_of
+from apprentice.envs.catalog import EnvironmentSpec, described, environment_class, policy_of
+from apprentice.envs.folders import FOLDERS
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.source import digest_of
 from apprentice.envs.wire.server import EnvironmentServer
@@ -177,8 +178,8 @@ def test_files_that_are_there_are_left_alone(made: Path):
 
 @pytest.mark.long
 def test_openenv_validates_what_is_built_of_it(installed: Path, tmp_path: Path):
-    uv = folders.find_uv()
-    folder = folders.build(NAME, tmp_path / "spaces", uv)
+    uv = spaces.find_uv()
+    folder = spaces.build(NAME, tmp_path / "spaces", uv)
     if not (folder / "uv.lock").exists():
         pytest.skip("needs uv (openenv-apprentice[dev]) and PyPI")
     done = CliRunner().invoke(openenv, ["validate", str(folder), *(AT_REST if SUCCESSOR else [])])

@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import HfApi
 
 from apprentice.envs.echo.text import text_of
-from apprentice.flows.cli.runs import _dataset
+from apprentice.flows.cli.data import _dataset
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.reporting.errors import Stop

@@ -19,14 +19,14 @@ from prefect.context import TagsContext
 from prefect.settings import get_current_settings
 from prefect.states import Cancelling, Completed, Pending, Running, Scheduled
 
-from apprentice.flows.runtime import temporary_server
+from apprentice.flows.runtime import run_guard
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
 COMMAND = """
 import sys, time
 from prefect import flow
-from apprentice.flows.runtime.temporary_server import guarded
+from apprentice.flows.runtime.run_guard import guarded
 
 @flow(name="guarded", flow_run_name=sys.argv[1])
 def long() -> None:
@@ -101,9 +101,9 @@ def test_unfinished_runs_with_the_tag_are_crashed_and_no_others(monkeypatch: pyt
         tagged = {state: client.create_flow_run(toy, state=state(), tags=[tag, "local"]).id for state in ended}
         other = client.create_flow_run(toy, state=Running(), tags=["local"]).id
         ignored: list[Any] = []
-        monkeypatch.setattr(temporary_server.signal, "signal", lambda *given: ignored.append(given))
+        monkeypatch.setattr(run_guard.signal, "signal", lambda *given: ignored.append(given))
         monkeypatch.setattr("sys.stdin", io.StringIO("what a process says before it ends"))
-        temporary_server.guard(tag)
+        run_guard.main(tag)
         assert sys.stdin.read() == ""
         found = {state: client.read_flow_run(run).state for state, run in tagged.items()}
         assert {state: each and each.name for state, each in found.items()} == ended
@@ -119,12 +119,12 @@ def test_a_command_is_guarded_by_a_process_that_outlives_its_signals_and_sees_it
         subprocess, "Popen", lambda *given, **how: begun.append((given, how)) or SimpleNamespace(stdin=stdin)
     )
     tag = f"{socket.gethostname()}:{os.getpid()}"
-    with temporary_server.guarded():
+    with run_guard.guarded():
         assert TagsContext.get().current_tags == {"local", tag}
         assert not stdin.closed
     assert stdin.closed
     (((command,), how),) = begun
-    assert command == [sys.executable, "-m", "apprentice.flows.runtime.temporary_server", tag]
+    assert command == [sys.executable, "-m", "apprentice.flows.runtime.run_guard", tag]
     assert how == {"stdin": subprocess.PIPE, "start_new_session": True} | {
         "stdout": subprocess.DEVNULL,
         "stderr": subprocess.DEVNULL,

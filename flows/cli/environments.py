@@ -1,0 +1,134 @@
+"""`apprentice env list | serve NAME | check URL | audit NAME | play NAME`: the environments and their servers."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from apprentice.flows.cli.common import JSON, SET, exit_with_message
+from apprentice.flows.runtime.prefect_settings import ready
+
+env_app = typer.Typer(no_args_is_help=True, help="List, serve, check, audit and play the environments.")
+
+NAME = Annotated[str, typer.Argument(help="A name from `apprentice env list`, or the path of a folder: ./my_env.")]
+FROM_RECIPE = Annotated[Path | None, typer.Option("--recipe", help="Take settings and sizes from this recipe.")]
+SETTINGS = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="One of the environment's settings. Repeatable."),
+]
+
+
+@env_app.command(name="list")
+def list_(json_: JSON = False) -> None:
+    """List the environments: tools, turns, rewards, extras, recipes."""
+    with exit_with_message():
+        from apprentice.flows.cli.choice import catalogue, rows
+
+        _table(rows())
+        if json_:
+            print(json.dumps({"envs": catalogue()}, ensure_ascii=False))
+
+
+@env_app.command()
+def serve(
+    name: NAME,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free port.")] = 8000,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Maximum concurrent episodes.")] = 64,
+) -> None:
+    """Serve an environment on 127.0.0.1 until Ctrl-C."""
+    with exit_with_message("The server did not start."):
+        ready()
+        from apprentice.flows.cli.play_by_hand import serve_environment
+
+        serve_environment(name, port, max_sessions)
+
+
+PLACE = Annotated[
+    str,
+    typer.Argument(
+        help="http://…, or https://OWNER-NAME.hf.space for a Space; an image with its tag (owner/name:1); a name or a "
+        "folder is served here meanwhile."
+    ),
+]
+SERVES = Annotated[str | None, typer.Option(help="The environment it should serve. Default: the server's own answer.")]
+
+
+@env_app.command()
+def audit(
+    place: PLACE, environment: SERVES = None, recipe: FROM_RECIPE = None, json_: JSON = False, set_: SET = None
+) -> None:
+    """Look for what would spoil a training: exit code 0, 1 with an error, 3 with warnings only."""
+    _audited(place, environment, recipe, json_, set_, quick=False)
+
+
+@env_app.command()
+def check(
+    place: PLACE, environment: SERVES = None, recipe: FROM_RECIPE = None, json_: JSON = False, set_: SET = None
+) -> None:
+    """Check that a server works for an environment or a recipe, by the quick checks of `env audit`."""
+    _audited(place, environment, recipe, json_, set_, quick=True)
+
+
+def _audited(
+    place: str, environment: str | None, recipe: Path | None, json_: bool, set_: list[str] | None, quick: bool
+) -> None:
+    with exit_with_message("Nothing was changed."):
+        ready()
+        from apprentice.flows.audit.audit import as_json, verdict
+        from apprentice.flows.audit.audit import audit as look
+        from apprentice.flows.cli.choice import chosen_for, reachable, sessions_for
+
+        sessions = sessions_for(recipe, set_, quick)
+        with reachable(place, sessions) as (served, name):
+            subject = chosen_for(served, environment or name, recipe, set_, sessions, served_here=name is not None)
+            with Console(stderr=True).status("audit") as shown:
+                report = look(subject, quick, shown.update)
+        rows = [each for each in report.findings if not quick or each.status != "does not apply"]
+        _table([{"check": each.check, "is": _is(each), "found": each.found, "do": each.remedy} for each in rows])
+        for each in report.findings:
+            if each.status == "failed" and (each.evidence or each.effect):
+                print("\n".join([f"\n{each.check}: {each.effect}", *(f"  {shown}" for shown in each.evidence)]))
+        print(verdict(subject.server, subject.spec, report))
+        if json_:
+            print(json.dumps(as_json(subject, report), ensure_ascii=False))
+        if report.exit_code:
+            raise typer.Exit(report.exit_code)
+
+
+def _is(finding: Any) -> str:
+    return finding.severity if finding.status == "failed" else finding.status
+
+
+@env_app.command()
+def play(
+    name: NAME,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the question. Default: a random one.")] = None,
+    set_: SETTINGS = None,
+    url: Annotated[str | None, typer.Option(help="A running server. Default: start one here.")] = None,
+    recipe: FROM_RECIPE = None,
+) -> None:
+    """Play an episode yourself. Ctrl-D ends it."""
+    with exit_with_message("The episode was abandoned."):
+        ready()
+        from apprentice.flows.cli.play_by_hand import open_environment
+
+        with open_environment(name, set_, url, recipe) as environment:
+            from apprentice.flows.cli.play_by_hand import any_seed
+            from apprentice.flows.cli.play_by_hand import play as play_it
+
+            try:
+                play_it(environment, any_seed() if seed is None else seed)
+            except EOFError:
+                print("\nThe episode was abandoned.")
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for index, column in enumerate(rows[0]):
+        shown.add_column(column, overflow="fold", no_wrap=index > 0 and column == "recipes")
+    for row in rows:
+        shown.add_row(*(str(value) for value in row.values()))
+    Console(highlight=False, markup=False).print(shown)
