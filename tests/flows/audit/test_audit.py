@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 from openenv.core.env_server.http_server import HTTPEnvServer
 
-from apprentice.envs.catalog import CATALOGUE, FOLDERS, EnvironmentSpec, known
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
+from apprentice.envs.folders import FOLDERS
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session

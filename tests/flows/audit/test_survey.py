@@ -5,7 +5,8 @@ import json
 import pytest
 
 from apprentice.envs.base import tool_schemas
-from apprentice.envs.catalog import CATALOGUE, FOLDERS, EnvironmentSpec, known
+from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
+from apprentice.envs.folders import FOLDERS
 from apprentice.envs.wire.reply import one_line
 from apprentice.flows.audit.audit import CHECKS, KNOWN, found_before
 from apprentice.flows.audit.subject import Evidence, Finding
