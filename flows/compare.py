@@ -14,8 +14,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from apprentice.flows.pages.html import as_html_page, data_uri
-from apprentice.flows.pages.report_page import MARKDOWN
+from apprentice.flows.pages.html import as_html_page, data_uri, templates
 from apprentice.flows.recipe.loading import read_recipe
 from apprentice.tasks.analysis.comparison import (
     compare,
@@ -46,6 +45,7 @@ from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_epi
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves_of_runs
+from apprentice.tasks.reporting.safe_text import cell, code, markdown_table
 from apprentice.tasks.settings.training import TRAININGS
 
 LAST = "last"
@@ -314,7 +314,8 @@ def compare_runs(runs: list[Side], to: Path) -> dict[str, Any]:
     folder.mkdir(parents=True)
     logs = {name: {model: run.log(model) for model in SHOWN if model in run.evaluations} for name, run in named.items()}
     picture = curves_of_runs(logs, SHOWN, folder / "curves.png")
-    text = MARKDOWN.get_template("compare.md.j2").render(found, picture=data_uri(picture))
+    markdown = templates(False, (cell, code, comparison_rows, markdown_table, table))
+    text = markdown.get_template("compare.md.j2").render(found, picture=data_uri(picture))
     (folder / "compare.md").write_text(text)
     (folder / "compare.html").write_text(as_html_page(text, "Runs side by side"))
     (folder / "compare.json").write_text(json.dumps(found, indent=2) + "\n")

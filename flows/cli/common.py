@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
-from apprentice.flows.runtime.prefect_settings import ready, refused
+from apprentice.flows.runtime.prefect_settings import quiet, ready, refused
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
@@ -116,6 +116,19 @@ HUB = Annotated[
     typer.Option(metavar="NAMESPACE", help="Also search this namespace on the Hub; the folder is then its cache."),
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+
+
+def looked_at(recipe: Path, overrides: list[str] | None) -> "Recipe":
+    """Return the recipe for a command that plays nothing and runs no flow: imports neither its environment nor Prefect.
+
+    Raises Stop.
+    """
+    quiet()
+    from apprentice.envs.catalog import LOOKING
+    from apprentice.flows.recipe.loading import load_recipe
+
+    with no_collection():
+        return load_recipe(recipe, overrides or [], LOOKING)
 
 
 def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False) -> "Recipe":

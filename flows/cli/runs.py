@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import HUB, JSON, RECIPE, SET, exit_with_message, prepared
+from apprentice.flows.cli.common import HUB, JSON, RECIPE, SET, exit_with_message, looked_at, prepared
 from apprentice.flows.runtime.prefect_settings import quiet
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the ga
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Show which model is the champion, and the gate's decision."""
     with exit_with_message():
-        champion, store, _ = champions_of(recipe, set_)
+        champion, store = champions_of(looked_at(recipe, set_))
         current = champion.current()
         if current is None:
             print("There is no champion yet: no model has passed the gate.")
@@ -111,7 +111,8 @@ def show(recipe: RECIPE, set_: SET = None) -> None:
 def history(recipe: RECIPE, set_: SET = None) -> None:
     """List every change of champion and every round, the oldest first."""
     with exit_with_message():
-        champion, store, chosen = champions_of(recipe, set_)
+        chosen = prepared(recipe, set_)
+        champion, store = champions_of(chosen)
         current = champion.current()
         rows = [
             {
@@ -145,18 +146,17 @@ def rollback(
 ) -> None:
     """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
     with exit_with_message():
-        release = champions_of(recipe, set_)[0].roll_back(to)
+        release = champions_of(prepared(recipe, set_))[0].roll_back(to)
         print(f"The champion is {release.repository}@{release.revision} again.")
 
 
-def champions_of(recipe: Path, overrides: list[str] | None) -> "tuple[Champions, LocalStore, Recipe]":
-    """Return the champions of a recipe's project, its store, and the recipe."""
-    chosen = prepared(recipe, overrides)
+def champions_of(recipe: "Recipe") -> "tuple[Champions, LocalStore]":
+    """Return the champions of a recipe's project, and its store."""
     from apprentice.flows.runtime.servers import open_store
     from apprentice.tasks.analysis.history import Champions
 
-    store = open_store(chosen)
-    return Champions(store), store, chosen
+    store = open_store(recipe)
+    return Champions(store), store
 
 
 def evaluate(

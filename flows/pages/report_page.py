@@ -18,10 +18,9 @@ from apprentice.flows.pages.html import (
     from_markdown,
     heat_of,
     looks,
-    placed,
-    run_graph,
     templates,
 )
+from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent, table
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown

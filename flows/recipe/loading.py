@@ -225,13 +225,14 @@ RecipeLike = Recipe | Mapping[str, Any] | Path | str
 """A recipe, or what `load_recipe` makes one of."""
 
 
-def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(given: RecipeLike, overrides: Sequence[str] = (), context: str | None = None) -> Recipe:
     """Read and validate a recipe.
 
     Args:
         given: The path of a YAML file; the name of one here or of the package, such as "laptop"; a dictionary with the
             fields of docs/recipes.md; or a `Recipe`.
         overrides: Fields to change, each as path=value, such as "grpo.max_steps=50"; the value is YAML.
+        context: LOOKING if the environment will not be played; its settings are then not checked.
 
     Returns:
         The recipe, frozen.
@@ -242,7 +243,7 @@ def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
     if isinstance(given, Recipe):
         return with_overrides(given, overrides)
     if isinstance(given, Mapping):
-        return _validated(deepcopy(dict(given)), "This", Path(), overrides)
+        return _validated(deepcopy(dict(given)), "This", Path(), overrides, context=context)
     path = recipe_file(Path(given))
     data, places = read_file(path)
     _drop_empty(data, places)
@@ -252,7 +253,7 @@ def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
             raise Stop(
                 f"{path}, line {line}: {name} is null.", f"Write {name}: off, or take the line out for the defaults."
             )
-    return _validated(data, str(path), path.parent, overrides, places)
+    return _validated(data, str(path), path.parent, overrides, places, context)
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], Places]:
@@ -280,7 +281,12 @@ def _drop_empty(data: dict[str, Any], places: Places) -> None:
 
 
 def _validated(
-    given: dict[str, Any], called: str, folder: Path, overrides: Sequence[str], places: Places | None = None
+    given: dict[str, Any],
+    called: str,
+    folder: Path,
+    overrides: Sequence[str],
+    places: Places | None = None,
+    context: str | None = None,
 ) -> Recipe:
     """Return the recipe with these fields and overrides; `folder` is where paths of environments begin. Raises Stop."""
     _find_environments(given, folder)
@@ -288,7 +294,7 @@ def _validated(
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
     try:
-        return Recipe.model_validate(given)
+        return Recipe.model_validate(given, context=context)
     except ValidationError as error:
         raise Stop(
             f"{called} is not a valid recipe:\n{explain(error, places=places, overrides=overrides)}",

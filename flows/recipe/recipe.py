@@ -292,7 +292,7 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _weights_are_of_streams(self) -> "Recipe":
-        if self.grpo is None:
+        if self.grpo is None or not self.grpo.reward_weights:
             return self
         known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
         for name in self.grpo.reward_weights:

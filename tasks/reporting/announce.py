@@ -16,21 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec
 
-from prefect.artifacts import (
-    create_image_artifact,
-    create_link_artifact,
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
-from prefect.assets import Asset
-from prefect.context import AssetContext, FlowRunContext, TaskRunContext
-from prefect.events import emit_event
-from prefect.logging import get_run_logger
-from prefect.settings import get_current_settings
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
@@ -39,12 +26,17 @@ from rich.table import Table
 from apprentice.envs.wire.server import EnvironmentServer, outage_listeners, without_secrets
 from apprentice.tasks.reporting.progress import Bars, note
 
+if TYPE_CHECKING:
+    from prefect.assets import Asset
+
 TEMPORARY = "APPRENTICE_TEMPORARY_SERVER"
 """The environment variable that names this run's own server, here and in the processes that it starts."""
 
 
 def shared() -> bool:
     """Whether the Prefect server in use is a permanent one, not the temporary server of this run."""
+    from prefect.settings import get_current_settings
+
     url = get_current_settings().api.url
     return bool(url) and url != os.environ.get(TEMPORARY)
 
@@ -125,6 +117,10 @@ def relaying() -> Iterator[Teller]:
 
 def in_prefect() -> bool:
     """Whether this code runs within a flow run or a task run."""
+    if "prefect.context" not in sys.modules:  # its import takes most of a second, which a look at files does not need
+        return False
+    from prefect.context import FlowRunContext, TaskRunContext
+
     return TaskRunContext.get() is not None or FlowRunContext.get() is not None
 
 
@@ -146,6 +142,8 @@ def held() -> Iterator[Callable[[], None]]:
 
 def _log(line: str) -> None:
     if in_prefect():
+        from prefect.logging import get_run_logger
+
         get_run_logger().info(line)
 
 
@@ -156,10 +154,12 @@ def event(name: str, resource: str, payload: dict[str, Any]) -> None:
     `resource`: the subject of the event, such as champion.local/toy-model.
     """
     if shared():
+        from prefect.events import emit_event
+
         emit_event(f"apprentice.{name}", resource={"prefect.resource.id": f"apprentice.{resource}"}, payload=payload)
 
 
-def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list[str | Asset]]:
+def assets(made: str, made_from: Iterable[str]) -> "tuple[list[str | Asset], list[str | Asset]]":
     """The assets that a task materializes and depends on, for a permanent Prefect server's lineage view; else none.
 
     https://docs.prefect.io/v3/concepts/assets
@@ -170,6 +170,8 @@ def assets(made: str, made_from: Iterable[str]) -> tuple[list[str | Asset], list
 
 
 def materialized(asset: str, metadata: dict[str, Any]) -> None:
+    from prefect.context import AssetContext
+
     context = AssetContext.get()
     if context is not None and any(each.key == asset for each in context.downstream_assets):
         context.add_asset_metadata(asset, metadata)
@@ -177,6 +179,8 @@ def materialized(asset: str, metadata: dict[str, Any]) -> None:
 
 def link(key: str, url: str, text: str) -> None:
     if in_prefect():
+        from prefect.artifacts import create_link_artifact
+
         create_link_artifact(link=url, link_text=text, key=key, description=text)
 
 
@@ -269,6 +273,8 @@ def warn(text: str) -> None:
     _warned[text] += 1
     console.print(f"[yellow]  {escape(text)}[/]")
     if in_prefect():
+        from prefect.logging import get_run_logger
+
         get_run_logger().warning(text)
     note(text, level=logging.WARNING)
 
@@ -278,6 +284,8 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
     _print_table(title, rows)
     if in_prefect():
+        from prefect.artifacts import create_table_artifact
+
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
@@ -308,6 +316,8 @@ def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     if _verbose and len(rows) <= FEW:
         _print_table(title, rows)
     if in_prefect():
+        from prefect.artifacts import create_table_artifact
+
         create_table_artifact(key=key, table=list(rows), description=title)
 
 
@@ -326,6 +336,8 @@ def detail(text: str) -> None:
 def markdown(key: str, text: str, description: str) -> None:
     """Shows Markdown in Prefect."""
     if in_prefect():
+        from prefect.artifacts import create_markdown_artifact
+
         create_markdown_artifact(key=key, markdown=text, description=description)
 
 
@@ -333,6 +345,8 @@ def markdown(key: str, text: str, description: str) -> None:
 def picture(key: str, png: Path, description: str) -> None:
     """Shows a picture in Prefect, embedded as a data URL, so that no file server is needed."""
     if in_prefect():
+        from prefect.artifacts import create_image_artifact
+
         data = base64.b64encode(png.read_bytes()).decode()
         create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
@@ -351,7 +365,11 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
         _teller("progress ended")
         return
     percent = 100.0 * done / total if total else 100.0
-    artifact = create_progress_artifact(progress=percent, description=title) if in_prefect() else None
+    artifact = None
+    if in_prefect():
+        from prefect.artifacts import create_progress_artifact
+
+        artifact = create_progress_artifact(progress=percent, description=title)
     shown, began = done, monotonic()
     updated = began
     with _bars.bar(f"  {escape(title)}", total, done) as bar:
@@ -362,6 +380,8 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
             since = monotonic() - updated
             due = since >= LATEST_S or (since >= SOONEST_S and now - shown >= total / 10)
             if artifact is not None and (due or now == total):
+                from prefect.artifacts import update_progress_artifact
+
                 shown, updated = now, monotonic()
                 try:
                     left = (monotonic() - began) / (now - done) * (total - now)

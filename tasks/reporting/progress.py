@@ -13,7 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from prefect.context import FlowRunContext
 from pythonjsonlogger.json import JsonFormatter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
@@ -144,6 +143,8 @@ def note(what: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def _run() -> dict[str, str]:
+    from prefect.context import FlowRunContext
+
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return {}

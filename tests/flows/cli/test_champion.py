@@ -1,5 +1,7 @@
 """`apprentice champion`: who is it, who was it before, back to an earlier one; on the toy recipe's store."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,16 @@ def test_an_earlier_champion_is_one_again_the_last_one_or_the_one_that_is_number
     assert Champions(store).current() == second
     assert champion(store, "rollback", "--to", "1")[0] == 0
     assert Champions(store).current() == first
+
+
+def test_a_look_at_files_imports_neither_prefect_nor_the_environment(tmp_path: Path):
+    """Each of the two takes most of a second, of the one that these commands may take."""
+    script = (
+        "import sys\n"
+        "from apprentice.deployments.cli import app\n"
+        "import apprentice.flows.compare\n"
+        f"app(['champion', 'show', {str(TOY)!r}, '--set', 'store.path={tmp_path}'], standalone_mode=False)\n"
+        "print(sorted({'prefect.context', 'reasoning_gym', 'torch', 'scipy.stats'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "There is no champion yet: no model has passed the gate.\n[]\n"

@@ -1,6 +1,6 @@
 """The graph of a run: what was made from what, what was cached, how many episodes went along."""
 
-from apprentice.flows.pages.html import placed, run_graph
+from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.reporting.announce import StageRun
 from tests.flows.pages.hostile_report import made
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect import artifacts
 from rich.console import Console
 
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, SftCheckpoint
@@ -137,8 +138,8 @@ def test_a_quick_stage_does_not_wait_for_prefect_at_every_tenth(shown: io.String
     now, updates = 0.0, []
     monkeypatch.setattr(announce, "monotonic", lambda: now)
     monkeypatch.setattr(announce, "in_prefect", lambda: True)
-    monkeypatch.setattr(announce, "create_progress_artifact", lambda **_: "artifact")
-    monkeypatch.setattr(announce, "update_progress_artifact", lambda progress, **_: updates.append((now, progress)))
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: "artifact")
+    monkeypatch.setattr(artifacts, "update_progress_artifact", lambda progress, **_: updates.append((now, progress)))
     with announce.progress("Episodes", 100) as advance:
         for _ in range(100):  # the first half in a second, the other one with a second each
             now += 0.02 if now < 1.0 else 1.0
@@ -151,8 +152,8 @@ def test_a_slow_stage_tells_prefect_of_less_than_a_tenth(shown: io.StringIO, mon
     now, updates = 0.0, []
     monkeypatch.setattr(announce, "monotonic", lambda: now)
     monkeypatch.setattr(announce, "in_prefect", lambda: True)
-    monkeypatch.setattr(announce, "create_progress_artifact", lambda **_: "artifact")
-    monkeypatch.setattr(announce, "update_progress_artifact", lambda progress, **_: updates.append(progress))
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: "artifact")
+    monkeypatch.setattr(artifacts, "update_progress_artifact", lambda progress, **_: updates.append(progress))
     with announce.progress("Episodes", 100) as advance:
         for _ in range(3):
             now += 20.0
@@ -236,7 +237,7 @@ def test_a_dispatched_stage_is_a_line_after_those_that_are_cached(shown: io.Stri
 def test_a_link_is_for_prefect(inside: bool, monkeypatch: pytest.MonkeyPatch):
     made: list[Any] = []
     monkeypatch.setattr(announce, "in_prefect", lambda: inside)
-    monkeypatch.setattr(announce, "create_link_artifact", lambda **given: made.append(given))
+    monkeypatch.setattr(artifacts, "create_link_artifact", lambda **given: made.append(given))
     announce.link("space", "http://there", "The Space")
     expected = {"key": "space", "link": "http://there", "link_text": "The Space", "description": "The Space"}
     assert made == ([expected] if inside else [])
