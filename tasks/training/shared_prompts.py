@@ -3,7 +3,8 @@
 In: a model, a batch as TRL has it. Out: TRL's results, up to rounding.
 
 SFT's rows begin with the same instructions and tools: they are computed in one row, all others attend to these keys
-and values, and their gradients flow through them. What follows the last token with loss is left out.
+and values, and their gradients flow through them. What follows the last token with loss is left out, and the head
+computes the logits of tokens with loss alone.
 
 GRPO's prompts are padded on the left, their completions on the right. The instructions and tools of all prompts are
 computed in one row, and the rest of a group's prompt in one row of its group. Every completion attends to these keys
@@ -63,14 +64,41 @@ def forward_rows(model: Any) -> Callable[..., Any]:
         same = (ids == ids[:1]).all(dim=0) & mask.all(dim=0)
         known = min(int(same.long().cumprod(dim=0).sum()), first - 1)  # the token before names the first one with loss
         if len(ids) == 1 or known < SHORTEST:
-            return model(input_ids=ids, attention_mask=mask, labels=labels, **given)
+            return forward_scored(model, labels, input_ids=ids, attention_mask=mask, **given)
         cache = DynamicCache(config=_inner(model).config)
         prefix = _after(cache, ids[:1, :known], mask[:1, :known])
         model(**prefix, use_cache=True, logits_to_keep=1)
         _expand(cache, len(ids))
-        return model(**_after(cache, ids[:, known:], mask), labels=labels[:, known:], **given)
+        return forward_scored(model, labels[:, known:], **_after(cache, ids[:, known:], mask), **given)
 
     return forward
+
+
+def forward_scored(model: Any, labels: Any, **given: Any) -> Any:
+    """TRL's fused forward pass, whose head sees only the states that precede a label; its output is one row of them.
+
+    TRL does so on a GPU. On a CPU its head computes every token's logits, also of those without loss.
+    """
+    if not given.get("fused_lm_head"):
+        return model(labels=labels, **given)
+    wanted = labels[:, 1:] != IGNORED
+    with _states(model, lambda states: states[:, :-1][wanted].unsqueeze(0)):
+        return model(shift_labels=labels[:, 1:][wanted].unsqueeze(0), **given)
+
+
+@contextmanager
+def _states(model: Any, chosen: Callable[[Any], Any]) -> Iterator[None]:
+    """Within it the model's head gets what `chosen` makes of the last states (rows, columns, features)."""
+
+    def choose(module: Any, args: Any, output: Any) -> Any:
+        output.last_hidden_state = chosen(output.last_hidden_state)
+        return output
+
+    hook = _inner(model).base_model.register_forward_hook(choose)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def can_share(trainer: Any) -> bool:
@@ -250,10 +278,6 @@ def forward_tree(model: Any, tree: CompletionTree, seen: Any, cache: Any, **give
     """
     import torch
 
-    def of_scored(module: Any, args: Any, output: Any) -> Any:
-        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[tree.before].unsqueeze(0)
-        return output
-
     before = seen.bool().unsqueeze(1).expand(-1, tree.ids.shape[1], -1)
     inputs = {
         "input_ids": tree.ids,
@@ -261,11 +285,8 @@ def forward_tree(model: Any, tree: CompletionTree, seen: Any, cache: Any, **give
         "position_ids": seen.sum(dim=1, keepdim=True) + tree.depth,
         "past_key_values": cache,
     }
-    hook = _inner(model).base_model.register_forward_hook(of_scored)
-    try:
+    with _states(model, lambda states: states.flatten(0, 1)[tree.before].unsqueeze(0)):
         out = model(**inputs, shift_labels=tree.scored.unsqueeze(0), **given)
-    finally:
-        hook.remove()
     for name in ("log_probs", "entropy"):
         if (of_tokens := getattr(out, name)) is not None:
             setattr(out, name, of_tokens[0][tree.place.clamp(min=0)].masked_fill(tree.place < 0, 0.0))

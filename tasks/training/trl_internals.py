@@ -86,6 +86,13 @@ def attention_of(model: Any) -> str:
     return model.config._attn_implementation
 
 
+def fuse_head(model: Any) -> None:
+    """trl `add_fused_lm_head`: lets a model return log-probabilities and entropies, as GRPOTrainer's does."""
+    from trl.trainer.utils import add_fused_lm_head
+
+    add_fused_lm_head(model, temperature=1.0, outputs=("log_probs", "entropy"))
+
+
 def show_schemas(trainer: Any) -> None:
     """trl `GRPOTrainer._env_tools`: what the prompt shows of each environment's tools. TRL would render the methods
     themselves, with a `return` that no server shows (law 1)."""

@@ -1,8 +1,9 @@
 """Runs the recipe of SmolLM2 with seeds that it was not tuned on, beside plain TRL on the same rows and steps.
 
-In: nothing; stores of its own in a temporary folder, or in --home, which keeps them. Out: a Markdown table, then one
-line of JSON. Each seed is a whole run on 1,000 unseen questions, decoded greedily; its SFT and GRPO models then answer
-them sampled as well. `seconds` is the whole command. `plain_seconds` is measured in parts, on the first seed's rows and
+In: nothing; stores of its own in a temporary folder, or in --home, which keeps them: a seed that has finished there is
+not run again. Out: a Markdown table, then one line of JSON. Each seed is a whole run on 1,000 unseen questions, decoded
+greedily; its SFT and GRPO models then answer them sampled as well. `seconds` is from the run's folder to its page, that
+is the whole command without some 7 s of imports. `plain_seconds` is measured in parts, on the first seed's rows and
 models: a few steps of TRL's own trainers in fp32, as the documents' scripts call them, and 128 questions for each of
 the three models, times the run's steps and questions; start and saving are left out of it. `--seeds 41` runs one.
 """
@@ -13,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,10 @@ def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     sets = [word for each in (*SETTINGS, f"seed={seed}", *given) for word in ("--set", each)]
     recipe = [RECIPE, *sets]
-    began = time.perf_counter()
-    page = folder / said(folder, "run", *recipe).strip().splitlines()[-1]
-    seconds = time.perf_counter() - began
+    if not list(folder.glob("runs/*/report.html")):
+        said(folder, "run", *recipe)
+    page = min(folder.glob("runs/*/report.html")).parent  # the first: those after it have found everything
+    seconds = (page / "report.html").stat().st_mtime - (page / "recipe.yaml").stat().st_mtime
     report = json.loads((page / "report.json").read_text())
     models, of = report["models"], {stage["name"]: stage for stage in report["stages"]}
     (gain,) = (each for each in report["comparisons"] if (each["from"], each["to"]) == ("sft", "grpo"))
@@ -125,7 +126,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--home", type=Path, help="a folder for the stores, kept")
+    parser.add_argument("--home", type=Path, help="a folder for the stores, kept; another call resumes from them")
     parser.add_argument("--set", action="append", default=[], help="a field of the recipe, as for apprentice run")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

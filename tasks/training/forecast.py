@@ -1,0 +1,327 @@
+"""Predicts how long SFT, GRPO and the evaluations of a pretrained student take on this machine, before they begin.
+
+In: the settings, the model's configuration, its tokenizer, questions. Out: seconds of each stage.
+
+What the stages compute again and again is computed here by their own code, with the first layer of a model of this
+shape and with its first three: each other layer takes half of the difference. That takes seconds, once on a machine.
+Assumed: one turn an episode, as long as the example's; a GRPO step asks as many questions as `grpo.oversample` allows;
+half of a group's completions are alike, and the others differ in their last third, as calls of a tool do.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from copy import deepcopy
+from itertools import cycle, islice, takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.defaults import kept
+from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.rendering import prompt_ids, training_row
+from apprentice.tasks.models.checkpoints import adapter_arguments, reads_rows_at_once
+from apprentice.tasks.models.memory import in_bf16, this_torch
+from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
+from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.training import trl_internals
+from apprentice.tasks.training.dry_pass import example_episode
+from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared, sharing_rows
+from apprentice.tasks.training.trainer import IGNORED, labelled
+
+DEPTHS = 1, 3
+TIMES = 3
+"""Passes of each kind; the first one only warms up, the quickest of the others counts."""
+SAVED = 12
+"""Bytes that a checkpoint has of a weight in fp32: itself and Adam's two moments."""
+PROBE = 2**26
+"""Bytes that are written to measure the disk."""
+
+
+class Texts(NamedTuple):
+    """A task's texts as token ids."""
+
+    prompts: list[list[int]]
+    turn: list[int]
+    """What the model writes."""
+    row: dict[str, list[int]]
+    """A training row: `input_ids` and `labels`."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, environment: ToolEnvironment, questions: list[str]) -> "Texts":
+        """Those of questions that are answered by one call of the environment's first tool."""
+        tools = tool_schemas(environment)
+        *_, call, reply = example_episode(tools[0]["function"])
+        prompts = [prompt_ids(tokenizer, prompt(environment, question), tools) for question in questions]
+        row = labelled(tokenizer, training_row([*prompt(environment, questions[0]), call, reply], tools))
+        written = takewhile(lambda label: label != IGNORED, row["labels"][len(prompts[0]) :])  # without a closing turn
+        return cls(prompts, list(written), row)
+
+    def repeated(self, rows: int, each: int = 1) -> list[list[int]]:
+        """So many prompts, `each` times every one."""
+        return list(islice(cycle([ids for ids in self.prompts for _ in range(each)]), rows))
+
+
+class Student(NamedTuple):
+    """What is predicted for."""
+
+    config: Any
+    """The model's own, of transformers."""
+    weights: int
+    tokenizer: Any
+    texts: Texts
+
+    def seconds(self, called: str, run: Callable[[Any], Callable[[], object]]) -> float:
+        """Seconds of a pass with all layers, measured once on this machine.
+
+        Args:
+            called: The pass and all that its time depends on, but for model and texts.
+            run: Takes a model of few layers, returns the pass.
+        """
+        text = self.config.get_text_config()
+        shape = json.dumps([text.to_diff_dict(), self.texts], sort_keys=True, default=str)
+        key = f"{this_torch()}, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
+
+        def whole() -> float:
+            few, more = (_best(run(_model(text, depth))) for depth in DEPTHS)
+            return few + (more - few) / (DEPTHS[1] - DEPTHS[0]) * (text.num_hidden_layers - DEPTHS[0])
+
+        return kept("forecast", key, whole)
+
+
+def of_sft(spec: SftSpec, rows: int, student: Student) -> float:
+    """Seconds of SFT on so many rows."""
+    apart = int(rows * spec.held_out)
+    of_epoch = math.ceil((min(rows, spec.max_rows or rows) - apart) / spec.batch_size)
+    called = f"sft {spec.batch_size} {spec.bf16} {spec.share_prompts} {spec.lora}"
+    learns = student.seconds(called, lambda model: _sft_step(model, spec, student))
+    judges = student.seconds(f"{called} held out", lambda model: _sft_step(model, spec, student, learns=False))
+    held_out = math.ceil(apart / spec.batch_size) * judges
+    saves = spec.epochs if apart else spec.epochs * of_epoch / spec.checkpoint_steps
+    return spec.epochs * (of_epoch * learns + held_out) + saves * _saving(spec, student)
+
+
+def of_grpo(spec: GrpoSpec, student: Student) -> float:
+    """Seconds of GRPO, whose groups all differ: without what TRL leaves out where they do not."""
+    called = f"grpo {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
+    asks = student.seconds(f"{called} asks", lambda model: _samples(model, spec, student))
+    learns = student.seconds(f"{called} learns", lambda model: _grpo_step(model, spec, student))
+    batches = spec.max_steps * spec.gradient_accumulation
+    saves = spec.max_steps / spec.checkpoint_steps
+    return batches * (asks * spec.oversample + learns) + saves * _saving(spec, student)
+
+
+def of_answers(spec: EvaluateSpec, questions: int, student: Student) -> float:
+    """Seconds in which a model answers so many questions."""
+    called = f"answers {spec.batch_size} {spec.bf16}"
+    answers = student.seconds(called, lambda model: _answers(model, spec, student))
+    return math.ceil(questions * spec.samples / spec.batch_size) * answers
+
+
+def _model(config: Any, depth: int) -> Any:
+    """The first layers of a model of this shape, with random weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = deepcopy(config)
+    config.num_hidden_layers, config.dtype = depth, torch.float32
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:depth]
+    config.bos_token_id = config.eos_token_id = None  # texts end by their length
+    config.pad_token_id = 0
+    model = AutoModelForCausalLM.from_config(config).to("cuda" if torch.cuda.is_available() else "cpu")
+    return reads_rows_at_once(model)
+
+
+def _sft_step(model: Any, spec: SftSpec, student: Student, learns: bool = True) -> Callable[[], object]:
+    """A step of TRL's SFT on rows that differ in their questions."""
+    import torch
+    from datasets import Dataset
+    from trl import SFTTrainer
+
+    after, labels = (each[len(student.texts.prompts[0]) :] for each in student.texts.row.values())
+    rows = [
+        {"input_ids": [*asked, *after], "labels": [*[IGNORED] * len(asked), *labels]}
+        for asked in student.texts.repeated(spec.batch_size)
+    ]
+    folder = TemporaryDirectory()
+    trainer = sharing_rows(SFTTrainer, spec)(
+        model=model,
+        processing_class=student.tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        args=config_of(spec.section, _arguments(spec, folder.name), {}),
+        **adapter_arguments(spec.lora),
+    )
+    folder.cleanup()
+    batch = {name: each.to(model.device) for name, each in trainer.data_collator(rows).items()}
+    step = _update(trainer.model)
+
+    def run() -> None:
+        with (
+            torch.autocast(model.device.type, torch.bfloat16, enabled=spec.bf16),
+            nullcontext() if learns else torch.no_grad(),
+        ):
+            loss = trainer.compute_loss(trainer.model, dict(batch))
+        if learns:
+            loss.backward()
+            step()
+
+    return run
+
+
+def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
+    """The rollouts of one batch."""
+    from transformers import GenerationConfig
+
+    prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
+    inputs = _left_padded(prompts, model.device)
+    settings = GenerationConfig(
+        max_new_tokens=len(student.texts.turn), do_sample=True, temperature=1.0, pad_token_id=0, disable_compile=True
+    )
+
+    def run() -> None:
+        rounded = in_bf16(model) if spec.bf16 else nullcontext()
+        shared = generate_shared(model, prompts, fast=spec.bf16) if spec.share_prompts else nullcontext()
+        with rounded, shared:
+            model.generate(**inputs, generation_config=settings)
+
+    return run
+
+
+def _grpo_step(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
+    """A step on one batch of rollouts."""
+    import torch
+
+    turn, draw = student.texts.turn, torch.Generator().manual_seed(0)
+    last = max(len(turn) // 3, 1)
+    others = torch.randint(0, model.config.vocab_size, (spec.batch_size // 2 + 1, last), generator=draw).tolist()
+    prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
+    rows = [[*each, *turn[:-last], *others[place // 2]] for place, each in enumerate(prompts)]
+    batch = _left_padded(rows, model.device)
+    batch["labels"] = batch["input_ids"].clone()
+    batch["labels"][:, : -len(turn)] = IGNORED
+    trl_internals.fuse_head(model)
+    if spec.lora:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, **adapter_arguments(spec.lora))
+    forward = forward_shared(model, len(turn)) if spec.share_prompts else model
+    step = _update(model)
+
+    def run() -> None:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=spec.bf16):
+            out = forward(**batch, fused_lm_head=True)
+        (out.log_probs[:, -len(turn) :].sum() + out.entropy[:, -len(turn) :].sum()).backward()
+        step()
+
+    return run
+
+
+def _answers(model: Any, spec: EvaluateSpec, student: Student) -> Callable[[], object]:
+    """One batch of questions, answered greedily."""
+    import torch
+    from transformers import GenerationConfig
+
+    from apprentice.tasks.models.shared_prefix import SharedPrefix
+
+    prompts = student.texts.repeated(spec.batch_size)
+    settings = GenerationConfig(
+        max_new_tokens=len(student.texts.turn), do_sample=False, pad_token_id=0, disable_compile=True
+    )
+    prefix = SharedPrefix(model, settings)
+
+    def run() -> None:
+        with torch.inference_mode(), in_bf16(model) if spec.bf16 else nullcontext():
+            cache = prefix.cache(prompts, len(student.texts.turn))
+            inputs = _left_padded(prompts, model.device)
+            if cache is not None:
+                known = cache.get_seq_length()
+                inputs = _left_padded([ids[known:] for ids in prompts], model.device)
+                inputs["attention_mask"] = torch.nn.functional.pad(inputs["attention_mask"], (known, 0), value=1)
+                inputs["past_key_values"] = cache
+            model.generate(**inputs, generation_config=settings)
+
+    return run
+
+
+def _arguments(spec: TrainerSpec, folder: str) -> dict[str, Any]:
+    import torch
+
+    return {
+        "output_dir": folder,
+        "per_device_train_batch_size": spec.batch_size,
+        "max_length": None,
+        "bf16": False,
+        "activation_checkpointing": spec.gradient_checkpointing,
+        "use_cpu": not torch.cuda.is_available(),
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def _left_padded(rows: list[list[int]], device: Any) -> dict[str, Any]:
+    import torch
+
+    width = max(map(len, rows))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _update(model: Any) -> Callable[[], None]:
+    """The optimizer's step after a backward pass."""
+    import torch
+
+    weights = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=0.0, fused=True)
+
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _saving(spec: TrainerSpec, student: Student) -> float:
+    """Seconds in which a checkpoint is written; one of adapters takes none to speak of."""
+    if spec.lora:
+        return 0.0
+    return SAVED * student.weights * kept("forecast", f"{this_torch()}, disk", _second_a_byte)
+
+
+def _second_a_byte() -> float:
+    with TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        (Path(folder) / "probe").write_bytes(bytes(PROBE))
+        return (time.perf_counter() - began) / PROBE
+
+
+def _best(run: Callable[[], object]) -> float:
+    import torch
+
+    times = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def told(found: Iterator[tuple[str, float]]) -> str:
+    """One sentence: the stages with their seconds."""
+    parts = [f"{name} {_time(seconds)}" for name, seconds in found]
+    return f"Predicted for this machine: {', '.join(parts)}."
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
