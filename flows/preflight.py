@@ -45,6 +45,7 @@ from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Window
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.student import student
+from apprentice.tasks.training import forecast
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
 
 
@@ -195,6 +196,8 @@ class Preflight:
             needs = Needs.of(recipe, grpo=GrpoSpec.section in ahead, collect=buys is not None)
             seen = _check_environments(self._tasks(run, needs))
         tokenizer = _check_student(recipe, model, seen) if new else None
+        if model is not None and self.trains_here:
+            _predict(recipe, model, seen[0])
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
@@ -320,6 +323,25 @@ def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[Tra
         )
     _check_rendering(name, tokenizer, longest, seen)
     return tokenizer
+
+
+def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> None:
+    """Say how long the stages of a pretrained student will take, and how much memory, where they can be measured."""
+    config, tokenizer = model
+    sft, grpo, asked = recipe.sft, recipe.grpo, recipe.evaluate
+    weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
+    if not forecast.can_be_measured(config, weights, [each for each in (sft, grpo) if each]):
+        return
+    announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
+    texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions))
+    student = forecast.Student(config, weights, tokenizer, texts)
+    found: dict[str, forecast.Forecast] = {}
+    if sft:
+        found["SFT"] = forecast.of_sft(sft, recipe.seed_windows().collect.size, student)
+    if grpo:
+        found["GRPO"] = forecast.of_grpo(grpo, student)
+    found[f"{asked.questions:,} answers"] = forecast.of_answers(asked, asked.questions, student)
+    announce.say(forecast.told(found))
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:

@@ -1,20 +1,22 @@
 """Predicts how long SFT, GRPO and the evaluations of a pretrained student take on this machine, before they begin.
 
-In: the settings, the model's configuration, its tokenizer, questions. Out: seconds of each stage.
+In: the settings, the model's configuration, its tokenizer, questions. Out: seconds of each stage, bytes of a training.
 
 What the stages compute again and again is computed here by their own code, with the first layer of a model of this
 shape and with its first three: each other layer takes half of the difference. That takes seconds, once on a machine.
-Assumed: one turn an episode, as long as the example's; a GRPO step asks as many questions as `grpo.oversample` allows;
-half of a group's completions are alike, and the others differ in their last third, as calls of a tool do.
+Assumed: one turn an episode, as long as the example's, and in each batch one that is a third longer; a GRPO step asks
+as many questions as `grpo.oversample` allows; half of a group's completions are alike, and the others differ in their
+last third, as calls of a tool do.
 """
 
 import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
+from functools import partial
 from itertools import cycle, islice, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,10 +37,14 @@ from apprentice.tasks.training.shared_prompts import forward_shared, generate_sh
 from apprentice.tasks.training.trainer import IGNORED, labelled
 
 DEPTHS = 1, 3
-TIMES = 3
-"""Passes of each kind; the first one only warms up, the quickest of the others counts."""
-SAVED = 12
-"""Bytes that a checkpoint has of a weight in fp32: itself and Adam's two moments."""
+TIMES = 2
+"""Passes of each kind; the first one only warms up."""
+TRAINED, FROZEN, SAVED = 16, 4, 12
+"""Bytes of a weight in fp32: with its gradient and Adam's two moments; below an adapter; in a checkpoint."""
+PROCESS = 1.2e9
+"""Bytes of a process that has imported torch, transformers, TRL and Prefect."""
+MOST_ON_A_CPU = 10**9
+"""Weights of a model whose layers are measured in seconds."""
 PROBE = 2**26
 """Bytes that are written to measure the disk."""
 
@@ -62,6 +68,18 @@ class Texts(NamedTuple):
         written = takewhile(lambda label: label != IGNORED, row["labels"][len(prompts[0]) :])  # without a closing turn
         return cls(prompts, list(written), row)
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and row."""
+        pairs = zip(min(self.prompts), max(self.prompts), strict=False)
+        shared = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        return shared, max(map(len, self.prompts)), len(self.turn), len(self.row["input_ids"])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest turn of a batch."""
+        return math.ceil(len(self.turn) * 4 / 3)
+
     def repeated(self, rows: int, each: int = 1) -> list[list[int]]:
         """So many prompts, `each` times every one."""
         return list(islice(cycle([ids for ids in self.prompts for _ in range(each)]), rows))
@@ -77,50 +95,84 @@ class Student(NamedTuple):
     texts: Texts
 
     def seconds(self, called: str, run: Callable[[Any], Callable[[], object]]) -> float:
-        """Seconds of a pass with all layers, measured once on this machine.
+        """Seconds of a pass with all layers.
 
         Args:
-            called: The pass and all that its time depends on, but for model and texts.
+            called: The pass and all that it depends on, but for model and texts.
             run: Takes a model of few layers, returns the pass.
         """
+        return self._whole(called, run, _best)
+
+    def saved(self, called: str, run: Callable[[Any], Callable[[], object]]) -> float:
+        """Bytes that a pass with all layers keeps for the backward pass."""
+        return self._whole(f"{called} saved", run, _saved)
+
+    def _whole(self, called: str, run: Callable[[Any], Callable[[], object]], measure: Callable[..., float]) -> float:
+        """What is measured with few layers, for all; once on this machine."""
         text = self.config.get_text_config()
-        shape = json.dumps([text.to_diff_dict(), self.texts], sort_keys=True, default=str)
+        shape = json.dumps([text.to_diff_dict(), self.texts.lengths], sort_keys=True, default=str)
         key = f"{this_torch()}, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
 
         def whole() -> float:
-            few, more = (_best(run(_model(text, depth))) for depth in DEPTHS)
+            few, more = (measure(run(model), model) for model in (_model(text, depth) for depth in DEPTHS))
             return few + (more - few) / (DEPTHS[1] - DEPTHS[0]) * (text.num_hidden_layers - DEPTHS[0])
 
         return kept("forecast", key, whole)
 
 
-def of_sft(spec: SftSpec, rows: int, student: Student) -> float:
-    """Seconds of SFT on so many rows."""
+class Forecast(NamedTuple):
+    seconds: float
+    bytes: float = 0.0
+    """Of the process at its peak; 0 for an evaluation."""
+
+
+def can_be_measured(config: Any, weights: int, trainings: list[TrainerSpec]) -> bool:
+    """Whether the passes can be made here: a model for text alone, whole in one process, of a size for this machine."""
+    import torch
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    alone = all(each.processes == 1 and not (each.lora and each.lora.quantized) for each in trainings)
+    plain = all(each.generation.engine == "plain" for each in trainings if isinstance(each, GrpoSpec))
+    sized = torch.cuda.is_available() or weights <= MOST_ON_A_CPU
+    return type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and alone and plain and sized
+
+
+def of_sft(spec: SftSpec, rows: int, student: Student) -> Forecast:
+    """SFT on so many rows."""
     apart = int(rows * spec.held_out)
     of_epoch = math.ceil((min(rows, spec.max_rows or rows) - apart) / spec.batch_size)
     called = f"sft {spec.batch_size} {spec.bf16} {spec.share_prompts} {spec.lora}"
-    learns = student.seconds(called, lambda model: _sft_step(model, spec, student))
-    judges = student.seconds(f"{called} held out", lambda model: _sft_step(model, spec, student, learns=False))
+    learning = partial(_sft_step, spec=spec, student=student)
+    learns = student.seconds(called, learning)
+    judges = student.seconds(f"{called} held out", partial(learning, learns=False))
     held_out = math.ceil(apart / spec.batch_size) * judges
     saves = spec.epochs if apart else spec.epochs * of_epoch / spec.checkpoint_steps
-    return spec.epochs * (of_epoch * learns + held_out) + saves * _saving(spec, student)
+    seconds = spec.epochs * (of_epoch * learns + held_out) + saves * _saving(spec, student)
+    return Forecast(seconds, _held(spec, student) + student.saved(called, learning))
 
 
-def of_grpo(spec: GrpoSpec, student: Student) -> float:
-    """Seconds of GRPO, whose groups all differ: without what TRL leaves out where they do not."""
+def of_grpo(spec: GrpoSpec, student: Student) -> Forecast:
+    """GRPO, if all of its groups differ."""
     called = f"grpo {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
-    asks = student.seconds(f"{called} asks", lambda model: _samples(model, spec, student))
-    learns = student.seconds(f"{called} learns", lambda model: _grpo_step(model, spec, student))
+    learning = partial(_grpo_step, spec=spec, student=student)
+    asks = student.seconds(f"{called} asks", partial(_samples, spec=spec, student=student))
+    learns = student.seconds(f"{called} learns", learning)
     batches = spec.max_steps * spec.gradient_accumulation
     saves = spec.max_steps / spec.checkpoint_steps
-    return batches * (asks * spec.oversample + learns) + saves * _saving(spec, student)
+    seconds = batches * (asks * spec.oversample + learns) + saves * _saving(spec, student)
+    return Forecast(seconds, _held(spec, student) + student.saved(f"{called} learns", learning))
 
 
-def of_answers(spec: EvaluateSpec, questions: int, student: Student) -> float:
-    """Seconds in which a model answers so many questions."""
+def of_answers(spec: EvaluateSpec, questions: int, student: Student) -> Forecast:
+    """An evaluation with so many questions."""
     called = f"answers {spec.batch_size} {spec.bf16}"
-    answers = student.seconds(called, lambda model: _answers(model, spec, student))
-    return math.ceil(questions * spec.samples / spec.batch_size) * answers
+    answers = student.seconds(called, partial(_answers, spec=spec, student=student))
+    return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers)
+
+
+def _held(spec: TrainerSpec, student: Student) -> float:
+    """Bytes that a training holds between its passes."""
+    return PROCESS + student.weights * (FROZEN if spec.lora else TRAINED)
 
 
 def _model(config: Any, depth: int) -> Any:
@@ -181,7 +233,7 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = _left_padded(prompts, model.device)
     settings = GenerationConfig(
-        max_new_tokens=len(student.texts.turn), do_sample=True, temperature=1.0, pad_token_id=0, disable_compile=True
+        max_new_tokens=student.texts.longest, do_sample=True, temperature=1.0, pad_token_id=0, disable_compile=True
     )
 
     def run() -> None:
@@ -231,13 +283,13 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student) -> Callable[[], o
 
     prompts = student.texts.repeated(spec.batch_size)
     settings = GenerationConfig(
-        max_new_tokens=len(student.texts.turn), do_sample=False, pad_token_id=0, disable_compile=True
+        max_new_tokens=student.texts.longest, do_sample=False, pad_token_id=0, disable_compile=True
     )
     prefix = SharedPrefix(model, settings)
 
     def run() -> None:
         with torch.inference_mode(), in_bf16(model) if spec.bf16 else nullcontext():
-            cache = prefix.cache(prompts, len(student.texts.turn))
+            cache = prefix.cache(prompts, student.texts.longest)
             inputs = _left_padded(prompts, model.device)
             if cache is not None:
                 known = cache.get_seq_length()
@@ -302,7 +354,8 @@ def _second_a_byte() -> float:
         return (time.perf_counter() - began) / PROBE
 
 
-def _best(run: Callable[[], object]) -> float:
+def _best(run: Callable[[], object], model: Any) -> float:
+    """Seconds of a pass, after one that warms up."""
     import torch
 
     times = []
@@ -315,10 +368,32 @@ def _best(run: Callable[[], object]) -> float:
     return min(times[1:])
 
 
-def told(found: Iterator[tuple[str, float]]) -> str:
-    """One sentence: the stages with their seconds."""
-    parts = [f"{name} {_time(seconds)}" for name, seconds in found]
+def _saved(run: Callable[[], object], model: Any) -> float:
+    """Bytes of the tensors that a pass keeps for its backward pass, without the weights."""
+    import torch
+
+    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return float(sum(sizes.values()))
+
+
+def told(found: dict[str, Forecast]) -> str:
+    """One sentence: the stages with their time and memory."""
+    parts = [f"{name} {_time(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
     return f"Predicted for this machine: {', '.join(parts)}."
+
+
+def _memory(size: float) -> str:
+    return f" and {size / 1e9:.1f} GB" if size else ""
 
 
 def _time(seconds: float) -> str:

@@ -1,0 +1,130 @@
+"""Stages are predicted from passes of a few layers of the student's shape, and grow with what they compute."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.training import forecast
+from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers, of_grpo, of_sft
+from tests.tasks.test_one_prompt import tiny_model
+
+TEXTS = Texts(prompts=[[1, 2, 3, 4], [1, 2, 5, 6]], turn=[7, 8, 9], row={"input_ids": [0] * 9, "labels": [0] * 9})
+LEARNS, JUDGES, ASKS, ANSWERS, SAVED = 1.0, 0.25, 2.0, 4.0, 500.0
+
+
+class Known(Student):
+    """Passes whose cost is known."""
+
+    def seconds(self, called: str, run: Any) -> float:
+        kinds = {"held out": JUDGES, "asks": ASKS, "answers": ANSWERS}
+        return next((took for name, took in kinds.items() if name in called), LEARNS)
+
+    def saved(self, called: str, run: Any) -> float:
+        return SAVED
+
+
+@pytest.fixture
+def student(monkeypatch: pytest.MonkeyPatch) -> Student:
+    monkeypatch.setattr(forecast, "_second_a_byte", lambda: 1.0 / forecast.SAVED / 10)
+    monkeypatch.setattr(forecast, "kept", lambda name, key, find: find())
+    return Known(config=None, weights=1, tokenizer=None, texts=TEXTS)
+
+
+SAVE = 0.1
+"""Seconds of a checkpoint."""
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        pytest.param({}, 10 * LEARNS + SAVE, id="a batch after the other"),
+        pytest.param({"epochs": 3}, 3 * (10 * LEARNS + SAVE), id="epochs"),
+        pytest.param({"max_rows": 25}, 3 * LEARNS + 0.3 * SAVE, id="not more rows than allowed"),
+        pytest.param({"held_out": 0.2, "epochs": 2}, 2 * (8 * LEARNS + 2 * JUDGES + SAVE), id="each epoch is judged"),
+        pytest.param({"lora": {}}, 10 * LEARNS, id="adapters are saved in no time"),
+    ],
+)
+def test_sft_takes_its_batches_and_its_checkpoints(student: Student, given: dict[str, Any], seconds: float):
+    settings = {"epochs": 1, "batch_size": 10, "gradient_accumulation": 1, "checkpoint_steps": 10}
+    assert of_sft(SftSpec(**(settings | given)), 100, student).seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        pytest.param({}, 7 * (ASKS + LEARNS) + SAVE, id="asks and learns"),
+        pytest.param({"oversample": 3.0}, 7 * (3 * ASKS + LEARNS) + SAVE, id="asks for more than it keeps"),
+        pytest.param({"gradient_accumulation": 2}, 14 * (ASKS + LEARNS) + SAVE, id="every batch of a step"),
+    ],
+)
+def test_grpo_takes_what_it_asks_and_what_it_learns(student: Student, given: dict[str, Any], seconds: float):
+    settings = {"max_steps": 7, "batch_size": 16, "gradient_accumulation": 1, "checkpoint_steps": 7}
+    assert of_grpo(GrpoSpec(**(settings | given)), student).seconds == pytest.approx(seconds)
+
+
+def test_an_evaluation_takes_its_batches_of_all_samples(student: Student):
+    spec = EvaluateSpec(batch_size=8, samples=2, decoding="sampled")
+    assert of_answers(spec, 10, student) == Forecast(3 * ANSWERS)
+
+
+def test_a_training_holds_its_weights_four_times_and_what_a_pass_keeps(student: Student):
+    whole, adapters = (
+        of_sft(SftSpec(**given), 100, student._replace(weights=10**9)).bytes for given in ({}, {"lora": {}})
+    )
+    assert whole == forecast.PROCESS + 16e9 + SAVED
+    assert adapters == forecast.PROCESS + 4e9 + SAVED
+
+
+@pytest.fixture
+def tiny(chain_sum: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Student:
+    """A student of eight layers, in a home without measurements."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    questions = ["1 + 1 =", "20 + 2 ="]
+    tokenizer = build_tokenizer(chain_sum, questions)
+    config = tiny_model(tokenizer).config
+    config.num_hidden_layers, config.layer_types = 8, ["full_attention"] * 8
+    return Student(config, 10, tokenizer, Texts.of(tokenizer, chain_sum.make(), questions))
+
+
+def test_a_turn_is_the_example_s_call_with_its_end_and_no_closing_turn(tiny: Student):
+    words = tiny.tokenizer.decode(tiny.texts.turn)
+    assert words.count("-57") == 1
+    assert words.rstrip().endswith(tiny.tokenizer.eos_token)
+    assert "Done" not in words
+
+
+def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student, monkeypatch: pytest.MonkeyPatch):
+    depths: list[int] = []
+    model = forecast._model
+
+    def noted(config: Any, depth: int) -> Any:
+        depths.append(depth)
+        return model(config, depth)
+
+    monkeypatch.setattr(forecast, "_model", noted)
+    monkeypatch.setattr(forecast, "_best", lambda run, model: run() or float(10 + model.config.num_hidden_layers))
+    sft = SftSpec(epochs=1, batch_size=4, gradient_accumulation=1, checkpoint_steps=100)
+    grpo = GrpoSpec(max_steps=1, batch_size=4, gradient_accumulation=1, num_generations=2, checkpoint_steps=100)
+
+    def found() -> list[float]:
+        each = of_sft(sft, 8, tiny), of_grpo(grpo, tiny), of_answers(EvaluateSpec(batch_size=4), 4, tiny)
+        assert each[0].bytes > forecast.PROCESS + 160
+        return [round(one.seconds, 3) for one in each]
+
+    assert found() == [2 * 18.0, 2 * 18.0, 18.0], "one layer takes 11, three take 13, so eight take 18"
+    measured = len(depths)
+    assert set(depths) == {1, 3}
+    assert found() == [2 * 18.0, 2 * 18.0, 18.0]
+    assert len(depths) == measured
+
+
+def test_the_sentence_has_time_in_its_units_and_memory():
+    found = {"SFT": Forecast(200.0, 4.96e9), "GRPO": Forecast(7200.0, 6e9), "10 answers": Forecast(42.4)}
+    assert (
+        forecast.told(found)
+        == "Predicted for this machine: SFT 3 min and 5.0 GB, GRPO 2.0 h and 6.0 GB, 10 answers 42 s."
+    )
