@@ -183,7 +183,7 @@ def _model(config: Any, depth: int) -> Any:
     config = deepcopy(config)
     config.num_hidden_layers, config.dtype = depth, torch.float32
     if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:depth]
+        config.layer_types = list(islice(cycle(config.layer_types), depth))
     config.bos_token_id = config.eos_token_id = None  # texts end by their length
     config.pad_token_id = 0
     model = AutoModelForCausalLM.from_config(config).to("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.training import forecast
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear, assert_clear_exit
 from tests.odd_server import odd_server
@@ -247,6 +250,44 @@ def test_a_student_that_cannot_be_taught_to_call_tools_is_told(
     said = stopped(recipe(endpoint, f"server.url={echo}", f"student={{model: '{folder}'}}"), tmp_path)
     assert says in said
     assert endpoint.requests == []
+
+
+def pretrained(endpoint: Endpoint, echo: str, tmp_path: Path) -> Recipe:
+    """A recipe whose student is a folder with a model."""
+    folder, chosen = tmp_path / "student", recipe(endpoint)
+    folder.mkdir()
+    tokenizer = build_tokenizer(chosen.environment, ["a", "b"])
+    save(tiny_model(tokenizer, positions=4096), tokenizer, folder)
+    student = f"student={{model: '{folder}'}}"
+    return recipe(endpoint, f"server.url={echo}", student, "sft.epochs=1", "grpo.max_steps=1")
+
+
+def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    said: list[str] = []
+    monkeypatch.setattr(announce, "say", said.append)
+    look(pretrained(endpoint, echo, tmp_path), tmp_path)
+    *_, last = said
+    assert re.fullmatch(
+        r"Predicted for this machine: SFT \d+ s and 1\.\d GB, GRPO \d+ s and 1\.\d GB, 40 answers \d+ s\.", last
+    )
+
+
+def test_a_run_goes_on_without_a_prediction_where_the_student_s_first_layers_are_no_model(
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def no_model(config: Any, depth: int) -> Any:
+        raise ValueError(f"{depth} layers are too few")
+
+    said: list[str] = []
+    monkeypatch.setattr(announce, "say", said.append)
+    monkeypatch.setattr(forecast, "_model", no_model)
+    look(pretrained(endpoint, echo, tmp_path), tmp_path)
+    assert said[-1] == "No prediction for this model: 1 layers are too few"
 
 
 def test_a_question_that_the_student_cannot_read_whole_is_told(endpoint: Endpoint, echo: str, tmp_path: Path):

@@ -136,3 +136,15 @@ def test_what_is_trained_lies_in_fp32_and_what_is_frozen_stays_as_it_is(base: Pa
     to_master_weights(model)
     kinds = {weight.requires_grad: weight.dtype for weight in model.parameters()}
     assert kinds == {True: torch.float32, False: torch.bfloat16}
+
+
+def test_the_head_gets_the_last_states_of_a_batch_without_gaps(base: Path):
+    """With gaps torch copies the head's weights for every row, where no gradient is needed."""
+    import torch
+
+    model, seen = load_model(base), []
+    model.get_output_embeddings().register_forward_hook(lambda _, states, __: seen.append(states[0]))
+    with torch.no_grad():
+        model.generate(torch.tensor([[1, 2, 3], [4, 5, 6]]), max_new_tokens=2, do_sample=False)
+    assert [states.shape[:2] for states in seen] == [(2, 1)] * 2
+    assert all(states.is_contiguous() for states in seen)

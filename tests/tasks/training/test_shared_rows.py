@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from apprentice.tasks.settings.training import SftSpec
-from apprentice.tasks.training.shared_prompts import sharing_rows
+from apprentice.tasks.training.shared_prompts import forward_rows, sharing_rows
 from apprentice.tasks.training.trainer import IGNORED
 
 PREFIX = 40
@@ -115,6 +115,31 @@ def test_the_common_beginning_is_computed_once_and_what_follows_the_last_token_w
         <= max(len(each["labels"]) for each in data) - PREFIX
     )
     assert sum(a * b for a, b in sharing.shapes) < sum(a * b for a, b in plain.shapes) / 2
+
+
+def test_the_head_computes_the_logits_of_tokens_with_loss_alone():
+    """On a CPU that of TRL computes those of every token of the rows."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from trl.trainer.utils import add_fused_lm_head
+
+    shape: Any = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=300, num_attention_heads=2, num_key_value_heads=2, **shape))
+    add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+    data = rows(turns=2)
+    wide = max(len(each["labels"]) for each in data)
+    ids, labels = (
+        torch.tensor([each[name] + [fill] * (wide - len(each[name])) for each in data])
+        for name, fill in (("input_ids", 0), ("labels", IGNORED))
+    )
+    mask = torch.tensor([[1] * len(each["labels"]) + [0] * (wide - len(each["labels"])) for each in data])
+    for first in (0, PREFIX + 2):  # with a common beginning, and without
+        batch = {"input_ids": ids[:, first:], "attention_mask": mask[:, first:], "labels": labels[:, first:]}
+        learned = int((batch["labels"][:, 1:] != IGNORED).sum())
+        out = forward_rows(model)(**batch, fused_lm_head=True)
+        assert out.log_probs.shape == (1, learned)
+        assert int(out.label_mask.sum()) == learned
+        torch.testing.assert_close(out.log_probs.sum(), model(**batch, fused_lm_head=True).log_probs.sum())
 
 
 def test_an_adapter_learns_the_same(trained: Callable[..., Ran]):
