@@ -90,12 +90,13 @@ def reads_rows_at_once(model: Any) -> Any:
     Without gradients torch does not fold such a batch into one product: on a CPU it copies the head's weights for every
     row, 7 GB for 128 rows of a vocabulary of 49,152 and 576 features, at the first token of each generation.
     """
-    model.get_output_embeddings().register_forward_pre_hook(_without_gaps)
+    if (head := model.get_output_embeddings()) is not None:
+        head.register_forward_pre_hook(_without_gaps)
     return model
 
 
 def _without_gaps(_: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-    return states[0].contiguous(), *states[1:]
+    return tuple(each.contiguous() for each in states)
 
 
 def save(
