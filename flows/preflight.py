@@ -342,7 +342,7 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> 
         if grpo:
             found["GRPO"] = forecast.of_grpo(grpo, student)
         found[f"{asked.questions:,} answers"] = forecast.of_answers(asked, asked.questions, student)
-    except Exception as error:  # a shape that cannot have three layers; the run itself has all of them
+    except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
         announce.say(f"No prediction for this model: {one_line(str(error))[:200]}")
     else:
         announce.say(forecast.told(found))

@@ -18,6 +18,8 @@ from apprentice.tasks.reporting.safe_text import code, markdown_table, points
 from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
+MANY = 0.5
+"""Share of a training's last groups, all of equal rewards, from which more steps would teach little."""
 READING = "grpo"
 """Where a verdict has what GRPO's curves say."""
 WITHOUT_TEACHER = 0.2
@@ -305,6 +307,12 @@ def _to_reach_the_floor(verdict: dict[str, Any], recipe: Mapping[str, Any]) -> C
         return harder if _mostly_right(verdict) else _more_sft(verdict, recipe)
     found = paid(verdict["comparisons"])
     if found and found["ci"][0] > 0:
+        equal = (reading_of(verdict) or {}).get("dead_groups", 0.0)
+        if equal >= MANY:
+            why = (
+                f"GRPO paid, but at its end {equal:.0%} of its groups had equal answers: larger ones differ more often."
+            )
+            return _more(recipe, "grpo.num_generations", why)
         return _more(recipe, "grpo.max_steps", "GRPO was still gaining.")
     return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
 

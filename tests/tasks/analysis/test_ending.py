@@ -30,16 +30,17 @@ def judged(
     over: float | None = None,
     control: bool = False,
     reading: str = "learning",
+    equal: float = 0.2,
     stopped: str = "",
     clean: bool = True,
 ) -> dict[str, Any]:
-    """A verdict; `over`: GRPO's gain, that of the rates by default."""
+    """A verdict; `over`: GRPO's gain, that of the rates by default; `equal`: the share of groups without signal."""
     models = {"base": rates(0.0, 0.0), "sft": rates(sft, form)}
     comparisons = [gain("base", "sft", sft)]
     if grpo is not None:
         models["grpo"] = rates(grpo, form)
         comparisons.append(gain("control" if control else "sft", "grpo", grpo - sft if over is None else over))
-    read = {"diagnosis": reading} if grpo is not None else None
+    read = {"diagnosis": reading, "dead_groups": equal} if grpo is not None else None
     return {
         "models": models,
         "comparisons": comparisons if clean else [],
@@ -138,6 +139,13 @@ COMBINATIONS = {
         "not promoted",
         ["GRPO paid"],
         ("grpo.max_steps", "80 (40 now)"),
+    ),
+    "below the floor, GRPO paid until its groups were equal": (
+        judged(0.1, 0.16, equal=0.7),
+        {},
+        "not promoted",
+        ["GRPO paid"],
+        ("grpo.num_generations", "16 (8 now)"),
     ),
     "below the floor, no group with a right answer": (
         judged(0.02, 0.02, reading="no signal"),
