@@ -15,11 +15,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
-from apprentice.flows.pages.html import curves_of
+from apprentice.flows.pages.html import as_title, curves_of
 from apprentice.flows.pages.report_page import (
     as_markdown_page,
     as_report_page,
-    as_title,
     first_screen,
     kind_rows,
     rates_of,

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.serving.process import server_settings
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, Source
-from apprentice.flows.pages.html import as_view_page
-from apprentice.flows.pages.report_page import as_title
+from apprentice.flows.pages.html import as_title, as_view_page
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import open_store
 from apprentice.tasks.artifacts.lineage import Node, node_of

@@ -119,7 +119,8 @@ JSON = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 def looked_at(recipe: Path, overrides: list[str] | None) -> "Recipe":
-    """Return the recipe for a command that plays nothing and runs no flow: imports neither its environment nor Prefect.
+    """Return the recipe for a command that plays nothing and runs no flow: imports neither Prefect nor what the
+    environment plays with.
 
     Raises Stop.
     """
@@ -128,7 +129,9 @@ def looked_at(recipe: Path, overrides: list[str] | None) -> "Recipe":
     from apprentice.flows.recipe.loading import load_recipe
 
     with no_collection():
-        return load_recipe(recipe, overrides or [], LOOKING)
+        chosen = load_recipe(recipe, overrides or [], LOOKING)
+    _say_whose_code(chosen)
+    return chosen
 
 
 def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False) -> "Recipe":
@@ -149,14 +152,18 @@ def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False)
         from apprentice.flows.recipe.loading import load_recipe
 
         chosen = load_recipe(recipe, overrides or [])
-    if chosen.environment.path is not None:
-        from apprentice.tasks.reporting.announce import say
-
-        say(f"This runs the Python code in `{chosen.environment.path}`, which the recipe names.")
+    _say_whose_code(chosen)
     # Prefect's results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     refresh_global_settings_context()
     return chosen
+
+
+def _say_whose_code(chosen: "Recipe") -> None:
+    if chosen.environment.path is not None:
+        from apprentice.tasks.reporting.announce import say
+
+        say(f"This runs the Python code in `{chosen.environment.path}`, which the recipe names.")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, prepared
+from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, looked_at, prepared
 from apprentice.flows.runtime.prefect_settings import quiet
 
 ROWS = Annotated[
@@ -161,7 +161,7 @@ def view(
         from apprentice.flows.recipe.loading import find_recipe
 
         if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
-            chosen = prepared(Path(what), set_)
+            chosen = looked_at(Path(what), set_)
             from apprentice.flows.view import serve, shown_of_recipe
 
             serve(shown_of_recipe(chosen), port, browser)

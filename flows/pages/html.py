@@ -18,12 +18,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.diagnose import ENDS, Signal, value_of
 
 
 def as_script(data: Any) -> Markup:
     """JSON that ends no `<script>` element and begins no comment."""
     return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def as_title(model: str) -> str:
+    """The name of a model at the head of a row."""
+    name = named(model).removeprefix("the ")
+    return name[0].upper() + name[1:]
 
 
 def as_view_page(shown: list[dict[str, Any]]) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from apprentice.flows.pages.episodes import HELD_OUT
 from apprentice.flows.pages.html import (
     as_script,
+    as_title,
     curve_of,
     data_uri,
     from_markdown,
@@ -21,7 +22,7 @@ from apprentice.flows.pages.html import (
     templates,
 )
 from apprentice.flows.pages.run_graph import placed, run_graph
-from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, named, percent, table
+from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, percent, table
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.ending import as_markdown, reading_of, unclean
@@ -89,12 +90,6 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
         "run_graph": run_graph(report["lineage"], report["stages"]),
         "bought": _bought(report["collect"]),
     }
-
-
-def as_title(model: str) -> str:
-    """The name of a model at the head of a row."""
-    name = named(model).removeprefix("the ")
-    return name[0].upper() + name[1:]
 
 
 def pass_rows(models: dict[str, Any]) -> list[dict[str, str]]:

@@ -88,7 +88,7 @@ def test_a_look_at_files_imports_neither_prefect_nor_the_environment(tmp_path: P
     script = (
         "import sys\n"
         "from apprentice.deployments.cli import app\n"
-        "import apprentice.flows.compare\n"
+        "import apprentice.flows.compare, apprentice.flows.view\n"
         f"app(['champion', 'show', {str(TOY)!r}, '--set', 'store.path={tmp_path}'], standalone_mode=False)\n"
         "print(sorted({'prefect.context', 'reasoning_gym', 'torch', 'scipy.stats'} & set(sys.modules)))\n"
     )
