@@ -271,7 +271,7 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     look(pretrained(endpoint, echo, tmp_path), tmp_path)
     *_, last = said
     assert re.fullmatch(
-        r"Predicted for this machine: SFT \d+ s and 1\.\d GB, GRPO \d+ s and 1\.\d GB, 40 answers \d+ s\.", last
+        r"Predicted for this machine: SFT \d+ s and 2\.\d GB, GRPO \d+ s and 2\.\d GB, 40 answers \d+ s\.", last
     )
 
 
