@@ -126,10 +126,10 @@ def looked_at(recipe: Path, overrides: list[str] | None) -> "Recipe":
     """
     quiet()
     from apprentice.envs.catalog import LOOKING
-    from apprentice.flows.recipe.loading import load_recipe
+    from apprentice.flows.recipe.loading import load_for
 
     with no_collection():
-        chosen = load_recipe(recipe, overrides or [], LOOKING)
+        chosen = load_for(LOOKING, recipe, overrides or [])
     _say_whose_code(chosen)
     return chosen
 

@@ -225,14 +225,13 @@ RecipeLike = Recipe | Mapping[str, Any] | Path | str
 """A recipe, or what `load_recipe` makes one of."""
 
 
-def load_recipe(given: RecipeLike, overrides: Sequence[str] = (), context: str | None = None) -> Recipe:
+def load_recipe(given: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
     """Read and validate a recipe.
 
     Args:
         given: The path of a YAML file; the name of one here or of the package, such as "laptop"; a dictionary with the
             fields of docs/recipes.md; or a `Recipe`.
         overrides: Fields to change, each as path=value, such as "grpo.max_steps=50"; the value is YAML.
-        context: LOOKING if the environment will not be played; its settings are then not checked.
 
     Returns:
         The recipe, frozen.
@@ -240,6 +239,12 @@ def load_recipe(given: RecipeLike, overrides: Sequence[str] = (), context: str |
     Raises:
         Stop: It is missing, malformed or invalid; one line for each mistake.
     """
+    return load_for(None, given, overrides)
+
+
+def load_for(context: str | None, given: RecipeLike, overrides: Sequence[str]) -> Recipe:
+    """`load_recipe`, where `context` can be LOOKING: nothing will be played, and the environment's settings are not
+    checked."""
     if isinstance(given, Recipe):
         return with_overrides(given, overrides)
     if isinstance(given, Mapping):
