@@ -8,6 +8,7 @@ import pytest
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training import forecast
 from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers, of_grpo, of_sft
 from tests.tasks.test_one_prompt import tiny_model
@@ -49,7 +50,7 @@ SAVE = 0.1
     ],
 )
 def test_sft_takes_its_batches_and_its_checkpoints(student: Student, given: dict[str, Any], seconds: float):
-    settings = {"epochs": 1, "batch_size": 10, "gradient_accumulation": 1, "checkpoint_steps": 10}
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 10, "gradient_accumulation": 1, "checkpoint_steps": 10}
     assert of_sft(SftSpec(**(settings | given)), 100, student).seconds == pytest.approx(seconds)
 
 
@@ -62,7 +63,7 @@ def test_sft_takes_its_batches_and_its_checkpoints(student: Student, given: dict
     ],
 )
 def test_grpo_takes_what_it_asks_and_what_it_learns(student: Student, given: dict[str, Any], seconds: float):
-    settings = {"max_steps": 7, "batch_size": 16, "gradient_accumulation": 1, "checkpoint_steps": 7}
+    settings: dict[str, Any] = {"max_steps": 7, "batch_size": 16, "gradient_accumulation": 1, "checkpoint_steps": 7}
     assert of_grpo(GrpoSpec(**(settings | given)), student).seconds == pytest.approx(seconds)
 
 
@@ -72,9 +73,8 @@ def test_an_evaluation_takes_its_batches_of_all_samples(student: Student):
 
 
 def test_a_training_holds_its_weights_four_times_and_what_a_pass_keeps(student: Student):
-    whole, adapters = (
-        of_sft(SftSpec(**given), 100, student._replace(weights=10**9)).bytes for given in ({}, {"lora": {}})
-    )
+    larger, lora = student._replace(weights=10**9), SftSpec(lora=LoraSpec())
+    whole, adapters = (of_sft(spec, 100, larger).bytes for spec in (SftSpec(), lora))
     assert whole == forecast.PROCESS + 16e9 + SAVED
     assert adapters == forecast.PROCESS + 4e9 + SAVED
 
