@@ -1,16 +1,19 @@
 """What an SFT step gains by computing once what its rows begin with: TRL's trainer with and without, taking turns.
 
 In: nothing. Out: a table, then one line of JSON; the exit code is 1 where a gradient differs from TRL's. Takes some ten
-minutes on two idle cores. A step is forward and backward pass of 16 rows; the best of two counts. Random weights: the
+minutes on two idle cores. A step is forward and backward pass of 16 rows; the best of two counts. Peak memory is what a
+process of its own takes for one step beyond what it had when the model was there. Random weights: the
 laptop recipe's student, and SmolLM2-135M's shape. Rows have a tenth of their tokens with loss, after the beginning that
 all share, and a closing turn without. Gradients are compared with TRL's in fp32, relative to its length.
 """
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -97,14 +100,39 @@ class Side:
         return took, torch.cat([each.grad.flatten() for each in trainer.model.parameters() if each.grad is not None])
 
 
-def measured(case: Case) -> dict[str, Any]:
+SIDES = {"trl": (False, False), "shared": (True, False), "shared_bf16": (True, True)}
+"""By name: whether rows are shared, and whether in bf16."""
+
+
+def peak(case: int, side: str) -> float:
+    """Bytes that a step takes at most, the gradients included; measured in a process that has made no other."""
+    share, bf16 = SIDES[side]
+    with tempfile.TemporaryDirectory() as folder:
+        own = Side(CASES[case], share=share, bf16=bf16, folder=folder)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew (man proc)
+        before = _memory("VmRSS")
+        own.step(batch(CASES[case]))
+    return _memory("VmHWM") - before
+
+
+def _memory(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * float(next(line.split()[1] for line in lines if line.startswith(name)))
+
+
+def peaks(case: Case) -> dict[str, float]:
+    found = {}
+    for side in SIDES:
+        command = [sys.executable, "-m", "tests.bench.sft_step", "--peak", str(CASES.index(case)), side]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found[side] = float(said.split()[-1])
+    return found
+
+
+def measured(case: Case, most: dict[str, float]) -> dict[str, Any]:
     inputs = batch(case)
     with tempfile.TemporaryDirectory() as folder:
-        sides = {
-            "trl": Side(case, share=False, bf16=False, folder=folder),
-            "shared": Side(case, share=True, bf16=False, folder=folder),
-            "shared_bf16": Side(case, share=True, bf16=True, folder=folder),
-        }
+        sides = {name: Side(case, share, bf16, folder) for name, (share, bf16) in SIDES.items()}
         taken: dict[str, list[tuple[float, Any]]] = {name: [] for name in sides}
         for _ in range(ROUNDS):
             for name, side in sides.items():
@@ -113,19 +141,26 @@ def measured(case: Case) -> dict[str, Any]:
     row: dict[str, Any] = {"name": case.name, "rows": ROWS, "length": case.length, "in_common": case.shared}
     for name, steps in taken.items():
         off = float((steps[0][1] - right).norm() / right.norm())
-        row[name] = {"step_s": round(min(took for took, _ in steps), 3), "gradient_off": off}
+        row[name] = {"step_s": round(min(took for took, _ in steps), 3), "gradient_off": off, "peak_bytes": most[name]}
     row |= {f"ratio_{name}": round(row["trl"]["step_s"] / row[name]["step_s"], 2) for name in ("shared", "shared_bf16")}
     print(row, file=sys.stderr, flush=True)
     return row
 
 
 def main() -> None:
-    rows = [measured(case) for case in CASES]
-    print("| student | tokens a row, shared | TRL, s a step | shared | shared, bf16 |\n|" + " --- |" * 5)
+    if sys.argv[1:2] == ["--peak"]:
+        print(peak(int(sys.argv[2]), sys.argv[3]))
+        return
+    most = [peaks(case) for case in CASES]  # before models fill this process
+    rows = [measured(case, each) for case, each in zip(CASES, most, strict=True)]
+    print(
+        "| student | tokens a row, shared | TRL, s a step | shared | shared, bf16 | peak memory, GB |\n|" + " --- |" * 6
+    )
     for row in rows:
         took = [f"{row[name]['step_s']:.3g} ({row[f'ratio_{name}']:.1f}×)" for name in ("shared", "shared_bf16")]
         tokens = f"{row['length']}, {row['in_common']}"
-        print("| " + " | ".join([row["name"], tokens, f"{row['trl']['step_s']:.3g}", *took]) + " |")
+        memory = ", ".join(f"{row[name]['peak_bytes'] / 1e9:.2g}" for name in SIDES)
+        print("| " + " | ".join([row["name"], tokens, f"{row['trl']['step_s']:.3g}", *took, memory]) + " |")
     print(json.dumps({"rows": rows}))
     sys.exit(any(row["shared"]["gradient_off"] > EXACT for row in rows))
 
