@@ -3,7 +3,8 @@
 In: the recipe, the store, the servers. Out: nothing; Stop with cause and remedy before a token is bought or a step is
 trained. A run in which every stage is cached checks nothing and starts no server.
 
-Requests one tool call from the teacher's endpoint before a collection begins.
+Requests one tool call from the teacher's endpoint before a collection begins. Says what a pretrained student's stages
+are predicted to take.
 """
 
 import os
@@ -328,22 +329,18 @@ def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[Tra
 def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> None:
     """Say how long the stages of a pretrained student will take, and how much memory, where they can be measured."""
     config, tokenizer = model
-    sft, grpo, asked = recipe.sft, recipe.grpo, recipe.evaluate
+    sft, grpo = recipe.sft, recipe.grpo
     weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
     if not forecast.can_be_measured(config, weights, [each for each in (sft, grpo) if each]):
         return
     announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
     texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions))
     student = forecast.Student(config, weights, tokenizer, texts)
-    found: dict[str, forecast.Forecast] = {}
+    episodes = recipe.seed_windows().collect.size
     try:
-        if sft:
-            found["SFT"] = forecast.of_sft(sft, recipe.seed_windows().collect.size, student)
-        if grpo:
-            found["GRPO"] = forecast.of_grpo(grpo, student)
-        found[f"{asked.questions:,} answers"] = forecast.of_answers(asked, asked.questions, student)
+        found = forecast.of_stages(student, sft, episodes, grpo, recipe.evaluate)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
-        announce.say(f"No prediction for this model: {one_line(str(error))[:200]}")
+        announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
     else:
         announce.say(forecast.told(found))
 

@@ -52,8 +52,8 @@ class SharedPrefix:
         """
         if not self._possible:
             return None
-        wanted = min(_common(prompts), min(map(len, prompts)) - 1)
-        known = min(_common([self._ids, *prompts]), wanted)
+        wanted = min(in_common(prompts), min(map(len, prompts)) - 1)
+        known = min(in_common([self._ids, *prompts]), wanted)
         if known < wanted and wanted >= SHORTEST and (len(prompts) > 1 or known < SHORTEST):
             self._compute(prompts[0][:wanted])
             known = wanted
@@ -68,7 +68,15 @@ class SharedPrefix:
         self._ids, self._layers = ids, cache.layers
 
 
-def _common(prompts: list[list[int]]) -> int:
+def rests(tokenizer: Any, prompts: list[list[int]], known: int, device: Any) -> Any:
+    """What follows the first `known` tokens of each prompt, padded between both; the mask covers all."""
+    inputs = tokenizer.pad({"input_ids": [ids[known:] for ids in prompts]}, padding_side="left", return_tensors="pt")
+    inputs = inputs.to(device)
+    inputs["attention_mask"] = torch.nn.functional.pad(inputs["attention_mask"], (known, 0), value=1)
+    return inputs
+
+
+def in_common(prompts: list[list[int]]) -> int:
     """How many tokens all begin with: as many as the first and the last in order."""
     pairs = zip(min(prompts), max(prompts), strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

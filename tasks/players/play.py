@@ -323,16 +323,18 @@ class LocalModel:
         """The model's next message for each episode, in order; counts its tokens."""
         import torch
 
+        from apprentice.tasks.models.shared_prefix import rests
+
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
         noise = [] if self._temperature is None else [self._noise(episodes)]
         rooms = [max(self._context - len(ids), 1) for ids in prompts]
         self._tell_if_cut(rooms)
         with torch.inference_mode():
             cache = self._prefix.cache(prompts, self._generation.max_new_tokens)
-            if cache is None:
-                inputs, generation = self._inputs(prompts, 0), self._generation
-            else:
-                inputs, generation = self._inputs(prompts, cache.get_seq_length()), self._after_prefix
+            known = 0 if cache is None else cache.get_seq_length()
+            inputs = rests(self._tokenizer, prompts, known, self._model.device)
+            generation = self._generation if cache is None else self._after_prefix
+            if cache is not None:
                 inputs["past_key_values"] = cache
             out = self._model.generate(**inputs, generation_config=generation, logits_processor=noise)
         new = out[:, inputs["input_ids"].shape[1] :].tolist()
@@ -353,15 +355,6 @@ class LocalModel:
                 f"A prompt of {self._context - least} tokens leaves {least} of {self._context} for its answer, and "
                 f"evaluate.max_new_tokens is {self._generation.max_new_tokens}. Answers end with the context."
             )
-
-    def _inputs(self, prompts: list[list[int]], known: int) -> Any:
-        """What follows the first `known` tokens of each prompt, padded between both; the mask covers all."""
-        import torch
-
-        rests = {"input_ids": [ids[known:] for ids in prompts]}
-        inputs = self._tokenizer.pad(rests, padding_side="left", return_tensors="pt").to(self._model.device)
-        inputs["attention_mask"] = torch.nn.functional.pad(inputs["attention_mask"], (known, 0), value=1)
-        return inputs
 
     def _noise(self, episodes: list[Episode]) -> Any:
         """A logits processor that samples with the Gumbel-max trick: greedy decoding over logits ÷ temperature + noise.

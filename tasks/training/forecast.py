@@ -28,6 +28,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import prompt_ids, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
+from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -72,9 +73,9 @@ class Texts(NamedTuple):
     @property
     def lengths(self) -> tuple[int, ...]:
         """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and row."""
-        pairs = zip(min(self.prompts), max(self.prompts), strict=False)
-        shared = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        return shared, max(map(len, self.prompts)), len(self.turn), len(self.row["input_ids"])
+        from apprentice.tasks.models.shared_prefix import in_common
+
+        return in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), len(self.row["input_ids"])
 
     @property
     def longest(self) -> int:
@@ -141,14 +142,15 @@ def can_be_measured(config: Any, weights: int, trainings: list[TrainerSpec]) -> 
 
 def of_sft(spec: SftSpec, rows: int, student: Student) -> Forecast:
     """SFT on so many rows."""
+    rows = min(rows, spec.max_rows or rows)
     apart = int(rows * spec.held_out)
-    of_epoch = math.ceil((min(rows, spec.max_rows or rows) - apart) / spec.batch_size)
+    of_epoch = math.ceil((rows - apart) / spec.batch_size)
     called = f"sft {spec.batch_size} {spec.bf16} {spec.share_prompts} {spec.lora}"
     learning = partial(_sft_step, spec=spec, student=student)
     learns = student.seconds(called, learning)
     judges = student.seconds(f"{called} held out", partial(learning, learns=False))
     held_out = math.ceil(apart / spec.batch_size) * judges
-    saves = spec.epochs if apart else spec.epochs * of_epoch / spec.checkpoint_steps
+    saves = spec.epochs if apart else spec.epochs * of_epoch / spec.gradient_accumulation / spec.checkpoint_steps
     seconds = spec.epochs * (of_epoch * learns + held_out) + saves * _saving(spec, student)
     return Forecast(seconds, _held(spec, student) + student.saved(called, learning))
 
@@ -170,6 +172,15 @@ def of_answers(spec: EvaluateSpec, questions: int, student: Student) -> Forecast
     called = f"answers {spec.batch_size} {spec.bf16}"
     answers = student.seconds(called, partial(_answers, spec=spec, student=student))
     return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers)
+
+
+def of_stages(
+    student: Student, sft: SftSpec | None, episodes: int, grpo: GrpoSpec | None, asked: EvaluateSpec
+) -> dict[str, Forecast]:
+    """The stages of a run that collects so many episodes, by their names for people."""
+    found = {"SFT": of_sft(sft, episodes, student)} if sft else {}
+    found |= {"GRPO": of_grpo(grpo, student)} if grpo else {}
+    return found | {f"{asked.questions:,} answers": of_answers(asked, asked.questions, student)}
 
 
 def _held(spec: TrainerSpec, student: Student) -> float:
@@ -232,8 +243,10 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
     """The rollouts of one batch."""
     from transformers import GenerationConfig
 
+    from apprentice.tasks.models.shared_prefix import rests
+
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
-    inputs = _left_padded(prompts, model.device)
+    inputs = rests(student.tokenizer, prompts, 0, model.device)
     settings = GenerationConfig(
         max_new_tokens=student.texts.longest, do_sample=True, temperature=1.0, pad_token_id=0, disable_compile=True
     )
@@ -251,12 +264,14 @@ def _grpo_step(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], obj
     """A step on one batch of rollouts."""
     import torch
 
+    from apprentice.tasks.models.shared_prefix import rests
+
     turn, draw = student.texts.turn, torch.Generator().manual_seed(0)
     last = max(len(turn) // 3, 1)
     others = torch.randint(0, model.config.vocab_size, (spec.batch_size // 2 + 1, last), generator=draw).tolist()
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     rows = [[*each, *turn[:-last], *others[place // 2]] for place, each in enumerate(prompts)]
-    batch = _left_padded(rows, model.device)
+    batch = rests(student.tokenizer, rows, 0, model.device)
     batch["labels"] = batch["input_ids"].clone()
     batch["labels"][:, : -len(turn)] = IGNORED
     trl_internals.fuse_head(model)
@@ -281,7 +296,7 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student) -> Callable[[], o
     import torch
     from transformers import GenerationConfig
 
-    from apprentice.tasks.models.shared_prefix import SharedPrefix
+    from apprentice.tasks.models.shared_prefix import SharedPrefix, rests
 
     prompts = student.texts.repeated(spec.batch_size)
     settings = GenerationConfig(
@@ -292,13 +307,9 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student) -> Callable[[], o
     def run() -> None:
         with torch.inference_mode(), in_bf16(model) if spec.bf16 else nullcontext():
             cache = prefix.cache(prompts, student.texts.longest)
-            inputs = _left_padded(prompts, model.device)
-            if cache is not None:
-                known = cache.get_seq_length()
-                inputs = _left_padded([ids[known:] for ids in prompts], model.device)
-                inputs["attention_mask"] = torch.nn.functional.pad(inputs["attention_mask"], (known, 0), value=1)
-                inputs["past_key_values"] = cache
-            model.generate(**inputs, generation_config=settings)
+            known = 0 if cache is None else cache.get_seq_length()
+            inputs = rests(student.tokenizer, prompts, known, model.device)
+            model.generate(**inputs, past_key_values=cache, generation_config=settings)
 
     return run
 
@@ -316,15 +327,6 @@ def _arguments(spec: TrainerSpec, folder: str) -> dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
     }
-
-
-def _left_padded(rows: list[list[int]], device: Any) -> dict[str, Any]:
-    import torch
-
-    width = max(map(len, rows))
-    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 def _update(model: Any) -> Callable[[], None]:
@@ -390,15 +392,9 @@ def _saved(run: Callable[[], object], model: Any) -> float:
 
 def told(found: dict[str, Forecast]) -> str:
     """One sentence: the stages with their time and memory."""
-    parts = [f"{name} {_time(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
+    parts = [f"{name} {duration_text(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
     return f"Predicted for this machine: {', '.join(parts)}."
 
 
 def _memory(size: float) -> str:
     return f" and {size / 1e9:.1f} GB" if size else ""
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -45,6 +45,9 @@ SAVE = 0.1
         pytest.param({}, 10 * LEARNS + SAVE, id="a batch after the other"),
         pytest.param({"epochs": 3}, 3 * (10 * LEARNS + SAVE), id="epochs"),
         pytest.param({"max_rows": 25}, 3 * LEARNS + 0.3 * SAVE, id="not more rows than allowed"),
+        pytest.param(
+            {"max_rows": 50, "held_out": 0.2}, 4 * LEARNS + JUDGES + SAVE, id="held out are a share of the allowed rows"
+        ),
         pytest.param({"held_out": 0.2, "epochs": 2}, 2 * (8 * LEARNS + 2 * JUDGES + SAVE), id="each epoch is judged"),
         pytest.param({"lora": {}}, 10 * LEARNS, id="adapters are saved in no time"),
     ],
@@ -126,5 +129,5 @@ def test_the_sentence_has_time_in_its_units_and_memory():
     found = {"SFT": Forecast(200.0, 4.96e9), "GRPO": Forecast(7200.0, 6e9), "10 answers": Forecast(42.4)}
     assert (
         forecast.told(found)
-        == "Predicted for this machine: SFT 3 min and 5.0 GB, GRPO 2.0 h and 6.0 GB, 10 answers 42 s."
+        == "Predicted for this machine: SFT about 3 min and 5.0 GB, GRPO about 2.0 h and 6.0 GB, 10 answers about 42 s."
     )
