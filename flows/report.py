@@ -54,10 +54,10 @@ from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
+from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.training import TRAININGS
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
-from apprentice.tasks.training.sampling import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
 
 TRANSCRIPTS = 100

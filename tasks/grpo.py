@@ -2,7 +2,7 @@
 
 In: the SFT checkpoint or the student itself, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer,
 log.json, curves.png, signals.json, completions.jsonl.
-Runs TRL's GRPOTrainer in one of the modes of training/rollouts.py. The seed is a column of the dataset, so all
+Runs TRL's GRPOTrainer in one of the modes of rollouts/rollouts.py. The seed is a column of the dataset, so all
 completions of a group answer one question. A rollout lost to infrastructure has the reward None, never 0.0.
 """
 
@@ -27,15 +27,15 @@ from apprentice.tasks.models.memory import check_training, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
+from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream, evaluation, held_out_rows, split, streams_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, within_context
-from apprentice.tasks.training.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.training.reporters import log_completions
-from apprentice.tasks.training.rewards import EnvironmentReward, Stream, evaluation, held_out_rows, split, streams_of
-from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.training.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
 from apprentice.tasks.training.watcher import select_weights, watch

@@ -18,6 +18,7 @@ from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rewards import streams_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import (
     CollectSpec,
@@ -33,7 +34,6 @@ from apprentice.tasks.settings.spec import (
     Window,
 )
 from apprentice.tasks.settings.training import TRAININGS, GrpoSpec, SftSpec
-from apprentice.tasks.training.rewards import streams_of
 
 BLOCK = 100_000_000
 """Distance in seeds between the windows of two purposes."""

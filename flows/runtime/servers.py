@@ -239,7 +239,7 @@ def check_hardware(recipe: Recipe, sections: Sequence[str] = TRAININGS) -> None:
     if not demanding and generating is None:
         return
     from apprentice.tasks.models.memory import check_training, this_machine
-    from apprentice.tasks.training.generation import check_generation
+    from apprentice.tasks.rollouts.generation import check_generation
 
     machine = this_machine()
     for spec in specs.values():

@@ -19,6 +19,7 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.tasks.episodes.episode import Message, prompt
 from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import CHOOSE, question_too_long
@@ -28,7 +29,6 @@ from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.spec import BuiltStudent
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.trainer import on_one_gpu, training_dataset
 
 REPLY = "reply-7f3a"

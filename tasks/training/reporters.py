@@ -25,9 +25,9 @@ from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import code, markdown_table
+from apprentice.tasks.rollouts.rollouts import Rollouts
 from apprentice.tasks.settings.spec import Reporter, TrackioSpec
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from apprentice.tasks.engine.run import RunContext

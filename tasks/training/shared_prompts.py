@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from apprentice.tasks.models import trl_internals
+from apprentice.tasks.rollouts.sampling import is_random
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.sampling import is_random
 from apprentice.tasks.training.trainer import IGNORED
 
 SMALLER = 0.8

@@ -19,13 +19,13 @@ from apprentice.tasks.analysis.diagnose import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import write_learned
 from apprentice.tasks.episodes.rendering import chat_format, prompt_ids, row_ids
+from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import ending_at, merged, save
 from apprentice.tasks.models.memory import to_master_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
 from apprentice.tasks.training.watcher import STATE, seal, seal_when_saved, step_of, whole_checkpoints
 

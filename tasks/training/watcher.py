@@ -27,10 +27,10 @@ from apprentice.tasks.analysis.diagnose import (
     write_signals,
 )
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import Signals
-from apprentice.tasks.training import trl_internals
 
 STATE = "trainer_state.json"
 LIST = "files.json"

@@ -47,10 +47,10 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.players.play import PROTOCOLS, LocalModel, play_batched, plays_of
 from apprentice.tasks.questions import probe_questions, questions
+from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
 from apprentice.tasks.sft import filter_rollouts, lengths, sft
 from apprentice.tasks.student import student
-from apprentice.tasks.training.sampling import QUESTIONS_ASKED
 from apprentice.tasks.training.trainer import read_log
 
 LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"

@@ -23,9 +23,9 @@ from apprentice.tasks.evaluate import evaluation_journal
 from apprentice.tasks.players.play import PROTOCOLS, Play, play_alone, play_batched
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rollouts import Rollouts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, EvaluateSpec, Window
-from apprentice.tasks.training.rollouts import Rollouts
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear
 from tests.hostile.odd_wire import odd_wire

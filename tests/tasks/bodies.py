@@ -19,9 +19,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, by_factory
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
-from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, by_factory
 from apprentice.tasks.training.watcher import LIST
 from tests.tasks.training.test_rollouts import says
 

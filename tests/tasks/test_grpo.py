@@ -21,9 +21,9 @@ from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rewards import EnvironmentReward
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 

@@ -26,9 +26,9 @@ from apprentice.tasks.episodes.rendering import (
     training_row,
 )
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.training.rollouts import Rollouts, by_factory, row_of
+from apprentice.tasks.models.trl_internals import show_schemas
+from apprentice.tasks.rollouts.rollouts import Rollouts, by_factory, row_of
 from apprentice.tasks.training.trainer import IGNORED, training_dataset
-from apprentice.tasks.training.trl_internals import show_schemas
 
 SEEDS = (5, 6, 7, 8)
 

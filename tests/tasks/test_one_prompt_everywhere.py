@@ -19,7 +19,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import tokenizer_of
-from apprentice.tasks.training.rollouts import Rollouts, by_factory
+from apprentice.tasks.rollouts.rollouts import Rollouts, by_factory
 from tests.bench.environments import recipe_of
 from tests.tasks.test_one_prompt import generated, said, sft_ids
 

@@ -17,9 +17,9 @@ from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import field_of
-from apprentice.tasks.training.rollouts import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.examined import published

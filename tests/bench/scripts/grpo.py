@@ -2,8 +2,8 @@
 
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rewards import EnvironmentReward
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.bench.scripts.given import Given, Row
 
 

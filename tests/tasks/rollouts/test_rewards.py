@@ -14,8 +14,7 @@ from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.diagnose import value_of
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.rewards import (
+from apprentice.tasks.rollouts.rewards import (
     OWN_REWARD,
     UNFINISHED,
     EnvironmentReward,
@@ -23,7 +22,8 @@ from apprentice.tasks.training.rewards import (
     _StepSummary,
     streams_of,
 )
-from apprentice.tasks.training.rollouts import Rollouts
+from apprentice.tasks.rollouts.rollouts import Rollouts
+from apprentice.tasks.settings.training import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.episodes.test_episode import LOOK, RIGHT, TEXT, WRONG, Risky
 

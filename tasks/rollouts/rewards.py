@@ -16,8 +16,8 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rollouts import Rollouts, row_of
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.rollouts import Rollouts, row_of
 
 
 class _StepSummary(NamedTuple):

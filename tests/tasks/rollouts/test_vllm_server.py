@@ -10,10 +10,10 @@ from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.generation import check_server
+from apprentice.tasks.rollouts.rewards import EnvironmentReward
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.generation import check_server
-from apprentice.tasks.training.rewards import EnvironmentReward
-from apprentice.tasks.training.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.training.test_rollouts import Hinting, says
 from tests.vllm_stand_in import CONFIG, StandIn

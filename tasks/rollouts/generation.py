@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.memory import Machine, in_bf16
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.trl_arguments import GenerationSpec
-from apprentice.tasks.training import trl_internals
 
 PAUSE = 0.5
 """Seconds between two attempts."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from apprentice.tasks.rollouts.sampling import ByRewards, InOrder, refilling
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training.sampling import ByRewards, InOrder, refilling
 
 GROUP = 2
 LIVE, DEAD, LOST, HALF_LOST = [0.0, 1.0], [1.0, 1.0], [None, None], [None, 1.0]

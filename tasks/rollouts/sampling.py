@@ -11,9 +11,9 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from apprentice.tasks.analysis.kinds import ASKED, RATE
+from apprentice.tasks.models import trl_internals
+from apprentice.tasks.rollouts.rewards import Stream
 from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
-from apprentice.tasks.training import trl_internals
-from apprentice.tasks.training.rewards import Stream
 
 
 class Known(NamedTuple):
