@@ -26,13 +26,13 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import kept
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import prompt_ids, training_row
+from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import adapter_arguments, reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
 from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training import trl_internals
 from apprentice.tasks.training.dry_pass import example_episode
 from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared, sharing_rows
 from apprentice.tasks.training.trainer import IGNORED, labelled
@@ -117,8 +117,9 @@ class Student(NamedTuple):
 
         def whole() -> float:
             few, more = (measure(run(model), model) for model in (_model(text, depth) for depth in DEPTHS))
-            of_layer = max(more - few, 0.0) / (DEPTHS[1] - DEPTHS[0])
-            return few + of_layer * (text.num_hidden_layers - DEPTHS[0])
+            if more < few:
+                raise RuntimeError(f"{DEPTHS[1]} layers took less than {DEPTHS[0]}: other work ran beside it")
+            return few + (more - few) / (DEPTHS[1] - DEPTHS[0]) * (text.num_hidden_layers - DEPTHS[0])
 
         return kept("forecast", key, whole)
 
@@ -167,10 +168,10 @@ def of_grpo(spec: GrpoSpec, student: Student) -> Forecast:
     return Forecast(seconds, _held(spec, student) + student.saved(f"{called} learns", learning))
 
 
-def of_answers(spec: EvaluateSpec, questions: int, student: Student) -> Forecast:
-    """An evaluation with so many questions."""
-    called = f"answers {spec.batch_size} {spec.bf16}"
-    answers = student.seconds(called, partial(_answers, spec=spec, student=student))
+def of_answers(spec: EvaluateSpec, questions: int, student: Student, tokens: int) -> Forecast:
+    """An evaluation with so many questions, in each batch of which the longest turn has so many tokens."""
+    called = f"answers {spec.batch_size} {spec.bf16} {tokens}"
+    answers = student.seconds(called, partial(_answers, spec=spec, student=student, tokens=tokens))
     return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers)
 
 
@@ -180,7 +181,10 @@ def of_stages(
     """The stages of a run that collects so many episodes, by their names for people."""
     found = {"SFT": of_sft(sft, episodes, student)} if sft else {}
     found |= {"GRPO": of_grpo(grpo, student)} if grpo else {}
-    return found | {f"{asked.questions:,} answers": of_answers(asked, asked.questions, student)}
+    answers = partial(of_answers, asked, asked.questions, student)
+    found |= {f"{asked.questions:,} answers": answers(student.texts.longest)}
+    # it does not know when to end
+    return found | {"as many of the untrained student up to": answers(asked.max_new_tokens)}
 
 
 def _held(spec: TrainerSpec, student: Student) -> float:
@@ -291,7 +295,7 @@ def _grpo_step(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], obj
     return run
 
 
-def _answers(model: Any, spec: EvaluateSpec, student: Student) -> Callable[[], object]:
+def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int) -> Callable[[], object]:
     """One batch of questions, answered greedily."""
     import torch
     from transformers import GenerationConfig
@@ -299,14 +303,12 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student) -> Callable[[], o
     from apprentice.tasks.models.shared_prefix import SharedPrefix, rests
 
     prompts = student.texts.repeated(spec.batch_size)
-    settings = GenerationConfig(
-        max_new_tokens=student.texts.longest, do_sample=False, pad_token_id=0, disable_compile=True
-    )
+    settings = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, disable_compile=True)
     prefix = SharedPrefix(model, settings)
 
     def run() -> None:
         with torch.inference_mode(), in_bf16(model) if spec.bf16 else nullcontext():
-            cache = prefix.cache(prompts, student.texts.longest)
+            cache = prefix.cache(prompts, tokens)
             known = 0 if cache is None else cache.get_seq_length()
             inputs = rests(student.tokenizer, prompts, known, model.device)
             model.generate(**inputs, past_key_values=cache, generation_config=settings)

@@ -72,7 +72,17 @@ def test_grpo_takes_what_it_asks_and_what_it_learns(student: Student, given: dic
 
 def test_an_evaluation_takes_its_batches_of_all_samples(student: Student):
     spec = EvaluateSpec(batch_size=8, samples=2, decoding="sampled")
-    assert of_answers(spec, 10, student) == Forecast(3 * ANSWERS)
+    assert of_answers(spec, 10, student, tokens=5) == Forecast(3 * ANSWERS)
+
+
+def test_an_untrained_student_is_predicted_to_write_as_many_tokens_as_it_may(student: Student):
+    class Counting(Known):
+        def seconds(self, called: str, run: Any) -> float:
+            return float(run.keywords["tokens"])
+
+    asked = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=40)
+    found = forecast.of_stages(Counting(*student), None, 100, None, asked)
+    assert [each.seconds for each in found.values()] == [float(TEXTS.longest), 40.0]
 
 
 def test_a_training_holds_its_weights_four_times_and_what_a_pass_keeps(student: Student):
@@ -114,7 +124,7 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
     grpo = GrpoSpec(max_steps=1, batch_size=4, gradient_accumulation=1, num_generations=2, checkpoint_steps=100)
 
     def found() -> list[float]:
-        each = of_sft(sft, 8, tiny), of_grpo(grpo, tiny), of_answers(EvaluateSpec(batch_size=4), 4, tiny)
+        each = of_sft(sft, 8, tiny), of_grpo(grpo, tiny), of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3)
         assert each[0].bytes > forecast.PROCESS + 160
         return [round(one.seconds, 3) for one in each]
 
@@ -123,6 +133,16 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
     assert set(depths) == {1, 5}
     assert found() == [2 * 18.0, 2 * 18.0, 18.0]
     assert len(depths) == measured
+
+
+def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(tiny: Student, monkeypatch: pytest.MonkeyPatch):
+    took = {1: 9.0, 5: 8.0}
+    monkeypatch.setattr(forecast, "_best", lambda run, model: took[model.config.num_hidden_layers])
+    asked = EvaluateSpec(batch_size=4)
+    with pytest.raises(RuntimeError, match="5 layers took less than 1"):
+        of_answers(asked, 4, tiny, tokens=3)
+    took |= {1: 1.0, 5: 5.0}
+    assert of_answers(asked, 4, tiny, tokens=3).seconds == 8.0
 
 
 def test_the_sentence_has_time_in_its_units_and_memory():
