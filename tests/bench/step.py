@@ -6,7 +6,7 @@ different letters, so that no environment takes part. Models with random weights
 Qwen3-0.6B's shape with a seventh of its layers and all of its vocabulary, and SmolLM2-135M's shape. Prompts differ in
 their last characters only, as those that begin with the same instructions and tools. `shared` is the time of a step
 with `share_prompts`, `shared_bf16` that in bf16, `trl` that without either; the median of the steps after the first
-counts, or the only one.
+counts, or the only one. What generation and loss (with the backward pass) leave of a step is the optimizer's.
 """
 
 import json
@@ -21,9 +21,9 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZE
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.rollouts.generation import with_engine
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import GenerationSpec
-from apprentice.tasks.training.generation import with_engine
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})
@@ -39,6 +39,8 @@ class Case(NamedTuple):
     new: int
     """Tokens of a completion."""
     steps: int
+    at_once: int = 0
+    """Rollouts of a pass of plain TRL, where all of a step are too many for 24 GB; 0 for all."""
 
 
 LAPTOP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -52,7 +54,7 @@ CASES = [
     Case("laptop's student", LAPTOP, 256, 290, 16, steps=6),
     Case("Qwen3-0.6B's shape, 4 layers", QWEN, 8, 290, 32, steps=3),
     Case("Qwen3-0.6B's shape, 4 layers", QWEN, 8, 290, 128, steps=3),
-    Case("SmolLM2-135M's shape", SMOLLM2, 32, 290, 32, steps=1),
+    Case("SmolLM2-135M's shape", SMOLLM2, 32, 290, 32, steps=1, at_once=8),
 ]
 SIDES = ("trl", "shared", "shared_bf16")
 
@@ -72,7 +74,7 @@ class Side:
         from trl.trainer.grpo_trainer import GRPOTrainer
 
         self.said: list[list[int]] = []
-        self.generating = 0.0
+        self.generating = self.training = 0.0
         side = self
 
         class Noting(GRPOTrainer):
@@ -83,10 +85,17 @@ class Side:
                 side.said.extend(generated[1])
                 return generated
 
+            def training_step(self, *given: Any, **named: Any) -> Any:
+                began = time.perf_counter()
+                loss = super().training_step(*given, **named)
+                side.training += time.perf_counter() - began
+                return loss
+
         tokenizer = build_tokenizer(TASK, ["one", "two"])
         torch.manual_seed(0)
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         config = Qwen3Config(**{"vocab_size": len(tokenizer), "tie_word_embeddings": True} | case.model | ends)
+        batch = case.rollouts if share else case.at_once or case.rollouts
         questions = case.rollouts // GROUP * (case.steps + 1)
         beginning = ("These are the instructions, and these are the tools. " * 6)[: case.prompt]
         rows = [{"prompt": [{"role": "user", "content": f"{beginning}{n:05}"}]} for n in range(questions)]
@@ -107,8 +116,8 @@ class Side:
                 logging_strategy="no",
                 disable_tqdm=True,
                 learning_rate=1e-6,
-                per_device_train_batch_size=case.rollouts,
-                gradient_accumulation_steps=1,
+                per_device_train_batch_size=batch,
+                gradient_accumulation_steps=case.rollouts // batch,
                 num_generations=GROUP,
                 max_completion_length=case.new,
                 generation_kwargs={"min_new_tokens": case.new},
@@ -117,21 +126,21 @@ class Side:
 
         self.trainer.remove_callback(PrinterCallback)
 
-    def step(self) -> tuple[float, float]:
-        """Seconds of a step, and of its generation."""
+    def step(self) -> tuple[float, float, float]:
+        """Seconds of a step, of its generation, and of its loss with the backward pass."""
         from transformers import set_seed
 
         set_seed(len(self.said))
-        self.generating = 0.0
+        self.generating = self.training = 0.0
         began = time.perf_counter()
         self.trainer.train()
-        return time.perf_counter() - began, self.generating
+        return time.perf_counter() - began, self.generating, self.training - self.generating
 
 
 def measured(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         sides = {name: Side(case, name != "trl", name == "shared_bf16", folder) for name in SIDES}
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+        taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sides}
         for _ in range(case.steps):
             for name, side in sides.items():
                 taken[name].append(side.step())
@@ -139,8 +148,8 @@ def measured(case: Case) -> dict[str, Any]:
     row: dict[str, Any] = {"name": case.name, "rollouts": case.rollouts, "prompt": case.prompt, "new": case.new}
     row["same_completions"] = sum(map(list.__eq__, *said)) / len(said[0])
     for name, seconds in taken.items():
-        whole, generating = (statistics.median(each) for each in zip(*(seconds[1:] or seconds), strict=True))
-        row[name] = {"step_s": round(whole, 3), "generation_s": round(generating, 3)}
+        whole, generating, loss = (statistics.median(each) for each in zip(*(seconds[1:] or seconds), strict=True))
+        row[name] = {"step_s": round(whole, 3), "generation_s": round(generating, 3), "loss_s": round(loss, 3)}
     for name in SIDES[1:]:
         row[f"ratio_{name}"] = round(row["trl"]["step_s"] / row[name]["step_s"], 2)
     print(row, file=sys.stderr, flush=True)
@@ -149,9 +158,14 @@ def measured(case: Case) -> dict[str, Any]:
 
 def main() -> None:
     rows = [measured(case) for case in CASES]
-    print("| student | rollouts | prompt, completion | TRL, s a step | shared | shared, bf16 |\n|" + " --- |" * 6)
+    print(
+        "| student | rollouts | prompt, completion | TRL, s a step (generation, loss) | shared | shared, bf16 |\n|"
+        + " --- |" * 6
+    )
     for row in rows:
-        took = [f"{row[name]['step_s']:.2f} ({row[name]['generation_s']:.2f} generating)" for name in SIDES]
+        took = [
+            f"{row[name]['step_s']:.2f} ({row[name]['generation_s']:.2f}, {row[name]['loss_s']:.2f})" for name in SIDES
+        ]
         took[1:] = [f"{each}: {row[f'ratio_{name}']:.1f}×" for name, each in zip(SIDES[1:], took[1:], strict=True)]
         lengths = f"{row['prompt']}, {row['new']} tokens"
         print("| " + " | ".join([row["name"], str(row["rollouts"]), lengths, *took]) + " |")
