@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
-from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, next_call
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
@@ -146,6 +146,7 @@ TRIES = 3
 
 
 class TrainedQuestions(NamedTuple):
+    spec: EnvironmentSpec
     environment: ToolEnvironment
     seeds: Sequence[int]
     questions: Sequence[str]
@@ -267,7 +268,7 @@ def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
             announce.warn(f"{found} See envs/AUDIT.md.")
         if wrong := report.wrong:
             raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.remedy)
-        seen.append(TrainedQuestions(task.spec.make(), task.seeds, report.questions))
+        seen.append(TrainedQuestions(task.spec, task.spec.make(), task.seeds, report.questions))
     return seen
 
 
@@ -334,7 +335,7 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> 
     if not forecast.can_be_measured(config, weights, [each for each in (sft, grpo) if each]):
         return
     announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
-    texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions))
+    texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), _known_calls(seen))
     student = forecast.Student(config, weights, tokenizer, texts)
     episodes = recipe.seed_windows().collect.size
     try:
@@ -343,6 +344,15 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> 
         announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
     else:
         announce.say(forecast.told(found))
+
+
+def _known_calls(seen: TrainedQuestions) -> list[tuple[str, dict[str, Any]]]:
+    """The first calls of the scripted policy; empty where there is none, or it does not know the questions."""
+    asked = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=False)]
+    try:
+        return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in asked]
+    except ValueError:
+        return []
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:

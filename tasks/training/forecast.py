@@ -4,16 +4,16 @@ In: the settings, the model's configuration, its tokenizer, questions. Out: seco
 
 What the stages compute again and again is computed here by their own code, with the first layer of a model of this
 shape and with its first five; each other layer takes a quarter of the difference. It is measured once on a machine.
-Assumed: one turn an episode, as long as the example's, and in each batch one that is a third longer; a GRPO step asks
-as many questions as `grpo.oversample` allows; half of a group's completions are alike, and the others differ in their
-last third, as calls of a tool do.
+Assumed: one turn an episode, as long as the scripted policy's or else as an example, and in each batch one that is a
+third longer; a GRPO step asks as many questions as `grpo.oversample` allows; half of a group's completions are alike,
+and the others differ in their last third, as calls of a tool do.
 """
 
 import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import kept
-from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.episode import Message, prompt
 from apprentice.tasks.episodes.rendering import prompt_ids, training_row
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import adapter_arguments, reads_rows_at_once
@@ -37,9 +37,14 @@ from apprentice.tasks.training.dry_pass import example_episode
 from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared, sharing_rows
 from apprentice.tasks.training.trainer import IGNORED, labelled
 
+Call = tuple[str, dict[str, Any]]
+"""A tool and its arguments."""
+
 DEPTHS = 1, 5
-TIMES = 3
+TIMES = 6
 """Passes of each kind; the first one only warms up, the quickest of the others counts."""
+TRIES = 3
+"""How often two depths are measured where other work disturbs them."""
 TRAINED, FROZEN, SAVED = 16, 4, 12
 """Bytes of a weight in fp32: with its gradient and Adam's two moments; below an adapter; in a checkpoint."""
 PROCESS = 2.2e9
@@ -52,30 +57,44 @@ PROBE = 2**26
 
 
 class Texts(NamedTuple):
-    """A task's texts as token ids."""
+    """A task's texts as token ids, one of each for every question."""
 
     prompts: list[list[int]]
-    turn: list[int]
-    """What the model writes."""
-    row: dict[str, list[int]]
-    """A training row: `input_ids` and `labels`."""
+    rows: list[dict[str, list[int]]]
+    """Training rows: `input_ids` and `labels`."""
 
     @classmethod
-    def of(cls, tokenizer: Any, environment: ToolEnvironment, questions: list[str]) -> "Texts":
-        """Those of questions that are answered by one call of the environment's first tool."""
+    def of(cls, tokenizer: Any, environment: ToolEnvironment, questions: list[str], calls: Sequence[Call]) -> "Texts":
+        """Those of questions that are answered by one call each.
+
+        Args:
+            calls: Right ones, as far as they are known; the others are an example of the environment's first tool.
+        """
         tools = tool_schemas(environment)
-        *_, call, reply = example_episode(tools[0]["function"])
-        prompts = [prompt_ids(tokenizer, prompt(environment, question), tools) for question in questions]
-        row = labelled(tokenizer, training_row([*prompt(environment, questions[0]), call, reply], tools))
-        written = takewhile(lambda label: label != IGNORED, row["labels"][len(prompts[0]) :])  # without a closing turn
-        return cls(prompts, list(written), row)
+        *_, example, reply = example_episode(tools[0]["function"])
+        known = [_turn(*call) for call in calls]
+        prompts, rows = [], []
+        for place, question in enumerate(questions):
+            asked = prompt(environment, question)
+            answered = known[place] if place < len(known) else example
+            prompts.append(prompt_ids(tokenizer, asked, tools))
+            rows.append(labelled(tokenizer, training_row([*asked, answered, reply], tools)))
+        return cls(prompts, rows)
+
+    @property
+    def turn(self) -> list[int]:
+        """What the model writes, of median length, without a closing turn."""
+        after = (row["labels"][len(asked) :] for asked, row in zip(self.prompts, self.rows, strict=True))
+        turns = [list(takewhile(lambda label: label != IGNORED, each)) for each in after]
+        return sorted(turns, key=len)[len(turns) // 2]
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and row."""
+        """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and longest row."""
         from apprentice.tasks.models.shared_prefix import in_common
 
-        return in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), len(self.row["input_ids"])
+        longest = max(len(row["input_ids"]) for row in self.rows)
+        return in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), longest
 
     @property
     def longest(self) -> int:
@@ -85,6 +104,11 @@ class Texts(NamedTuple):
     def repeated(self, rows: int, each: int = 1) -> list[list[int]]:
         """So many prompts, `each` times every one."""
         return list(islice(cycle([ids for ids in self.prompts for _ in range(each)]), rows))
+
+
+def _turn(tool: str, arguments: dict[str, Any]) -> Message:
+    called = {"type": "function", "function": {"name": tool, "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [called]}
 
 
 class Student(NamedTuple):
@@ -116,10 +140,11 @@ class Student(NamedTuple):
         key = f"{this_torch()}, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
 
         def whole() -> float:
-            few, more = (measure(run(model), model) for model in (_model(text, depth) for depth in DEPTHS))
-            if more < few:
-                raise RuntimeError(f"{DEPTHS[1]} layers took less than {DEPTHS[0]}: other work ran beside it")
-            return few + (more - few) / (DEPTHS[1] - DEPTHS[0]) * (text.num_hidden_layers - DEPTHS[0])
+            for _ in range(TRIES):
+                few, more = (measure(run(model), model) for model in (_model(text, depth) for depth in DEPTHS))
+                if few <= more:
+                    return few + (more - few) / (DEPTHS[1] - DEPTHS[0]) * (text.num_hidden_layers - DEPTHS[0])
+            raise RuntimeError(f"{DEPTHS[1]} layers took less than {DEPTHS[0]}: other work runs beside this")
 
         return kept("forecast", key, whole)
 
@@ -213,11 +238,7 @@ def _sft_step(model: Any, spec: SftSpec, student: Student, learns: bool = True) 
     from datasets import Dataset
     from trl import SFTTrainer
 
-    after, labels = (each[len(student.texts.prompts[0]) :] for each in student.texts.row.values())
-    rows = [
-        {"input_ids": [*asked, *after], "labels": [*[IGNORED] * len(asked), *labels]}
-        for asked in student.texts.repeated(spec.batch_size)
-    ]
+    rows = list(islice(cycle(student.texts.rows), spec.batch_size))
     folder = TemporaryDirectory()
     trainer = sharing_rows(SFTTrainer, spec)(
         model=model,

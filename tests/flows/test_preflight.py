@@ -270,8 +270,22 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     monkeypatch.setattr(announce, "say", said.append)
     look(pretrained(endpoint, echo, tmp_path), tmp_path)
     *_, last = said
-    times = r"SFT about \d+ s and 2\.\d GB, GRPO about \d+ s and 2\.\d GB, 40 answers about \d+ s"
-    assert re.fullmatch(rf"Predicted for this machine: {times}\.", last)
+    trainings = r"SFT about \d+ s and 2\.\d GB, GRPO about \d+ s and 2\.\d GB"
+    answers = r"40 answers about \d+ s, as many of the untrained student up to about \d+ s"
+    assert re.fullmatch(rf"Predicted for this machine: {trainings}, {answers}\.", last)
+
+
+def test_a_prediction_is_made_of_turns_as_long_as_the_scripted_policy_s(
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    given: list[list[tuple[str, dict[str, Any]]]] = []
+    of = forecast.Texts.of
+    monkeypatch.setattr(forecast.Texts, "of", lambda *texts: given.append(texts[-1]) or of(*texts))
+    look(pretrained(endpoint, echo, tmp_path), tmp_path)
+    (calls,) = given
+    assert {tool for tool, _ in calls} == {"echo"}
+    assert len({each["message"] for _, each in calls}) > 1
 
 
 def test_a_run_goes_on_without_a_prediction_where_the_student_s_first_layers_are_no_model(

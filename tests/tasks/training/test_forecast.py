@@ -13,7 +13,8 @@ from apprentice.tasks.training import forecast
 from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers, of_grpo, of_sft
 from tests.tasks.test_one_prompt import tiny_model
 
-TEXTS = Texts(prompts=[[1, 2, 3, 4], [1, 2, 5, 6]], turn=[7, 8, 9], row={"input_ids": [0] * 9, "labels": [0] * 9})
+ROW = {"input_ids": [0] * 9, "labels": [-100, -100, -100, -100, 7, 8, 9, -100, 6]}
+TEXTS = Texts(prompts=[[1, 2, 3, 4], [1, 2, 5, 6]], rows=[ROW, ROW])
 LEARNS, JUDGES, ASKS, ANSWERS, SAVED = 1.0, 0.25, 2.0, 4.0, 500.0
 
 
@@ -100,7 +101,7 @@ def tiny(chain_sum: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stu
     tokenizer = build_tokenizer(chain_sum, questions)
     config = tiny_model(tokenizer).config
     config.num_hidden_layers, config.layer_types = 8, ["full_attention"] * 8
-    return Student(config, 10, tokenizer, Texts.of(tokenizer, chain_sum.make(), questions))
+    return Student(config, 10, tokenizer, Texts.of(tokenizer, chain_sum.make(), questions, []))
 
 
 def test_a_turn_is_the_example_s_call_with_its_end_and_no_closing_turn(tiny: Student):
@@ -108,6 +109,14 @@ def test_a_turn_is_the_example_s_call_with_its_end_and_no_closing_turn(tiny: Stu
     assert words.count("-57") == 1
     assert words.rstrip().endswith(tiny.tokenizer.eos_token)
     assert "Done" not in words
+
+
+def test_turns_are_as_long_as_the_right_calls_that_are_known(chain_sum: Any, tiny: Student):
+    calls = [("answer", {"answer": "2"}), ("answer", {"answer": "22222222"})]
+    texts = Texts.of(tiny.tokenizer, chain_sum.make(), ["1 + 1 =", "20 + 2 ="], calls)
+    assert "22222222" in tiny.tokenizer.decode(texts.turn)
+    assert [tiny.tokenizer.decode(row["input_ids"]).count("-57") for row in texts.rows] == [0, 0]
+    assert len(texts.rows[1]["input_ids"]) > len(texts.rows[0]["input_ids"])
 
 
 def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student, monkeypatch: pytest.MonkeyPatch):
@@ -135,7 +144,9 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
     assert len(depths) == measured
 
 
-def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(tiny: Student, monkeypatch: pytest.MonkeyPatch):
+def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
+    tiny: Student, monkeypatch: pytest.MonkeyPatch
+):
     took = {1: 9.0, 5: 8.0}
     monkeypatch.setattr(forecast, "_best", lambda run, model: took[model.config.num_hidden_layers])
     asked = EvaluateSpec(batch_size=4)
