@@ -21,7 +21,7 @@ def main():
         layer.cpu_linear = torch.nn.functional.linear
 
     utils.dispatch_cpu_unquantized_gemm = whole  # vLLM's CPU kernels pack the weights, and could load no others
-    from apprentice.tasks.training import generation
+    from apprentice.tasks.rollouts import generation
 
     generation.check_generation = lambda *_: None  # it refuses vLLM without a GPU
     from apprentice import collect, grpo, load_recipe, sft

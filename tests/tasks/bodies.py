@@ -23,7 +23,7 @@ from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, by_facto
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.training.watcher import LIST
-from tests.tasks.training.test_rollouts import says
+from tests.tasks.rollouts.test_rollouts import says
 
 SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)
 

@@ -23,7 +23,7 @@ from apprentice.tasks.settings.trl_arguments import field_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.examined import published
-from tests.tasks.training.test_rollouts import says
+from tests.tasks.rollouts.test_rollouts import says
 
 SPEC = GrpoSpec(
     batch_size=4,

@@ -12,12 +12,12 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
+from apprentice.tasks.rollouts import sampling
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training import sampling
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.training.test_rollouts import says
+from tests.tasks.rollouts.test_rollouts import says
 
 GROUP, GROUPS, BOUND = 4, 3, 9
 SPEC = GrpoSpec(

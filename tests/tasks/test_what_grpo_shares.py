@@ -17,9 +17,9 @@ from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
 from apprentice.tasks.training.families import templates, toy_tokenizer
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
+from tests.tasks.rollouts.test_rollouts import says
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.test_what_grpo_skips import SPEC
-from tests.tasks.training.test_rollouts import says
 
 
 @pytest.fixture(scope="module")

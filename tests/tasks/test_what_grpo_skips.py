@@ -15,7 +15,7 @@ from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
 from apprentice.tasks.settings.training import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.training.test_rollouts import says
+from tests.tasks.rollouts.test_rollouts import says
 
 SPEC = GrpoSpec(
     batch_size=6,

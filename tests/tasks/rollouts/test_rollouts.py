@@ -15,11 +15,11 @@ from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.rollouts import rollouts
+from apprentice.tasks.rollouts import rollouts as rollouts_module
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.training import rollouts
-from apprentice.tasks.training import rollouts as rollouts_module
 from tests.tasks.test_one_prompt import tiny_model
 
 SEEDS = (3, 3, 4, 4, 5, 5, 6, 6)
