@@ -1,7 +1,9 @@
 """The oracle plays every Reasoning Gym dataset that names an answer, errs by near misses, and refuses the others."""
 
+import random
 import re
 
+import numpy
 import pytest
 from reasoning_gym.factory import DATASETS
 
@@ -74,3 +76,17 @@ def test_another_question_than_the_seeds_is_refused():
 def test_a_near_miss_is_another_digit_or_letter():
     assert re.fullmatch(r"[0-46-9]", env.another("5", 3))
     assert re.fullmatch(r"[a-fh-z]", env.another("G", 3))
+
+
+def test_a_question_draws_the_same_from_both_common_generators_and_leaves_them_as_they_were():
+    random.seed(1)
+    numpy.random.seed(1)
+    drawn = []
+    for _ in range(2):
+        with datasets._seeded(7):
+            drawn.append((random.random(), numpy.random.random()))
+    assert drawn[0] == drawn[1]
+    after = random.random(), numpy.random.random()
+    random.seed(1)
+    numpy.random.seed(1)
+    assert after == (random.random(), numpy.random.random())

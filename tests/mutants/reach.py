@@ -28,6 +28,8 @@ LONGEST = 3600.0
 CONTEXT = "MUTANTS_CONTEXT"
 """The variable that tells a process which test started it."""
 IMPORT = "import"
+PLAYED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED
+"""pytest's exit codes where it could import the tests."""
 BESIDE, WHOLE_RUN = "fixture toy_home@tests/flows", 60.0
 """The fixture whose process starts before the first test (tests/flows/conftest.py), and the seconds that it takes."""
 
@@ -173,7 +175,7 @@ def _measured(tree: Path, files: dict[str, str]) -> dict[str, Any]:
     )
     variables = {"COVERAGE_PROCESS_START": str(raw / "settings"), CONTEXT: IMPORT}
     ended = run_pytest(tree, list(files), lambda: _Measuring(raw), LONGEST, variables)
-    if not (raw / "tests.json").exists():
+    if ended.code not in PLAYED or not (raw / "tests.json").exists():
         raise SystemExit(f"The tests did not run:\n{ended.log[-4000:]}")
     ran = json.loads((raw / "tests.json").read_text())
     print(f"{ended.seconds:.0f} s. Failed, and left out: {', '.join(ran['failed']) or 'none'}", flush=True)

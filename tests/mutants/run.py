@@ -38,7 +38,9 @@ RESULTS = ROOT / "build" / "mutants" / "results"
 GOAL = 0.9
 FIRST = 10
 """Tests that run before the others, whose files then need not be imported."""
-GRACE, SLOWER = 60.0, 5.0
+AHEAD = 4
+"""Mutants that wait for each process, so that one that hangs holds up no other."""
+GRACE, SLOWER = 60.0, 3.0
 """A mutant hangs once its tests take so many seconds, and so many times longer than before."""
 SERVER = "fixture server@tests"
 _copy: "Copy"
@@ -262,7 +264,7 @@ def _judged(
         kept = RESULTS / f"{key_of(mutant, chosen, digests)}.json"
         own = SERVER in tests.reach.contexts[mutant.file]
         waiting.append((mutant, kept, None if kept.exists() else workers.submit(_judge, mutant, chosen, own)))
-        if len(waiting) > jobs:
+        if len(waiting) > AHEAD * jobs:
             yield _result(*waiting.popleft(), known)
     while waiting:
         yield _result(*waiting.popleft(), known)

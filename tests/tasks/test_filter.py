@@ -1,6 +1,7 @@
 """The filter keeps what is right, well formed and not examined, and counts every cause."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks import sft
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.sft import filter_rollouts
 from tests.tasks.examined import published
@@ -102,6 +105,27 @@ def test_every_cause_is_counted_and_the_kept_lines_are_the_rollouts_own(filtered
     assert (found["kept"], kept) == (1, ["seen"])
     assert found["dropped"] == {"failed at the environment": 1, "wrong answer": 2}
     assert "**Seed 0, reward 1.0**" in (context.out / "samples.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("mixed", "said"),
+    [
+        pytest.param({"one": Counter({True: 3, False: 1})}, [], id="one environment"),
+        pytest.param(
+            {"one": Counter({True: 3, False: 1}), "two": Counter({False: 2})},
+            [("of one: kept", 3, "75.0%"), ("of two: kept", 0, "0.0%")],
+            id="two",
+        ),
+    ],
+)
+def test_what_is_kept_of_each_environment_is_told_where_there_are_several(
+    mixed: dict[str, Counter[bool]], said: list[tuple[str, int, str]], monkeypatch: pytest.MonkeyPatch
+):
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(announce, "rows", lambda key, title, rows: shown.extend(rows))
+    sft._announce(4, 3, Counter({"wrong answer": 1}), mixed)
+    found = [tuple(row.values()) for row in shown]
+    assert found == [("kept", 3, "75.0%"), ("dropped: wrong answer", 1, "25.0%"), *said]
 
 
 def test_where_nothing_is_left_the_stage_says_why(filtered, chain_sum: EnvironmentSpec):

@@ -206,7 +206,9 @@ def test_what_was_made_again_is_the_same_or_ends_with_3(same: bool, given: list[
     assert found == [("key", Path("there"), "me")]
     assert made == [("the lineage", *handed)]
     assert json.loads(ended.stdout.splitlines()[-1]) == {"same": same, "artifacts": [{}, {"same": same}]}
-    assert "{" not in typed("reproduce", "key").stdout
+    plain = typed("reproduce", "key").stdout
+    assert "{" not in plain
+    assert "it" in plain.split("Reproduced")[1]
 
 
 @pytest.mark.parametrize("protocol", ["parity", "tutorial", "inspect"])

@@ -46,6 +46,11 @@ def test_arrows_carry_counts_and_skip_what_a_longer_way_says():
     assert ("SFT", "Probe") in arrows, "the probe's evaluation is a box of its own"
 
 
+def test_the_way_to_the_model_is_the_first_row_and_what_looks_at_it_stands_beside():
+    rows = {name: box.row for name, box in run_graph(LINEAGE, STAGES)["boxes"].items()}
+    assert rows == dict.fromkeys(("Teacher", "Filter", "SFT", "Evaluate", "Verdict"), 0) | {"Questions": 1, "Probe": 1}
+
+
 def test_boxes_do_not_lie_on_one_another_lying_or_upright():
     for upright in (False, True):
         drawn = placed(run_graph(LINEAGE, STAGES), upright)

@@ -144,6 +144,31 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
     assert len(depths) == measured
 
 
+@pytest.mark.parametrize(
+    ("weights", "trainings", "measured"),
+    [
+        pytest.param(10**9, [SftSpec(), GrpoSpec()], True, id="one process, transformers generates"),
+        pytest.param(10**9 + 1, [], False, id="more weights than a CPU is asked for"),
+        pytest.param(1, [SftSpec(), GrpoSpec(processes=2)], False, id="several processes"),
+        pytest.param(1, [SftSpec(lora=LoraSpec(quantized=True))], False, id="four bits"),
+        pytest.param(1, [SftSpec(lora=LoraSpec())], True, id="adapters"),
+        pytest.param(1, [GrpoSpec(generation={"engine": "vllm"})], False, id="vLLM generates"),
+    ],
+)
+def test_what_a_pass_on_this_machine_says_something_of_is_predicted(
+    tiny: Student, monkeypatch: pytest.MonkeyPatch, weights: int, trainings: list[Any], measured: bool
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert forecast.can_be_measured(tiny.config, weights, trainings) is measured
+    assert not forecast.can_be_measured(object(), weights, trainings)
+
+
+def test_the_quickest_pass_counts_but_for_the_first_which_warms_up(monkeypatch: pytest.MonkeyPatch):
+    clock = iter([0.0, 0.5, 10.0, 13.0, 20.0, 22.0, 30.0, 34.0, 40.0, 45.0, 50.0, 56.0])
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(clock))
+    assert forecast._best(lambda: None, None) == 2.0
+
+
 def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
     tiny: Student, monkeypatch: pytest.MonkeyPatch
 ):
