@@ -1,5 +1,6 @@
 """A game in one file: its server plays it, its environment has its tools, an error in it is no answer of a model."""
 
+import math
 from typing import Any
 
 import pytest
@@ -119,3 +120,5 @@ def test_what_is_ruled_out_earns_less_than_half():
         rewards.append(game.reward)
     assert game.correct not in ("1", "2", "3")
     assert 0.0 < rewards[0] < rewards[1] < rewards[2] < 0.5
+    most = game.settings.most
+    assert rewards == [pytest.approx(0.5 * (1 - math.log(most - n + 1) / math.log(most + 1))) for n in (1, 2, 3)]

@@ -1,6 +1,7 @@
 """Recorded episodes are scored anew by playing their actions again; those that now go otherwise are left out."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.echo.text import text_of
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks import rescore as rescoring
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.collect import COUNTED
@@ -108,6 +110,16 @@ def test_an_episode_that_is_asked_otherwise_is_left_out_by_name(tmp_path: Path):
         {"seed": 7, "cause": "the tools have another schema"},
     ]
     assert (counts["episodes"], counts["left_out"]) == (10, 2)
+
+
+@pytest.mark.parametrize(("count", "more"), [(20, ""), (21, " and more, all in left_out.json")])
+def test_twenty_seeds_are_named_and_then_the_file_with_all(count: int, more: str, monkeypatch: pytest.MonkeyPatch):
+    warned: list[str] = []
+    monkeypatch.setattr(rescoring.announce, "warn", warned.append)
+    left_out = [{"seed": seed, "cause": "another question"} for seed in range(count)]
+    rescoring._announce(Counter(episodes=count), Counter(), left_out)
+    (said,) = warned
+    assert said.endswith(f"18, 19{more}.")
 
 
 def test_where_more_than_rewards_changed_nothing_is_rescored(tmp_path: Path):

@@ -47,7 +47,17 @@ def test_arrows_carry_counts_and_skip_what_a_longer_way_says():
 
 
 def test_the_way_to_the_model_is_the_first_row_and_what_looks_at_it_stands_beside():
-    rows = {name: box.row for name, box in run_graph(LINEAGE, STAGES)["boxes"].items()}
+    boxes = run_graph(LINEAGE, STAGES)["boxes"]
+    assert {name: box.layer for name, box in boxes.items()} == {
+        "Questions": 0,
+        "Teacher": 0,
+        "Filter": 1,
+        "SFT": 2,
+        "Evaluate": 3,
+        "Probe": 3,
+        "Verdict": 4,
+    }
+    rows = {name: box.row for name, box in boxes.items()}
     assert rows == dict.fromkeys(("Teacher", "Filter", "SFT", "Evaluate", "Verdict"), 0) | {"Questions": 1, "Probe": 1}
 
 

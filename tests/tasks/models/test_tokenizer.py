@@ -3,7 +3,7 @@
 import pytest
 
 from apprentice.tasks.models.student_model import named_model
-from apprentice.tasks.models.tokenizer import PARSERS, byte_level, switches, trl_template, vllm_parser
+from apprentice.tasks.models.tokenizer import PARSERS, byte_level, commands, switches, trl_template, vllm_parser
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import StudentSpec
 
@@ -20,6 +20,24 @@ def test_the_parser_is_the_first_whose_mark_the_template_has():
     assert {mark: vllm_parser(f"a {mark} b") for mark in PARSERS} == PARSERS
     assert vllm_parser("<tool_call> <function=") == "qwen3_coder"
     assert vllm_parser("no calls") == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "vllm", "transformers"),
+    [
+        ("<tool_call>", " --tool-call-parser hermes", "--host 127.0.0.1"),
+        (
+            "<tool_call> enable_thinking",
+            " --tool-call-parser hermes --default-chat-template-kwargs '{\"enable_thinking\": false}'",
+            "--host 127.0.0.1 --chat-template-kwargs '{\"enable_thinking\": false}'",
+        ),
+    ],
+)
+def test_a_student_is_served_as_it_was_trained(template: str, vllm: str, transformers: str):
+    of_vllm, of_transformers = commands(template, "me/model", "c0ffee")
+    assert of_vllm.startswith("vllm serve me/model --revision c0ffee --served-model-name student --host 127.0.0.1 ")
+    assert of_vllm.endswith(f"--enable-auto-tool-choice{vllm}")
+    assert of_transformers == f"transformers serve me/model@c0ffee {transformers}"
 
 
 def test_a_model_without_tools_in_its_template_is_trained_with_one_of_trls(tmp_path):
