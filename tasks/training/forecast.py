@@ -207,7 +207,7 @@ def of_stages(
     found = {"SFT": of_sft(sft, episodes, student)} if sft else {}
     found |= {"GRPO": of_grpo(grpo, student)} if grpo else {}
     answers = partial(of_answers, asked, asked.questions, student)
-    found |= {f"{asked.questions:,} answers": answers(student.texts.longest)}
+    found |= {f"{asked.questions:,} answers": answers(min(student.texts.longest, asked.max_new_tokens))}
     # it does not know when to end
     return found | {"as many of the untrained student up to": answers(asked.max_new_tokens)}
 
@@ -273,7 +273,11 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = rests(student.tokenizer, prompts, 0, model.device)
     settings = GenerationConfig(
-        max_new_tokens=student.texts.longest, do_sample=True, temperature=1.0, pad_token_id=0, disable_compile=True
+        max_new_tokens=min(student.texts.longest, spec.max_completion_length),
+        do_sample=True,
+        temperature=1.0,
+        pad_token_id=0,
+        disable_compile=True,
     )
 
     def run() -> None:

@@ -118,7 +118,8 @@ def test_what_is_ruled_out_earns_less_than_half():
     for guess in (1, 2, 3):
         game.guess(guess)
         rewards.append(game.reward)
-    assert game.correct not in ("1", "2", "3")
+    assert game.correct not in ("1", "2", "3", None)
+    assert game.guess(int(game.correct)) == "Right."
     assert 0.0 < rewards[0] < rewards[1] < rewards[2] < 0.5
     most = game.settings.most
     assert rewards == [pytest.approx(0.5 * (1 - math.log(most - n + 1) / math.log(most + 1))) for n in (1, 2, 3)]
