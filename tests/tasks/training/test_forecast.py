@@ -8,7 +8,7 @@ import pytest
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
+from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
 from apprentice.tasks.training import forecast
 from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers, of_grpo, of_sft
 from tests.tasks.test_one_prompt import tiny_model
@@ -153,7 +153,7 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
         pytest.param(1, [SftSpec(), GrpoSpec(processes=2)], False, id="several processes"),
         pytest.param(1, [SftSpec(lora=LoraSpec(quantized=True))], False, id="four bits"),
         pytest.param(1, [SftSpec(lora=LoraSpec())], True, id="adapters"),
-        pytest.param(1, [GrpoSpec(generation={"engine": "vllm"})], False, id="vLLM generates"),
+        pytest.param(1, [GrpoSpec(generation=GenerationSpec(engine="vllm"))], False, id="vLLM generates"),
     ],
 )
 def test_what_a_pass_on_this_machine_says_something_of_is_predicted(
