@@ -31,7 +31,7 @@ from apprentice.flows.runtime.servers import check_hardware
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
-from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.episode import Call, prompt
 from apprentice.tasks.models.checkpoints import check_targets, context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
@@ -346,9 +346,9 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> 
         announce.say(forecast.told(found))
 
 
-def _known_calls(seen: TrainedQuestions) -> list[tuple[str, dict[str, Any]]]:
+def _known_calls(seen: TrainedQuestions) -> list[Call]:
     """The first calls of the scripted policy; empty where there is none, or it does not know the questions."""
-    asked = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=False)]
+    asked = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
     try:
         return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in asked]
     except ValueError:

@@ -26,7 +26,7 @@ from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, Turn, conversation_of
-from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
+from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
 from apprentice.tasks.episodes.record import Record, read_questions, same_text, used_questions
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
@@ -252,9 +252,7 @@ def _as_call(turns: list[Message], tools: list[dict[str, Any]]) -> list[Message]
     except ValueError:
         value = text
     arguments = json.dumps({argument: value}, ensure_ascii=False)
-    function = {"name": function["name"], "arguments": arguments}
-    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
-    return [said, {"role": "tool", "name": function["name"], "content": None}]
+    return [turn_of(function["name"], arguments), {"role": "tool", "name": function["name"], "content": None}]
 
 
 def _signatures(tools: Iterable[dict[str, Any]]) -> str:

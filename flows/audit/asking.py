@@ -17,7 +17,6 @@ from apprentice.envs.catalog import part_of
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.subject import (
-    Call,
     Evidence,
     Opened,
     Played,
@@ -31,7 +30,7 @@ from apprentice.flows.audit.subject import (
     play,
     replayed,
 )
-from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.episode import Call, prompt
 
 OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."
 IGNORES_SEEDS = (

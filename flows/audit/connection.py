@@ -14,7 +14,6 @@ from apprentice.envs.wire.server import EnvironmentServer, Space
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.subject import (
-    Call,
     Needs,
     Recorded,
     Seen,
@@ -26,7 +25,7 @@ from apprentice.flows.audit.subject import (
     passed,
     play,
 )
-from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.episode import Call, Episode
 
 PLAYED = 2
 """Episodes that are played to the end; for the other seeds only the question is requested."""

@@ -16,7 +16,6 @@ from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.connection import each_opened, shut
 from apprentice.flows.audit.subject import (
-    Call,
     Evidence,
     Played,
     Recorded,
@@ -32,7 +31,7 @@ from apprentice.flows.audit.subject import (
     replayed,
     take,
 )
-from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.episode import Call, Episode
 
 ODD: tuple[Any, ...] = (
     *(None, [], {}, 10**30, -1, 1e300, True, ""),

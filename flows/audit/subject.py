@@ -23,14 +23,12 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
 from apprentice.envs.wire.waiting import spawn, wait_for
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.episode import Call, Episode
 
 T = TypeVar("T")
 Severity = Literal["error", "warning", "note"]
 """An error spoils a training, a warning costs a part of it, a note is for information."""
 Status = Literal["passed", "failed", "does not apply"]
-Call = tuple[str, dict[str, Any]]
-"""A tool and its arguments."""
 Move = Callable[[Episode], Call | None]
 """Returns the next call of a running episode; None for a message without a call."""
 Opened = Callable[[], AbstractContextManager[EnvironmentServer]]

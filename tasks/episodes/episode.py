@@ -92,6 +92,8 @@ def _deepest(text: str) -> int:
 
 
 Message = dict[str, Any]
+Call = tuple[str, dict[str, Any]]
+"""A tool and its arguments."""
 
 
 class Episode:
@@ -228,6 +230,12 @@ class Episode:
 def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
     """The messages that open an episode, for every driver."""
     return [{"role": "system", "content": environment.instructions}, {"role": "user", "content": question}]
+
+
+def turn_of(tool: str, arguments: Any) -> Message:
+    """An assistant's turn with one call and no text; the arguments are a mapping, or JSON text."""
+    called = {"type": "function", "function": {"name": tool, "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [called]}
 
 
 def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
-from apprentice.tasks.episodes.episode import Message, prompt
+from apprentice.tasks.episodes.episode import Message, prompt, turn_of
 from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import context_length
@@ -64,8 +64,7 @@ def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
 def example_episode(function: dict[str, Any]) -> list[Message]:
     """An episode with two calls of a tool, each with its reply."""
     given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
-    called = {"name": function["name"], "arguments": given}
-    call_turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    call_turn = turn_of(function["name"], given)
     reply = {"role": "tool", "name": function["name"], "content": REPLY}
     opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
     return [*opening, call_turn, reply, call_turn, reply]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from apprentice.tasks.episodes.episode import turn_of
 from apprentice.tasks.episodes.rendering import (
     TEMPLATE_ARGUMENTS,
     chat_format,
@@ -157,7 +158,7 @@ def _any_text(tokenizer: Any) -> str:
 
 def _reads_back(tokenizer: Any, text: str) -> bool:
     called = {"name": "answer", "arguments": {"answer": text, "count": 7}}
-    turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+    turn = turn_of(called["name"], called["arguments"])
     asked = [{"role": "user", "content": "user"}]
     row = training_row([*asked, turn], [TOOL])
     row["messages"] = row["messages"][:2]

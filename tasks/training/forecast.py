@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import kept
-from apprentice.tasks.episodes.episode import Message, prompt
+from apprentice.tasks.episodes.episode import Call, prompt, turn_of
 from apprentice.tasks.episodes.rendering import prompt_ids, training_row
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import adapter_arguments, reads_rows_at_once
@@ -36,9 +36,6 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.dry_pass import example_episode
 from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared, sharing_rows
 from apprentice.tasks.training.trainer import IGNORED, labelled
-
-Call = tuple[str, dict[str, Any]]
-"""A tool and its arguments."""
 
 DEPTHS = 1, 5
 TIMES = 6
@@ -68,18 +65,15 @@ class Texts(NamedTuple):
         """Those of questions that are answered by one call each.
 
         Args:
-            calls: Right ones, as far as they are known; the others are an example of the environment's first tool.
+            calls: The right one of each question; without any, each is an example of the environment's first tool.
         """
         tools = tool_schemas(environment)
         *_, example, reply = example_episode(tools[0]["function"])
-        known = [_turn(*call) for call in calls]
-        prompts, rows = [], []
-        for place, question in enumerate(questions):
-            asked = prompt(environment, question)
-            answered = known[place] if place < len(known) else example
-            prompts.append(prompt_ids(tokenizer, asked, tools))
-            rows.append(labelled(tokenizer, training_row([*asked, answered, reply], tools)))
-        return cls(prompts, rows)
+        turns = [turn_of(*call) for call in calls] or [example] * len(questions)
+        asked = [prompt(environment, question) for question in questions]
+        whole = (training_row([*each, turn, reply], tools) for each, turn in zip(asked, turns, strict=True))
+        prompts = [prompt_ids(tokenizer, each, tools) for each in asked]
+        return cls(prompts, [labelled(tokenizer, row) for row in whole])
 
     @property
     def turn(self) -> list[int]:
@@ -96,19 +90,13 @@ class Texts(NamedTuple):
         longest = max(len(row["input_ids"]) for row in self.rows)
         return in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), longest
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest turn of a batch."""
-        return math.ceil(len(self.turn) * 4 / 3)
+    def longest(self, most: int) -> int:
+        """Tokens of the longest turn of a batch, which may have `most`."""
+        return min(math.ceil(len(self.turn) * 4 / 3), most)
 
     def repeated(self, rows: int, each: int = 1) -> list[list[int]]:
         """So many prompts, `each` times every one."""
         return list(islice(cycle([ids for ids in self.prompts for _ in range(each)]), rows))
-
-
-def _turn(tool: str, arguments: dict[str, Any]) -> Message:
-    called = {"type": "function", "function": {"name": tool, "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [called]}
 
 
 class Student(NamedTuple):
@@ -207,7 +195,7 @@ def of_stages(
     found = {"SFT": of_sft(sft, episodes, student)} if sft else {}
     found |= {"GRPO": of_grpo(grpo, student)} if grpo else {}
     answers = partial(of_answers, asked, asked.questions, student)
-    found |= {f"{asked.questions:,} answers": answers(min(student.texts.longest, asked.max_new_tokens))}
+    found |= {f"{asked.questions:,} answers": answers(student.texts.longest(asked.max_new_tokens))}
     # it does not know when to end
     return found | {"as many of the untrained student up to": answers(asked.max_new_tokens)}
 
@@ -273,7 +261,7 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = rests(student.tokenizer, prompts, 0, model.device)
     settings = GenerationConfig(
-        max_new_tokens=min(student.texts.longest, spec.max_completion_length),
+        max_new_tokens=student.texts.longest(spec.max_completion_length),
         do_sample=True,
         temperature=1.0,
         pad_token_id=0,
