@@ -27,6 +27,7 @@ from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, Turn, conversation_of
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
+from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
 from apprentice.tasks.episodes.record import Record, read_questions, same_text, used_questions
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
@@ -129,6 +130,7 @@ class Verifier:
                 raise NotAConversation("messages", differs)
             if claim.reward is not None and claim.reward != episode.reward:
                 notes.append("the environment gives another reward")
+            check_loss(episode.messages)
             record = self._record(seed, part, episode.messages, episode.reward, claim)
             return Checked(record.model_copy(update={"correct": part.correct or ""}), notes=tuple(notes))
         return None
@@ -151,6 +153,8 @@ class Verifier:
             raise NotAConversation("reward", f"{reward:g} is not from {low:g} to {high:g}")
         acts = acts[:-1] if len(acts) > 1 and _is_closing(acts[-1]) else acts
         said = [turn | {"content": turn["content"] or ""} for turn in acts]
+        check_texts([*claim.said(), *arguments_in(said)], tool_schemas(part), claim.tools)
+        check_loss(said)
         record = self._record(0, part, [*prompt(part, asked), *said], reward, claim)
         if claim.seed is None:
             return Checked(record, "messages", UNKNOWN)
@@ -218,8 +222,8 @@ def _is_closing(turn: Message) -> bool:
 def _fitting(turns: list[Message], part: ToolEnvironment, claim: Conversation) -> tuple[list[Message], list[str]]:
     """The turns as calls of the environment's tools, and the changes for that.
 
-    Raises NotAConversation for a call that does not fit; where the row has the environment's own tools, such a call is
-    the player's mistake and stays.
+    Raises NotAConversation for a call that does not fit, or is in a notation that is not read. Where the row has the
+    environment's own tools, a call that does not fit is the player's mistake and stays.
     """
     tools = tool_schemas(part)
     notes = []
@@ -229,7 +233,10 @@ def _fitting(turns: list[Message], part: ToolEnvironment, claim: Conversation) -
     own = are_tools_of(part, claim.tools)
     if claim.tools and not own:
         notes.append("the tools' schemas are replaced by the environment's")
-    if not any(turn.get("tool_calls") for turn in turns):
+    called = any(turn.get("tool_calls") for turn in turns)
+    if not (called and claim.environment):  # a text of our own players beside their calls is as they said it
+        check_texts(claim.said(), tools, claim.tools)
+    if not called:
         turns, notes = _as_call(turns, tools), [*notes, "an answer in words is taken as the call"]
     for at, turn in enumerate(claim.messages):
         for number, call in enumerate([] if own else turn.tool_calls):
@@ -243,7 +250,7 @@ def _as_call(turns: list[Message], tools: list[dict[str, Any]]) -> list[Message]
     """A single answer in words as the call of the only tool, where that takes one argument."""
     function = tools[0]["function"]
     taken = function["parameters"]["properties"]
-    text = str(turns[0].get("content") or "").strip()
+    text = without_thoughts(str(turns[0].get("content") or "")).strip()
     if len(turns) > 1 or len(tools) > 1 or len(taken) != 1 or not text:
         raise NotAConversation("messages", f"no call of a tool; the environment takes {_signatures(tools)}")
     ((argument, schema),) = taken.items()
@@ -252,7 +259,8 @@ def _as_call(turns: list[Message], tools: list[dict[str, Any]]) -> list[Message]
     except ValueError:
         value = text
     arguments = json.dumps({argument: value}, ensure_ascii=False)
-    return [turn_of(function["name"], arguments), {"role": "tool", "name": function["name"], "content": None}]
+    weight = {"weight": turns[0]["weight"]} if "weight" in turns[0] else {}
+    return [turn_of(function["name"], arguments) | weight, {"role": "tool", "name": function["name"], "content": None}]
 
 
 def _signatures(tools: Iterable[dict[str, Any]]) -> str:

@@ -3,26 +3,26 @@
 In, to read: one row as a dictionary, and which of its columns mean what. Out: a `Conversation`.
 Reads `messages` (TRL, OpenAI, ShareGPT), `prompt` with `completion` (TRL, verifiers), the records of `openenv
 collect`, traces of verifiers, samples of Inspect's logs and ATIF trajectories. Calls may be nested or flat, their
-arguments JSON or text, or written as <tool_call> into a text.
+arguments JSON or text, or written as <tool_call> into a text; notations.py knows the other notations.
 
 In, to write: records, a folder. Out: files of TRL's conversational format, of ATIF, or as `openenv collect` writes
 them, which are read back as the same rollouts. An episode that failed has no reward and no end, so it is not exported.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from apprentice.tasks.episodes.notations import NotAConversation, calls_in, carries_loss
 from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode, Record, as_line
+from apprentice.tasks.episodes.trl_rows import exact_messages, row_writer
 from apprentice.tasks.settings.spec import Column
 
-WRITTEN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-"""A call in the text of a message, as Qwen's and Hermes' chat templates render it."""
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "developer": "system", "function": "tool"}
+ROLES |= {"observation": "tool", "function_call": "assistant"}
 """Other names of the four roles."""
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's letters for correct, partly correct, incorrect and no answer."""
@@ -30,15 +30,6 @@ EXACT = "openai_message"
 """The key in `extra` of an ATIF step under which an export keeps a message that a step cannot hold exactly."""
 ROLLOUT = "rollout"
 """The key in `extra` under which an export keeps the other fields of a rollout."""
-
-
-class NotAConversation(Exception):
-    """A row that is none, with the field that is wrong."""
-
-    def __init__(self, field: str, cause: str):
-        super().__init__(f"{field}: {cause}")
-        self.field = field
-        self.cause = cause
 
 
 class Call(BaseModel):
@@ -52,12 +43,13 @@ class Call(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_any_form(cls, given: Any) -> Any:
-        given = json.loads(given) if isinstance(given, str) else given
+        if isinstance(given, str):
+            given = _read(given)
         if not isinstance(given, dict):
             return given
         inner = given["function"] if isinstance(given.get("function"), dict) else given
         names = (inner.get("name"), given.get("function_name"), given.get("function"))
-        arguments = inner.get("arguments", inner.get("args", {}))
+        arguments = next((inner[name] for name in ("arguments", "args", "parameters") if name in inner), {})
         return {
             "id": given.get("id") or given.get("tool_call_id"),
             "name": next((name for name in names if isinstance(name, str)), None),
@@ -71,31 +63,47 @@ class Call(BaseModel):
 
 
 class Turn(BaseModel):
-    """One message. Reasoning beside it (`reasoning_content`) is not read: it is no part of what a student says."""
+    """One message. Reasoning beside it (`reasoning_content`) is not read: it is no part of what a student says. A call
+    in a thought within the text is none."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     tool_calls: list[Call] = []
     tool_call_id: str | None = None
+    carries_loss: bool = True
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_form(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        role, content = given.get("role", given.get("from")), given.get("content", given.get("value"))
-        calls = given.get("tool_calls") or []
+        named, content = given.get("role", given.get("from")), given.get("content", given.get("value"))
+        role = ROLES.get(named, named) if isinstance(named, str) else named
+        learned = role != "assistant" or carries_loss(given)
+        calls = given.get("tool_calls") or ([given["function_call"]] if given.get("function_call") else [])
         if isinstance(content, list):
             content = "".join(map(_text_of, content))
-        if role in ("assistant", "gpt") and not calls and isinstance(content, str) and WRITTEN.search(content):
-            calls, content = WRITTEN.findall(content), WRITTEN.sub("", content).strip()
+        if role == "assistant" and not calls and isinstance(content, str):
+            if named == "function_call":  # LLaMA-Factory's turn of calls alone
+                read = _read(content)
+                calls, content = read if isinstance(read, list) else [read], None
+            elif (found := calls_in(content))[0]:
+                calls, content = found
         called = {"tool_calls": calls, "tool_call_id": given.get("tool_call_id")}
-        return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content} | called
+        return {"role": role, "content": content, "carries_loss": learned} | called
 
     def as_message(self) -> dict[str, Any]:
         """The turn as a message of an assistant in OpenAI's format."""
         calls = [call.as_message() for call in self.tool_calls]
-        return {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {})
+        weight = {} if self.carries_loss else {"weight": 0}
+        return {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {}) | weight
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("a call is nested too deeply") from None
 
 
 class Result(BaseModel):
@@ -184,6 +192,11 @@ class Conversation(BaseModel):
     about: dict[str, Any] = {}
     """The other fields of a rollout of this project."""
 
+    def said(self) -> list[tuple[str, str]]:
+        """The field and the text of each turn of an assistant."""
+        turns = enumerate(self.messages)
+        return [(f"messages.{at}.content", turn.content or "") for at, turn in turns if turn.role == "assistant"]
+
     @field_validator("messages", mode="before")
     @classmethod
     def _may_be_text(cls, given: Any) -> Any:
@@ -235,9 +248,10 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages_of(row: dict[str, Any]) -> Any:
-    for name in ("messages", "conversations"):
-        if name in row:
-            return row[name]
+    if "messages" in row:
+        return exact_messages(row)
+    if "conversations" in row:
+        return row["conversations"]
     if "prompt" in row and "completion" in row:
         asked, said = row["prompt"], row["completion"]
         asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
@@ -310,12 +324,9 @@ def export(records: Iterable[Record], form: Format, folder: Path, project: str) 
 
 
 def _trl(folder: Path, project: str) -> Callable[[int, Record], None]:
-    """One row a line: `messages` and `tools` as SFTTrainer reads them, and the rollout's other columns."""
-
-    def write(number: int, record: Record) -> None:
-        _append(folder / "train.jsonl", json.loads(record.line()))
-
-    return write
+    """One row a line: what SFTTrainer reads, and the rollout's other columns."""
+    row_of = row_writer()
+    return lambda number, record: _append(folder / "train.jsonl", row_of(record))
 
 
 def _atif(folder: Path, project: str) -> Callable[[int, Record], None]:

@@ -111,6 +111,8 @@ def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[s
 
 def _as_trained(message: Message) -> Message:
     kept: Message = {"role": message["role"], "content": message.get("content") or ""}
+    if message.get("weight") == 0:  # of imported rows; no template renders it
+        kept["weight"] = 0
     if message.get("tool_calls"):
         kept["tool_calls"] = [
             {"type": "function", "function": {"name": call["function"]["name"], "arguments": _spelt(call)}}

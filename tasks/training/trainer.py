@@ -271,14 +271,14 @@ def training_dataset(tokenizer: Any, rows: list[dict[str, Any]]) -> "Dataset":
 
 def labelled(tokenizer: Any, row: dict[str, Any]) -> dict[str, list[int]]:
     """A row's token ids, and as labels those of its assistant's turns that GRPO would count as a completion: what
-    follows the generation prompt, up to and including the token that ends the turn.
+    follows the generation prompt, up to and including the token that ends the turn. A turn of weight 0 has none.
 
     The template must render earlier turns the same whatever follows them, which the check before a run makes sure of.
     """
     ids, tools, ends = row_ids(tokenizer, row), json.loads(row["tools"]), chat_format(tokenizer).ends
     labels = [IGNORED] * len(ids)
     for place, message in enumerate(row["messages"]):
-        if message["role"] == "assistant":
+        if message["role"] == "assistant" and message.get("weight") != 0:
             begin = len(prompt_ids(tokenizer, row["messages"][:place], tools))
             until = len(row_ids(tokenizer, row | {"messages": row["messages"][: place + 1]}))
             end = next((at + 1 for at in range(begin, until) if ids[at] in ends), until)

@@ -20,6 +20,10 @@ CALL = {"id": "a", "type": "function", "function": {"name": "answer", "arguments
 CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 REPLY = {"role": "tool", "tool_call_id": "a", "content": "OK."}
 BARE = {name: value for name, value in CALL.items() if name != "id"}
+TAKEN = {"answer": "21"}
+RIGHT, WRONG = (
+    f"<tool_call>{json.dumps({'name': 'answer', 'arguments': {'answer': each}})}</tool_call>" for each in ("21", "22")
+)
 STEP = {"tool_call_id": "a", "function_name": "answer", "arguments": {"answer": "21"}}
 EXAMINED = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
 EXAMINED |= {"causes": [], "correct": "21", "traits": "{}", "messages": [ASKED, CALLED]}
@@ -84,6 +88,23 @@ def said(read: Conversation) -> list[dict[str, Any]]:
         ({"episode_id": "ep-0", "tool_trace": [], "messages": [ASKED, CALLED], "reward": 1.0, "task": 9}, CALL),
         ({"env": {"id": "sum"}, "traces": [{"nodes": [{"message": ASKED}, {"parent": 0, "message": CALLED}]}]}, CALL),
         ({"messages": json.dumps([ASKED, CALLED])}, CALL),
+        ({"messages": [ASKED, {"role": "assistant", "function_call": CALL["function"], "content": None}]}, BARE),
+        ({"messages": [ASKED, {"role": "assistant", "function_call": json.dumps(CALL["function"])}]}, BARE),
+        ({"messages": [ASKED, CALLED | {"function_call": {}}]}, CALL),
+        ({"messages": [ASKED, {"role": "assistant", "content": f"<think>{WRONG}</think>{RIGHT}"}]}, BARE),
+        ({"messages": [ASKED, {"role": "assistant", "content": f"{WRONG} no</think>\n\n{RIGHT}"}]}, BARE),
+        ({"messages": [ASKED, {"role": "assistant", "content": RIGHT, "reasoning_content": WRONG}]}, BARE),
+        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [{"name": "answer", "parameters": TAKEN}]}]}, BARE),
+        (
+            {
+                "conversations": [
+                    {"from": "human", "value": "17 + 4 ="},
+                    {"from": "function_call", "value": json.dumps(CALL["function"])},
+                    {"from": "observation", "value": "OK."},
+                ]
+            },
+            BARE,
+        ),
         ({"id": 9, "scores": {"accuracy": {"value": "C"}}, "messages": [ASKED, CALLED]}, CALL),
         ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, CALL),
     ],
@@ -144,6 +165,14 @@ def test_reward_and_seed_are_those_of_the_named_columns(
             "messages.1.tool_calls.0",
             "property name",
         ),
+        (
+            {"messages": [ASKED, {"role": "assistant", "content": f"<tool_call>{'[' * 99_999}</tool_call>"}]},
+            {},
+            "messages.1.tool_calls.0",
+            "nested too deeply",
+        ),
+        ({"messages": [ASKED, {"role": "function_call", "content": "{broken"}]}, {}, "messages.1", "property name"),
+        ({"messages": [ASKED, {"role": "assistant", "content": "21", "weight": 0.5}]}, {}, "messages.1", "weight is"),
         ({"messages": "[broken"}, {}, "messages", "Expecting value"),
         ({"env": {}, "traces": []}, {}, "traces", "0 agents play"),
         ({"env": {}, "traces": [{"nodes": [{"parent": 1, "message": 1}]}]}, {}, "traces.0.nodes", "has branches"),
@@ -159,6 +188,39 @@ def test_a_row_that_is_none_is_refused_with_its_field(row: Any, columns: Any, fi
         conversation_of(row, columns)
     assert refused.value.field == field
     assert cause in refused.value.cause
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"content": "I answer now.", "function_call": CALL["function"]}, "I answer now."),
+        ({"content": f"So. {RIGHT}"}, "So."),
+        ({"content": f"<think>easy</think>So. {RIGHT}"}, "So."),
+        ({"content": "<think>easy</think>", "tool_calls": [CALL]}, "<think>easy</think>"),
+    ],
+)
+def test_a_text_beside_a_call_is_kept_and_the_call_comes_first(message: dict[str, Any], content: str):
+    (turn,) = said(conversation_of({"messages": [ASKED, {"role": "assistant", **message}]}))
+    assert turn["content"] == content
+    assert [call["function"] for call in turn["tool_calls"]] == [CALL["function"]]
+
+
+@pytest.mark.parametrize(
+    "text", [f"<think>{RIGHT}</think>", f"<think>{RIGHT}</think>21", f"<think>I call {RIGHT}", f"{RIGHT} no</think>21"]
+)
+def test_a_call_in_a_thought_alone_is_no_call(text: str):
+    (turn,) = said(conversation_of({"messages": [ASKED, {"role": "assistant", "content": text}]}))
+    assert turn == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize("named", [{"weight": 0}, {"train": False}, {"loss": False}, {"mask": True}])
+@pytest.mark.parametrize("keys", [("role", "content", "assistant"), ("from", "value", "gpt")])
+def test_a_turn_without_loss_has_openais_weight(named: dict[str, Any], keys: tuple[str, str, str]):
+    role, content, assistant = keys
+    turn = {role: assistant, content: "21"}
+    read = conversation_of({"messages": [ASKED | named, turn | named, turn | {"weight": 1}, turn]})
+    plain = {"role": "assistant", "content": "21"}
+    assert said(read) == [plain | {"weight": 0}, plain, plain]
 
 
 @pytest.mark.parametrize("source", ["system", "user", "agent"])

@@ -1,0 +1,234 @@
+"""Calls that stand in the text of a turn, thoughts beside them, and turns that carry no loss.
+
+In: the text of an assistant's turn, the tools' schemas. Out: the calls in <tool_call> (Qwen, Hermes), which are read;
+or the name of the notation, where the text holds a call in another one.
+Why: a call that is not read would be played as an answer in words, and learned as text or as an argument. So a row
+with one is refused. A text counts as a call if it holds a notation's marker, or a tool's name with brackets as no
+prose has it: "echo (the nymph)" is prose, `echo(message="a")` and `{"name": "echo"}` are calls.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+
+class NotAConversation(Exception):
+    """A row that is none, with the field that is wrong."""
+
+    def __init__(self, field: str, cause: str):
+        super().__init__(f"{field}: {cause}")
+        self.field = field
+        self.cause = cause
+
+
+TAGS = "think|thinking|thoughts?|reasoning|scratch_?pad"
+THOUGHTS = (
+    rf"<(?P<tag>(?:seed:)?(?:{TAGS}))>.*?(?:</(?P=tag)>|\Z)",
+    r"\[THINK\].*?(?:\[/THINK\]|\Z)",
+    r"◁think▷.*?(?:◁/think▷|\Z)",
+    r"<\|START_THINKING\|>.*?(?:<\|END_THINKING\|>|\Z)",
+    r"<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|(?=<\|start\|>)|\Z)",
+)
+"""One that does not end takes the rest of the text."""
+THOUGHT_OR_CALL = re.compile(f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<call>.*?)</tool_call>", re.DOTALL)
+"""Whichever begins first: a call may hold the text of a tag, and a thought that of a call."""
+BEGUN_BY_PROMPT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷")
+"""The end of a thought that the prompt began, as DeepSeek-R1's template does."""
+
+
+def calls_in(text: str) -> tuple[list[str], str]:
+    """The text of each <tool_call> outside of thoughts, and the rest of the text without calls and thoughts."""
+    text = _after_prompts_thought(text)
+    calls = [found["call"] for found in THOUGHT_OR_CALL.finditer(text) if found["call"] is not None]
+    return calls, THOUGHT_OR_CALL.sub("", text).strip()
+
+
+def without_thoughts(text: str) -> str:
+    """The text without its thoughts; as it is where it has none."""
+    kept = THOUGHT_OR_CALL.sub(lambda found: "" if found["thought"] else found[0], _after_prompts_thought(text))
+    return kept if kept == text else kept.strip()
+
+
+def _after_prompts_thought(text: str) -> str:
+    end, first = BEGUN_BY_PROMPT.search(text), THOUGHT_OR_CALL.search(text)
+    if not end or (first and first.start() < end.start() and (first["thought"] or end.start() < first.end())):
+        return text
+    return text[end.end() :]
+
+
+MARKERS = {
+    "Glaive's <functioncall>": r"<functioncall>",
+    "Mistral's [TOOL_CALLS]": r"\[TOOL_CALLS\]",
+    "Llama's <|python_tag|>": r"<\|python_tag\|>",
+    "DeepSeek's <｜tool▁calls▁begin｜>": r"<[|｜]tool▁[\w▁]+[|｜]>|<[|｜]DSML[|｜]",
+    "Kimi's <|tool_calls_section_begin|>": r"<\|tool_calls?_(?:section_|argument_)?begin\|>",
+    "Phi's <|tool_call|>": r"<\|/?tool_calls?\|>",
+    "LFM2's <|tool_call_start|>": r"<\|tool_call_start\|>",
+    "Gemma's <|tool_call>": r"<\|tool_call>|<start_function_call>",
+    "Gemma's ```tool_code": r"```\s*tool_code|<tool_code>",
+    "InternLM's <|action_start|>": r"<\|action_start\|>|<\|plugin\|>",
+    "Command R's Action": r"<\|START_ACTION\|>|\bAction:\s*```(?:json)?\s*[\[{]",
+    "gpt-oss's commentary": r"<\|channel\|>\s*commentary|\bto=functions\.|\b(?:commentary|assistant)\s+to=\w",
+    "Functionary's <function=NAME>": r"<function=|<\|recipient\|>|>>>\s*[\w.]+\s*\{",
+    "Anthropic's <invoke>": r"<(?:\w+:)?(?:invoke\s|function_calls>|tool_use\b)|<use_mcp_tool>",
+    "Qwen-Agent's ✿FUNCTION✿": r"✿FUNCTION✿",
+    "Nemotron's <TOOLCALL>": r"<TOOLCALL>",
+    "ReAct's Action Input": r"(?m)^[^\w\n]*Action[ _]Input[^\w\n]*:",
+    "OpenAI's functions.NAME": r"\bfunctions\.\w+(?::\d+)?\s*[({<]",
+    "Hermes' <tool_call>, not closed": r"</?tool_call>",
+}
+"""Notations by a marker that nothing else has; the first that is found names a text."""
+LIKE_A_MARKER = re.compile(
+    r"<[/|｜]*[\w:.-]*(?:tool|function)s?_?(?:calls?|use|request|invocation|prefix)\w*[|｜]*>"
+    r"|\[/?(?:TOOL|FUNCTION)_?(?:CALLS?|REQUEST|USE)\]|```\s*(?:tool|function)_?calls?\b"
+    r"|<[|｜](?:Tool|Function)Call\w*[|｜]>",
+    re.IGNORECASE,
+)
+OF_NAME = "name|tool|function|action|command|func|api|method|call|recipient"
+KEYS = rf"(?:{OF_NAME}|tool_?name|function_?name|action_?name|api_?name|recipient_?name|tool_?call|function_?call)"
+"""Keys under which a JSON object names its tool."""
+NAMED = re.compile(r"[\"'](?:name|tool_name|function|tool|action)[\"']\s*:")
+ARGUED = re.compile(r"[\"'](arguments|parameters|args|kwargs|input|action_?input|tool_?input)[\"']\s*:")
+"""Both are in a JSON object of a call, whichever tool it names."""
+FUNCTIONS = re.compile(r"\s*\[\s*[\w.][\w. -]*\((?:\s*\w+\s*=.*)?\)\s*\]\s*", re.DOTALL)
+"""A text that is a list of calls alone, whichever tools it names."""
+
+
+def notation_of(text: str, tools: list[dict[str, Any]]) -> str:
+    """The name of the notation in which a text holds a call; empty if it holds none.
+
+    Args:
+        text: Of a turn, without thoughts, and without the calls that were read.
+        tools: The schemas whose names make a call of a text without a marker.
+    """
+    for name, marker in _markers().items():
+        if marker.search(text):
+            return name
+    if found := LIKE_A_MARKER.search(text):
+        return f"marked by {found[0]}"
+    if "{" in text and NAMED.search(text) and (found := ARGUED.search(text)):
+        llamas = found[1] == "parameters"
+        return 'Llama\'s {"name", "parameters"}' if llamas else 'xLAM\'s {"name", "arguments"}'
+    if FUNCTIONS.fullmatch(text):
+        return "ToolACE's [NAME(…)]"
+    for tool in tools:
+        function = tool["function"]
+        for name, pattern in _of_tool(function["name"]).items():
+            if pattern.search(text):
+                return "ToolACE's [NAME(…)]" if name == PYTHON and text.lstrip().startswith("[") else name
+        if _are_arguments(text, function):
+            return "a call's arguments alone"
+    return ""
+
+
+def check_texts(texts: Iterable[tuple[str, str]], tools: list[dict[str, Any]], others: Any) -> None:
+    """Raises NotAConversation for a text that holds a call.
+
+    Args:
+        texts: Each with its field.
+        tools: The environment's schemas.
+        others: The row's own schemas, as JSON or its text; only their names are read.
+    """
+    known = [*tools, *({"function": {"name": name}} for name in _names(others))]
+    for field, text in texts:
+        said = without_thoughts(text)
+        if notation := notation_of(said, known):
+            cause = f"a call in a notation that is not read, {notation}: {said.strip()[:80]}"
+            raise NotAConversation(field, f"{cause}; give calls as `tool_calls`")
+
+
+def arguments_in(messages: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the texts within the arguments of calls, each with its field."""
+    for call in (call for message in messages for call in message.get("tool_calls") or []):
+        try:
+            level = [json.loads(call["function"]["arguments"])]
+        except (ValueError, RecursionError):
+            level = [call["function"]["arguments"]]
+        while level:
+            yield from (("messages", each) for each in level if isinstance(each, str))
+            inner = (
+                each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)
+            )
+            level = [part for parts in inner for part in parts]
+
+
+def _names(tools: Any) -> list[str]:
+    try:
+        read = json.loads(tools) if isinstance(tools, str) else tools
+    except (ValueError, RecursionError):
+        return []
+    each = [tool.get("function", tool) for tool in read if isinstance(tool, dict)] if isinstance(read, list) else []
+    return [tool["name"] for tool in each if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+
+
+@lru_cache
+def _markers() -> Mapping[str, re.Pattern[str]]:
+    return {name: re.compile(pattern) for name, pattern in MARKERS.items()}
+
+
+PYTHON = "Python's NAME(…)"
+
+
+@lru_cache
+def _of_tool(tool: str) -> Mapping[str, re.Pattern[str]]:
+    """Patterns of a tool's name with brackets, by the name of the notation."""
+    named = rf"(?<![\w-]){re.escape(tool)}(?![\w-])"
+    gap = r"[^\w\n]*"
+    brackets = r"(?:\([^\n]*\)|\s?\(\s*[\"'{\[][^\n]*\)|\[[^\n]+\]|\{[^\n]*\})"
+    alone = rf"(?m)^[ \t`*\[(-]*(?:\w+\.)*{named}{brackets}[ \t`*\]);.]*$"
+    titles = r"(?:Action|Tool|Function|Call|Act)(?:[ _]?Name)?(?:[ _]\d+)?"
+    patterns = {
+        "a JSON object that names a tool": rf"[\"']{KEYS}[\"']\s*:\s*[\"'](?:[\w.]+\.)?{named}[\"']",
+        "a JSON object with a tool's name as its key": rf"\{{[^{{}}]*[\"']?{named}[\"']?\s*:",
+        PYTHON: rf"(?<!def )(?<!function ){named}\(|{named}\s+\(\s*(?:\{{|\w+\s*=(?!=))",
+        "a tool's name with brackets": rf"{alone}|[\[({{]\s*{named}\s+(?:\w+\s*=(?!=)|[\"'{{])",
+        "GLM's NAME {…}": rf"{named}[\s:`*]{{0,20}}(?:json)?\s{{0,20}}\{{\s*(?:[\"']|\}})|\bcall:{named}\s*\{{",
+        "XML with a tool's name": rf"</?{named}(?:\s[^<>]*)?/?>|>\s*{named}\s*</|<\w+ [^<>]*=[\"']{named}[\"']",
+        "ReAct's Action": rf"(?m)^{gap}{titles}{gap}:{gap}{named}{brackets}?{gap}$",
+    }
+    return {name: re.compile(pattern) for name, pattern in patterns.items()}
+
+
+def _are_arguments(text: str, function: dict[str, Any]) -> bool:
+    """Whether a text is a JSON object of a tool's arguments."""
+    bare = re.sub(r"^\s*```(?:json)?|```\s*$", "", text).strip()
+    if not bare.startswith("{"):
+        return False
+    try:
+        given = json.loads(bare)
+    except (ValueError, RecursionError):
+        return False
+    parameters = function.get("parameters", {})
+    taken, required = parameters.get("properties", {}).keys(), set(parameters.get("required", ()))
+    return isinstance(given, dict) and bool(given) and required <= given.keys() <= taken
+
+
+TRAINED = ("weight", "train", "training", "trainable", "train_on_turn", "loss", "loss_mask")
+"""Fields of a message that are false where it carries no loss: OpenAI's, axolotl's, ms-swift's, verl's and others'."""
+MASKED = ("mask", "masked")
+"""Fields that are true there."""
+OF_PARTS = ("train_detail", "training_detail")
+"""axolotl's fields that train parts of a turn."""
+
+
+def carries_loss(message: dict[str, Any]) -> bool:
+    """Whether a message may be learned, by its own fields. Raises ValueError for a share, or for parts of a turn."""
+    parts = message.get("content")
+    for each in parts if isinstance(parts, list) else []:
+        if isinstance(each, dict) and not carries_loss({name: each[name] for name in TRAINED if name in each}):
+            raise ValueError("a part of a turn carries no loss, and here a turn does or does not")
+    if named := next((name for name in OF_PARTS if message.get(name)), ""):
+        raise ValueError(f"{named} trains parts of a turn, and here a turn carries loss or does not")
+    flags = [(name, message[name], name in TRAINED) for name in (*TRAINED, *MASKED) if message.get(name) is not None]
+    for name, value, _ in flags:
+        if value not in (0, 1):
+            raise ValueError(f"{name} is {str(value)[:40]!r}, which is neither 0 nor 1")
+    return all(bool(value) is trained for _, value, trained in flags)
+
+
+def check_loss(messages: list[dict[str, Any]]) -> None:
+    """Raises NotAConversation for messages of which no turn of an assistant carries loss."""
+    if all(message.get("weight") == 0 for message in messages if message["role"] == "assistant"):
+        raise NotAConversation("messages", "every turn of the assistant has weight 0, so nothing of it is learned")
