@@ -2,7 +2,7 @@
 
 In: an episode and its costs. Out: a line that `datasets.load_dataset` reads and TRL's SFTTrainer accepts unchanged.
 Arrow infers a column's type from its first rows. So no column is null in one row and a structure in the next. Values
-with their own schema (tools, a call's arguments) are JSON text.
+with their own schema (tools, a call's arguments) are JSON text. An imported turn that carries no loss has `weight` 0.
 
 A journal has one line per finished episode of a running collection or evaluation, whose process may be killed.
 questions.jsonl has purpose, seed, question, and whether it is used; learned.jsonl stage, seed and question of a

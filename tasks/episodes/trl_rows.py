@@ -21,21 +21,25 @@ EXACT = "openai_messages"
 
 
 def row_writer() -> Callable[[Record], dict[str, Any]]:
-    """What makes a row of a rollout; it warns of the first number that `datasets` reads as another one."""
-    warned = False
+    """What makes a row of a rollout; it warns of the first row that TRL learns otherwise than we do, and why."""
+    warned: set[str] = set()
+
+    def warn(kind: str, text: str) -> None:
+        if kind not in warned:
+            warned.add(kind)
+            announce.warn(f"{text} There may be more such rows.")
 
     def row_of(record: Record) -> dict[str, Any]:
-        nonlocal warned
         given = json.loads(record.line())
         messages = [_as_read_by_trl(message) for message in given["messages"]]
-        if not warned and (changed := _changed(given["messages"])):
-            warned = True
-            announce.warn(
-                f"The package datasets reads {changed} of seed {record.seed} as another number, so TRL learns that "
-                "one. There may be more such rows."
-            )
+        if changed := _changed(given["messages"]):
+            cannot = f"The package datasets cannot keep {changed} of seed {record.seed} as it is"
+            warn("number", f"{cannot}, so TRL learns another number, or the arguments as a text.")
+        if any(message.get("weight") == 0 for message in given["messages"]):
+            warn("weight", f"A turn of seed {record.seed} has weight 0, and TRL learns it: it reads no weight.")
         pairs = zip(given["messages"], with_arguments(messages, as_text), strict=True)
-        exact = {at: was for at, (was, now) in enumerate(pairs) if was["role"] == "assistant" and was != now}
+        said = {at: pair for at, pair in enumerate(pairs) if pair[0]["role"] == "assistant"}
+        exact = {at: was for at, (was, now) in said.items() if was != now or _changed([was])}
         return given | {
             "messages": messages,
             "tools": json.dumps(without_return(json.loads(record.tools)), ensure_ascii=False),
@@ -64,16 +68,24 @@ def _as_read_by_trl(message: Message) -> Message:
 
 
 def _mapping(call: dict[str, Any]) -> Any:
-    """The arguments as a mapping; as text where they are none, or where `datasets` could not read the file."""
-    arguments = _arguments(call)
-    return arguments if isinstance(arguments, dict) and _as_read(arguments) is not None else as_text(call)
+    """The arguments as a mapping; as text where they are none, or where `datasets` could not read them back."""
+    given = _arguments(call, parse_int=_of_64_bits)
+    return given if isinstance(given, dict) and _as_read(given) is not None else as_text(call)
 
 
-def _arguments(call: dict[str, Any]) -> Any:
+def _arguments(call: dict[str, Any], **how: Any) -> Any:
     try:
-        return json.loads(as_text(call))
+        return json.loads(as_text(call), **how)
     except (ValueError, RecursionError):
         return None
+
+
+def _of_64_bits(digits: str) -> int:
+    """The number. Raises ValueError for a larger one, of which pandas' parser makes any other."""
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{digits[:40]} has more than 64 bits")
+    return number
 
 
 def _changed(messages: list[Message]) -> str:

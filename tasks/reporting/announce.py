@@ -290,10 +290,10 @@ def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    shown = Table(*rows[0], title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    shown = Table(*rows[0], title=escape(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
     shown.columns[0].overflow = "fold"  # a name that is cut cannot be copied
     for row in rows:
-        shown.add_row(*map(str, row.values()))
+        shown.add_row(*(escape(str(value)) for value in row.values()))  # a cell may hold a text of somebody else
     needed = console.measure(shown, options=console.options.update(width=UNLIMITED)).minimum
     console.print(shown if needed <= console.width else _one_below_another(title, rows))
 
@@ -301,11 +301,11 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
 def _one_below_another(title: str, rows: Sequence[dict[str, Any]]) -> Table:
     """A line for each value of each row: a terminal that is too narrow for a table would cut its numbers."""
     shown = Table.grid(padding=(0, 2, 0, 0))
-    shown.title, shown.title_justify = title, "left"
+    shown.title, shown.title_justify = escape(title), "left"
     for row in rows:
         for name, value in row.items():
             if str(value):
-                shown.add_row(name, str(value))
+                shown.add_row(name, escape(str(value)))
         shown.add_row()
     return shown
 

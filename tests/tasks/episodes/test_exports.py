@@ -74,6 +74,8 @@ RIGHT = guess('{"number": 2}')
         (guess('{"number": 1, "why": "so"}'), guess("{broken"), RIGHT),
         (guess('{"number": 1}'), {"role": "assistant", "content": "I give up."}),
         (guess("[1]"), call("look", "{}"), guess("null")),
+        (guess('{"number": 1}') | {"weight": 0}, RIGHT),
+        (guess('{"number": 1}', "I call guess(number=2)."), RIGHT),
     ],
 )
 def test_turns_calls_ids_texts_and_mistakes_are_as_they_were(tmp_path: Path, form: Format, turns: tuple[Message, ...]):
