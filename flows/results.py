@@ -83,6 +83,8 @@ class Rows(Result[A]):
     def dataset(self) -> "datasets.Dataset":
         """Return the rows as a dataset, as `datasets.load_dataset` reads them; TRL's SFTTrainer takes kept rollouts.
 
+        A call's arguments are text, which few chat templates read. `apprentice export --format trl` writes mappings.
+
         Raises:
             Stop: The files are gone, or not what was published.
         """

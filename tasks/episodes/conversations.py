@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from apprentice.tasks.episodes.notations import NotAConversation, calls_in, carries_loss
+from apprentice.tasks.episodes.notations import THINKING, NotAConversation, calls_in, carries_loss, read_call
 from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode, Record, as_line
 from apprentice.tasks.episodes.trl_rows import exact_messages, row_writer
 from apprentice.tasks.settings.spec import Column
@@ -44,7 +44,7 @@ class Call(BaseModel):
     @classmethod
     def _of_any_form(cls, given: Any) -> Any:
         if isinstance(given, str):
-            given = _read(given)
+            given = read_call(given)
         if not isinstance(given, dict):
             return given
         inner = given["function"] if isinstance(given.get("function"), dict) else given
@@ -85,7 +85,7 @@ class Turn(BaseModel):
             content = "".join(map(_text_of, content))
         if role == "assistant" and not calls and isinstance(content, str):
             if named == "function_call":  # LLaMA-Factory's turn of calls alone
-                read = _read(content)
+                read = read_call(content)
                 calls, content = read if isinstance(read, list) else [read], None
             elif (found := calls_in(content))[0]:
                 calls, content = found
@@ -97,13 +97,6 @@ class Turn(BaseModel):
         calls = [call.as_message() for call in self.tool_calls]
         weight = {} if self.carries_loss else {"weight": 0}
         return {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {}) | weight
-
-
-def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("a call is nested too deeply") from None
 
 
 class Result(BaseModel):
@@ -285,6 +278,8 @@ def _of_inspect(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_of(part: Any) -> str:
+    if isinstance(part, dict) and part.get("type") in THINKING:
+        return ""
     text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None
     if not isinstance(text, str):
         raise ValueError(f"a part is no text: {str(part)[:80]}")

@@ -7,6 +7,7 @@ with one is refused. A text counts as a call if it holds a notation's marker, or
 prose has it: "echo (the nymph)" is prose, `echo(message="a")` and `{"name": "echo"}` are calls.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,15 +35,34 @@ THOUGHTS = (
 """One that does not end takes the rest of the text."""
 THOUGHT_OR_CALL = re.compile(f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<call>.*?)</tool_call>", re.DOTALL)
 """Whichever begins first: a call may hold the text of a tag, and a thought that of a call."""
+THINKING = ("thinking", "reasoning", "redacted_thinking")
+"""Types of a part of a message that is a thought."""
 BEGUN_BY_PROMPT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷")
 """The end of a thought that the prompt began, as DeepSeek-R1's template does."""
 
 
 def calls_in(text: str) -> tuple[list[str], str]:
-    """The text of each <tool_call> outside of thoughts, and the rest of the text without calls and thoughts."""
+    """The object in each <tool_call> outside of thoughts, and the rest of the text without calls and thoughts. No call
+    where one of them holds no object, as Qwen3-Coder and GLM write them."""
     text = _after_prompts_thought(text)
     calls = [found["call"] for found in THOUGHT_OR_CALL.finditer(text) if found["call"] is not None]
+    if not all(call.lstrip().startswith("{") for call in calls):
+        return [], text
     return calls, THOUGHT_OR_CALL.sub("", text).strip()
+
+
+def read_call(text: str) -> Any:
+    """A call's JSON, or the Python literal that Hermes' own dataset has in its place. Raises ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("a call is nested too deeply") from None
+    except ValueError:
+        try:
+            return json.loads(json.dumps(ast.literal_eval(text.strip())))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            pass
+        raise
 
 
 def without_thoughts(text: str) -> str:
@@ -71,13 +91,13 @@ MARKERS = {
     "InternLM's <|action_start|>": r"<\|action_start\|>|<\|plugin\|>",
     "Command R's Action": r"<\|START_ACTION\|>|\bAction:\s*```(?:json)?\s*[\[{]",
     "gpt-oss's commentary": r"<\|channel\|>\s*commentary|\bto=functions\.|\b(?:commentary|assistant)\s+to=\w",
-    "Functionary's <function=NAME>": r"<function=|<\|recipient\|>|>>>\s*[\w.]+\s*\{",
+    "Functionary's or Qwen3-Coder's <function=NAME>": r"<function=|<\|recipient\|>|>>>\s*[\w.]+\s*\{",
     "Anthropic's <invoke>": r"<(?:\w+:)?(?:invoke\s|function_calls>|tool_use\b)|<use_mcp_tool>",
     "Qwen-Agent's ✿FUNCTION✿": r"✿FUNCTION✿",
     "Nemotron's <TOOLCALL>": r"<TOOLCALL>",
     "ReAct's Action Input": r"(?m)^[^\w\n]*Action[ _]Input[^\w\n]*:",
     "OpenAI's functions.NAME": r"\bfunctions\.\w+(?::\d+)?\s*[({<]",
-    "Hermes' <tool_call>, not closed": r"</?tool_call>",
+    "<tool_call> without an end, or without a JSON object": r"</?tool_call>",
 }
 """Notations by a marker that nothing else has; the first that is found names a text."""
 LIKE_A_MARKER = re.compile(

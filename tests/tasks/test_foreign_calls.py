@@ -30,7 +30,7 @@ NOTATIONS = {
     "Glaive's <functioncall>": f'<functioncall> {{"name": "echo", "arguments": \'{GIVEN}\'}} <|endoftext|>',
     "Mistral's [TOOL_CALLS]": f"[TOOL_CALLS] {json.dumps([CALLED])}",
     "Llama's <|python_tag|>": f'<|python_tag|>{{"name": "echo", "parameters": {GIVEN}}}',
-    "Functionary's <function=NAME>": f"<function=echo>{GIVEN}</function>",
+    "Functionary's or Qwen3-Coder's <function=NAME>": f"<tool_call><function=echo>{GIVEN}</function></tool_call>",
     "ReAct's Action Input": f"Thought: I repeat.\nAction: echo\nAction Input: {GIVEN}",
     "Python's NAME(…)": f"I call echo(message='{TEXT}').",
     "a call's arguments alone": GIVEN,

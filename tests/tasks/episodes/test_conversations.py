@@ -20,6 +20,8 @@ CALL = {"id": "a", "type": "function", "function": {"name": "answer", "arguments
 CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 REPLY = {"role": "tool", "tool_call_id": "a", "content": "OK."}
 BARE = {name: value for name, value in CALL.items() if name != "id"}
+PYTHON = "{'arguments': {'answer': '21'}, 'name': 'answer'}"
+DEEP = '{"a":' * 99_999
 TAKEN = {"answer": "21"}
 RIGHT, WRONG = (
     f"<tool_call>{json.dumps({'name': 'answer', 'arguments': {'answer': each}})}</tool_call>" for each in ("21", "22")
@@ -91,6 +93,17 @@ def said(read: Conversation) -> list[dict[str, Any]]:
         ({"messages": [ASKED, {"role": "assistant", "function_call": CALL["function"], "content": None}]}, BARE),
         ({"messages": [ASKED, {"role": "assistant", "function_call": json.dumps(CALL["function"])}]}, BARE),
         ({"messages": [ASKED, CALLED | {"function_call": {}}]}, CALL),
+        ({"messages": [ASKED, {"role": "assistant", "content": f"<tool_call>{PYTHON}</tool_call>"}]}, BARE),
+        ({"messages": [ASKED, {"role": "bot", "content": RIGHT}]}, BARE),
+        (
+            {
+                "messages": [
+                    ASKED,
+                    CALLED | {"content": [{"type": "thinking", "text": WRONG}, {"type": "text", "text": ""}]},
+                ]
+            },
+            CALL,
+        ),
         ({"messages": [ASKED, {"role": "assistant", "content": f"<think>{WRONG}</think>{RIGHT}"}]}, BARE),
         ({"messages": [ASKED, {"role": "assistant", "content": f"{WRONG} no</think>\n\n{RIGHT}"}]}, BARE),
         ({"messages": [ASKED, {"role": "assistant", "content": RIGHT, "reasoning_content": WRONG}]}, BARE),
@@ -166,13 +179,19 @@ def test_reward_and_seed_are_those_of_the_named_columns(
             "property name",
         ),
         (
-            {"messages": [ASKED, {"role": "assistant", "content": f"<tool_call>{'[' * 99_999}</tool_call>"}]},
+            {"messages": [ASKED, {"role": "assistant", "content": f"<tool_call>{DEEP}</tool_call>"}]},
             {},
             "messages.1.tool_calls.0",
             "nested too deeply",
         ),
         ({"messages": [ASKED, {"role": "function_call", "content": "{broken"}]}, {}, "messages.1", "property name"),
         ({"messages": [ASKED, {"role": "assistant", "content": "21", "weight": 0.5}]}, {}, "messages.1", "weight is"),
+        (
+            {"messages": [ASKED, {"role": "assistant", "content": "<tool_call>{'name': b'a'}</tool_call>"}]},
+            {},
+            "messages.1.tool_calls.0",
+            "property name",
+        ),
         ({"messages": "[broken"}, {}, "messages", "Expecting value"),
         ({"env": {}, "traces": []}, {}, "traces", "0 agents play"),
         ({"env": {}, "traces": [{"nodes": [{"parent": 1, "message": 1}]}]}, {}, "traces.0.nodes", "has branches"),
