@@ -16,7 +16,7 @@ NAME :=
 
 # What NAME can be, by target; without a NAME it is the first.
 NAMES_run := laptop real
-NAMES_bench := laptop real collect rescore view commands grpo signal step sft cpu levels flywheel eval overhead episodes envs gpu scaling teacher
+NAMES_bench := laptop real collect rescore view commands grpo step sft cpu flywheel eval envs gpu scaling teacher
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page
@@ -25,7 +25,6 @@ $(foreach goal,$(MAKECMDGOALS),$(if $(NAMES_$(goal)),$(if $(filter-out $(NAMES_$
     $(error make $(goal) has no NAME=$(NAME). Its names are: $(NAMES_$(goal))))))
 
 BENCH_eval := evaluate
-BENCH_signal := dead_groups
 BENCH_envs := environments
 BENCH_sft := sft_step
 FAULTS_collect := pytest tests/faults/test_collect_faults.py
@@ -105,7 +104,7 @@ test-%:
 
 docs: .venv/ready  ## docs/recipes.md from the settings, docs/students.md from TRL's chat templates
 	$(BIN)/python -m tests.recipes_page docs/recipes.md
-	$(BIN)/python -m apprentice.tasks.training.families docs/students.md
+	$(BIN)/python -m tests.students_page docs/students.md
 
 audit: .venv/dev  ## envs/AUDIT.md: what `apprentice env audit` finds; fails if one of ours does. AUDIT="--only gcd": one row
 	$(BIN)/python -m tests.bench.audit $(AUDIT)

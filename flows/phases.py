@@ -43,7 +43,6 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
 from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Purpose, Seeds, Window
-from apprentice.tasks.settings.training import TRAININGS
 from apprentice.tasks.sft import filter_rollouts, for_the_teacher, lengths, mix_rollouts, sft, tried_questions
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import read_log
@@ -214,10 +213,11 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
 
 
 def protected(recipe: Recipe, base: Checkpoint) -> ModelName:
-    """Return the baseline of the regression evaluations if there is no champion: the student, or SFT's model if the
-    student was built here, because random weights have no skill to lose."""
+    """Return the baseline of the regression evaluations if there is no champion: the student, or the first trained
+    model if the student was built here and is trained further, because random weights have no skill to lose."""
     built = base.stage == ModelName.BASE and recipe.student.build is not None
-    return ModelName.SFT if built and recipe.trains_on == [*TRAININGS] else ModelName.BASE
+    first, *further = recipe.trains_on
+    return ModelName(first) if built and further else ModelName.BASE
 
 
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:

@@ -21,6 +21,7 @@ from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
+from apprentice.tasks.models.memory import explained_oom
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import (
     PROTOCOLS,
@@ -56,7 +57,10 @@ def evaluate(
     """Plays every held-out question. Raises Stop when the environment is lost: an outage does not count as failure."""
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
-    with evaluation_journal(context, spec, questions, checkpoint.stage) as (kept, ahead, keep):
+    with (
+        explained_oom(spec),
+        evaluation_journal(context, spec, questions, checkpoint.stage) as (kept, ahead, keep),
+    ):
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
                 opened = pool.open_ahead()

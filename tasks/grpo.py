@@ -23,7 +23,7 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
-from apprentice.tasks.models.memory import check_training, this_machine
+from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
@@ -67,7 +67,8 @@ def grpo(
         sessions = spec.sessions() * spec.processes
         with EnvironmentPool(environment, server, sessions, announce.warn) as pool, _as_stop():
             _open_sessions(pool, environment)
-    return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
+    with explained_oom(spec):
+        return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
 
 
 def train_grpo(

@@ -52,7 +52,7 @@ from apprentice.tasks.episodes.record import (
 )
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, context_length, model_to_train
-from apprentice.tasks.models.memory import check_training, this_machine
+from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce
@@ -317,7 +317,8 @@ def sft(
         with (context.fetch(kept) / "kept.jsonl").open() as episodes:
             tools = json.loads(json.loads(next(episodes))["tools"])
         check_sft_arguments(spec, load_tokenizer(context.fetch(student), context.run.trusted), tools)
-    return on_processes(spec, train_sft, context, spec, student, kept, lengths, seed)
+    with explained_oom(spec):
+        return on_processes(spec, train_sft, context, spec, student, kept, lengths, seed)
 
 
 def train_sft(

@@ -43,7 +43,7 @@ def test_an_unknown_name_is_refused_before_anything_is_built_with_the_names_that
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("short", ["bench-levels", "faults-train", "e2e-weeks"])
+@pytest.mark.parametrize("short", ["bench-flywheel", "faults-train", "e2e-weeks"])
 def test_a_name_may_follow_a_hyphen(short: str):
     target, name = short.split("-")
     last = make("--dry-run", short).stdout.splitlines()[-1]

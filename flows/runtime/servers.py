@@ -25,6 +25,7 @@ from apprentice.flows.recipe.loading import recipe_text
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import TRAININGS, GrpoSpec
@@ -138,10 +139,14 @@ def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = Tr
     """
     spec = recipe.store
     if spec.hub is None:
-        return LocalStore(spec.path, recipe.name, license=spec.license)
+        return LocalStore(spec.path, recipe.name, license=spec.license, describe=write_card)
     patience = recipe.server.grace / 4 if holds_device else spec.hub.patience
     hub = spec.hub
-    return HubStore(spec.path, recipe.name, hub.namespace, hub.private, patience, hub_needed, license=spec.license)
+    return HubStore(
+        *(spec.path, recipe.name, hub.namespace, hub.private, patience, hub_needed),
+        license=spec.license,
+        describe=write_card,
+    )
 
 
 def check_runs(runs: Path) -> None:

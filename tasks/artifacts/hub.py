@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from apprentice.tasks.artifacts.hub_client import HubConnection
-from apprentice.tasks.artifacts.local import LocalStore, damage
+from apprentice.tasks.artifacts.local import Describe, LocalStore, damage
 from apprentice.tasks.artifacts.types import (
     LARGEST,
     RECORD,
@@ -197,8 +197,9 @@ class HubStore(LocalStore):
         needed: bool = True,
         *,
         license: str = "unknown",
+        describe: Describe | None = None,
     ):
-        super().__init__(root, project, namespace, license=license)
+        super().__init__(root, project, namespace, license=license, describe=describe)
         self._connection = HubConnection(namespace, patience, needed)
         self._hub = HubRepositories(self._connection, self.repository, private)
 

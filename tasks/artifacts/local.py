@@ -137,6 +137,8 @@ def disk_errors(root: Path) -> Iterator[None]:
 
 
 A = TypeVar("A", bound=Artifact)
+Describe = Callable[[Path, type[Artifact], str, "LocalStore", dict[str, Any], dict[str, Any], Provenance], None]
+"""Writes README.md beside staged files; given their type, key and store, their counts, and what made them."""
 
 
 class LocalStore:
@@ -147,13 +149,23 @@ class LocalStore:
         project: First part of every repository's name: the recipe's name.
         namespace: The Hub's user or organisation; locally just a folder.
         license: Written on every card, as the Hub knows it.
+        describe: Writes the card of each artifact that is published; without it they have none.
     """
 
-    def __init__(self, root: Path, project: str, namespace: str = "local", *, license: str = "unknown"):
+    def __init__(
+        self,
+        root: Path,
+        project: str,
+        namespace: str = "local",
+        *,
+        license: str = "unknown",
+        describe: Describe | None = None,
+    ):
         self.root = root.absolute()
         self.project = project
         self.namespace = namespace
         self.license = license
+        self.describe = describe
 
     def repository(self, kind: type[Artifact]) -> str:
         return f"{self.namespace}/{self.project}-{kind.suffix}"
@@ -282,6 +294,8 @@ class LocalStore:
 
         Returns the artifact that has the key then.
         """
+        if self.describe is not None:
+            self.describe(staged, kind, key, self, counts, made_by, provenance)
         counts = kind(repository="a/b", revision="c", key=key, **counts).model_dump(exclude=set(Artifact.model_fields))
         with disk_errors(self.root):
             record = ArtifactRecord(

@@ -13,7 +13,7 @@ import hashlib
 import json
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -253,6 +253,13 @@ class Verdict(Artifact):
     @property
     def figure(self) -> str:
         return "contaminated" if self.contaminated else self.diagnosis
+
+
+@runtime_checkable
+class InKey(Protocol):
+    """A setting that says itself what of it identifies content."""
+
+    def in_key(self) -> dict[str, Any]: ...
 
 
 def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[str, str]) -> str:

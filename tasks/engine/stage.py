@@ -30,13 +30,10 @@ from prefect.futures import wait
 from prefect.tasks import MaterializingTask, exponential_backoff
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
-from apprentice.tasks.artifacts.types import Artifact, Provenance, make_key, parent
-from apprentice.tasks.engine.card import write_card
+from apprentice.tasks.artifacts.types import Artifact, InKey, Provenance, make_key, parent
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.models.memory import explained_oom
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
@@ -224,12 +221,10 @@ class Stage(Generic[P, A]):
         for name, value in self._given(args, kwargs):
             if _artifacts_in(name, value):
                 continue
-            if isinstance(value, Spec):
-                settings[name] = value.in_made_by() if recorded else value.in_key()
-            elif isinstance(value, EnvironmentSpec):
-                settings[name] = value.in_key()
+            if recorded and isinstance(value, Spec):
+                settings[name] = value.in_made_by()
             else:
-                settings[name] = value
+                settings[name] = value.in_key() if isinstance(value, InKey) else value
         return settings, inputs
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Artifact]:
@@ -259,10 +254,8 @@ class Stage(Generic[P, A]):
             with announce.stage_running(self._titled(args, kwargs)), run.store.staging(name) as out:
                 scratch.mkdir(parents=True, exist_ok=True)
                 body: Callable[..., dict[str, Any]] = self.body
-                spec: Any = self._bound(args, kwargs).get("spec") if self.gpu else None
-                with old_objects_ignored(), explained_oom(spec):
+                with old_objects_ignored():
                     counts = body(StageContext(run, key, out, scratch), *args, **kwargs)
-                write_card(out, self.produces, key, run.store, counts, made_by, provenance)
                 artifact = run.store.publish(self.produces, key, out, counts, made_by, provenance)
             announce.materialized(run.store.address(self.produces, key), artifact.model_dump(mode="json"))
             shutil.rmtree(scratch)

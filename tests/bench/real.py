@@ -10,6 +10,7 @@ the three models, times the run's steps and questions; start and saving are left
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,6 @@ from apprentice.envs.serving.process import local_server
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.episodes.record import read_rows, used_questions
 from apprentice.tasks.training.trainer import read_log
-from tests.bench.overhead import called, paths
 
 ROOT = Path(__file__).parent.parent.parent
 APPRENTICE = str(Path(sys.executable).parent / "apprentice")
@@ -107,9 +107,18 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     write(folder / "evaluate.jsonl", used_questions(asked, "evaluate")[:ASKED])
     with local_server("apprentice.envs.serving.serve", recipe.environment.name, "--max-sessions", "256") as url:
         command = [sys.executable, "-m", "tests.bench.bare", str(folder / "recipe.yaml"), str(folder), url, "none"]
-        called([*command, "sft", "grpo", "evaluate"], folder, {"PYTHONPATH": paths()})
+        bare([*command, "sft", "grpo", "evaluate"], folder)
     runtime = {name: read_rows(folder / f"{name}-log.jsonl")[-1]["train_runtime"] / STEPS[name] for name in STEPS}
     return runtime | {"answer": json.loads((folder / "seconds.json").read_text())["evaluate"] / (3 * ASKED)}
+
+
+def bare(command: list[str], folder: Path) -> None:
+    """Runs a command of this checkout in `folder`. Raises SystemExit with its output if it fails."""
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    own = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 def made_by(folder: Path, stage: str) -> Path:

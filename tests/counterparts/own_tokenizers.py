@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
 
-from apprentice.tasks.training.families import OWN_TOKENIZERS, templates
+from tests.students_page import OWN_TOKENIZERS, templates
 
 OF_QWEN3 = ("<tool_response>", "</tool_response>", "<think>", "</think>")
 """Added tokens that Qwen2.5's tokenizer, otherwise the same, does not have."""

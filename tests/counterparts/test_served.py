@@ -25,8 +25,8 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer, vllm_parser
-from apprentice.tasks.training.families import TOOL, family, templates, toy_tokenizer
 from tests.counterparts.servers import BIN, BUILD, ON_CPU, VLLM, free_port, said, serving
+from tests.students_page import TOOL, family, templates, toy_tokenizer
 
 RECIPE = Path(__file__).parents[2] / "deployments/recipes/echo-laptop.yaml"
 SETTINGS = ["windows.collect.size=600", "sft.epochs=3", "sft.held_out=0", "sft.control=false"]

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from apprentice.flows.compare_models import _endpoint
+from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, SftCheckpoint
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.endpoint import EndpointSpec
+from tests.flows.commands import TOY
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
 
@@ -70,3 +74,25 @@ def test_another_recipe_s_models_and_what_is_no_model_are_not_meant(tmp_path: Pa
     assert checkpoint_named(LocalStore(tmp_path, "toy"), other.key) is None
     assert checkpoint_named(LocalStore(tmp_path, "toy"), f"{other.repository}@{other.key}") is None
     assert checkpoint_named(LocalStore(tmp_path, "toy"), "Qwen/Qwen3-0.6B@main") is None
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool, monkeypatch: pytest.MonkeyPatch):
+    for name in ("MY_KEY", "ENDPOINT_API_KEY"):
+        monkeypatch.setenv(name, "k")
+    teacher = "teacher={model: big, base_url: 'http://mine/v1', key_variable: MY_KEY, max_tokens: 77}"
+    recipe = load_recipe(TOY, [teacher])
+    found = _endpoint(recipe, f"http://{'mine' if same_host else 'other'}/v1#toy", False)
+    assert found is not None
+    assert (found.key_variable, found.max_tokens, found.model) == (
+        "MY_KEY" if same_host else "ENDPOINT_API_KEY",
+        77,
+        "toy",
+    )
+    assert recipe.teacher is not None
+    assert _endpoint(recipe, "teacher", True) == EndpointSpec.model_validate(recipe.teacher.model_dump())
+    with pytest.raises(Stop, match="does not name a model of the endpoint"):
+        _endpoint(recipe, "http://mine/v1", False)
+    assert _endpoint(recipe, "a folder", False) is None
+    with pytest.raises(Stop, match="toy has no teacher"):
+        _endpoint(recipe.model_copy(update={"teacher": None}), "teacher", False)

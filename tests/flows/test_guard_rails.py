@@ -1,6 +1,9 @@
 """Which model's skills the guard rails protect before there is a champion."""
 
+import pytest
+
 from apprentice.flows.phases import protected
+from apprentice.flows.recipe import recipe as of_recipe
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.artifacts.types import BaseStudent
 from tests.flows.commands import TOY
@@ -9,6 +12,17 @@ BASE = BaseStudent(repository="local/toy-base", revision="0" * 40, key="0" * 20,
 
 
 def test_a_student_with_random_weights_has_skills_to_lose_only_after_sft():
+    assert protected(load_recipe(TOY, []), BASE) == "sft"
+
+
+def test_without_a_further_training_nothing_has_skills_before_it():
+    assert protected(load_recipe(TOY, ["grpo=off"]), BASE) == "base"
+
+
+def test_a_training_that_a_recipe_does_not_use_changes_no_baseline(monkeypatch: pytest.MonkeyPatch):
+    """The baseline is part of the gate's key: another training in the list must not move it for the runs that exist."""
+    monkeypatch.setattr(of_recipe, "TRAININGS", ("sft", "grpo", "another"))
+    monkeypatch.setattr(of_recipe.Recipe, "another", None, raising=False)
     assert protected(load_recipe(TOY, []), BASE) == "sft"
 
 

@@ -1,17 +1,14 @@
 """What the next round does follows from the store's history: its number, its champion, its questions, its rung."""
 
 import json
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from apprentice.flows import improve as rounds_of
 from apprentice.flows.improve import has_stopped, next_round, rounds_left, show_history
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
@@ -188,66 +185,3 @@ def test_a_flow_run_that_was_started_again_runs_the_rounds_that_it_has_left(
     started = FlowRun.model_validate({"flow_id": uuid4(), "run_count": runs, "start_time": began})
     assert rounds_left(2, history.store, started) == left
     assert rounds_left(2, history.store, None) == 2, "a command is asked for as many as it says"
-
-
-@pytest.mark.parametrize(("rounds", "stops", "ran"), [(1, 9, 1), (3, 9, 3), (3, 2, 2)])
-def test_rounds_are_planned_one_after_another_until_enough_or_no_use(
-    rounds: int, stops: int, ran: int, history: History, toy: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    trained: list[Any] = []
-    shown: list[Any] = []
-    locked: list[Any] = []
-
-    def train(step: Recipe, runs: Path, gpu: str, then: Any) -> Any:
-        trained.append((step.round.number if step.round else 0, runs, gpu, then.args[1:]))
-        history.add(step, promoted=True)
-        return SimpleNamespace(folder=tmp_path / f"run-{len(trained)}")
-
-    monkeypatch.setattr(rounds_of, "pinned_for_run", lambda *given: locked.append(given[1:]) or given[0])
-    monkeypatch.setattr(rounds_of, "open_store", lambda recipe, **how: locked.append(how) or history.store)
-    monkeypatch.setattr(rounds_of, "one_run", lambda store, name: nullcontext(locked.append(name)))
-    monkeypatch.setattr(rounds_of, "RunServers", lambda recipe: nullcontext("servers"))
-    monkeypatch.setattr(rounds_of, "RunContext", lambda store, servers, place, **work: servers)
-    monkeypatch.setattr(rounds_of, "long_run_questions", lambda run, recipe: None)
-    monkeypatch.setattr(rounds_of, "current_location", lambda: None)
-    monkeypatch.setattr(rounds_of, "train", train)
-    monkeypatch.setattr(
-        rounds_of, "show_history", lambda store, recipe, past, folder: shown.append((len(past), folder))
-    )
-    monkeypatch.setattr(rounds_of, "has_stopped", lambda past: len(past) >= stops)
-    folders = rounds_of.improve.fn(toy, rounds, Path("mine"), "a100", "r", ["seed=1"])
-    assert locked == [(["seed=1"], "r", "a100"), {"hub_needed": True}, "improve-toy"]
-    assert folders == [tmp_path / f"run-{n + 1}" for n in range(ran)]
-    assert [(number, runs, gpu) for number, runs, gpu, _ in trained] == [(n, Path("mine"), "a100") for n in range(ran)]
-    assert [len(past) for *_, (_, past) in trained] == list(range(ran)), "each knows the rounds before it"
-    assert shown == [(n + 1, tmp_path / f"run-{n + 1}") for n in range(ran)]
-    monkeypatch.setattr(type(history.store), "in_reach", False, raising=False)
-    with pytest.raises(Stop, match="The Hub, where the history is, does not answer"):
-        rounds_of.improve.fn(toy)
-    assert locked[3:] == [([], "", ""), {"hub_needed": False}, "improve-toy"]
-
-
-@pytest.mark.parametrize(("seen", "rate"), [([], 0.5), (["Question 0?"], 1 / 3), (["QUESTION 0?", "question 3?"], 0.0)])
-def test_the_long_run_leaves_out_what_the_first_training_asked(
-    seen: list[str], rate: float, history: History, toy: Recipe, monkeypatch: pytest.MonkeyPatch
-):
-    history.add(toy, promoted=True)
-    (past,) = past_rounds(history.store)
-    played = [SimpleNamespace(question=f"Question {n}?", is_right=n in (0, 3)) for n in range(4)]
-    found: dict[Any, Any] = {rounds_of.Questions: "questions", rounds_of.Evaluation: "evaluation"}
-    store: Any = SimpleNamespace(find=lambda kind, key: found[kind], fetch=lambda each: Path(str(each)))
-    monkeypatch.setattr(rounds_of, "read_rows", lambda file: [{"question": text} for text in seen])
-    monkeypatch.setattr(rounds_of, "read_episodes", lambda folder: played)
-    monkeypatch.setattr(rounds_of.exam, "key", lambda *_: "key", raising=False)
-    monkeypatch.setattr(rounds_of.evaluate, "key", lambda *_: "key", raising=False)
-    measured = rounds_of._long_run(store, toy, past, past)
-    assert measured is not None
-    assert measured[0] == pytest.approx(rate)
-    assert measured[1][0] <= rate <= measured[1][1]
-    monkeypatch.setattr(rounds_of, "read_episodes", lambda folder: [])
-    assert rounds_of._long_run(store, toy, past, past) is None
-    for kind in (rounds_of.Evaluation, rounds_of.Questions):
-        found[kind] = None
-        assert rounds_of._long_run(store, toy, past, past) is None
-    off = toy.model_copy(update={"improve": toy.improve.model_copy(update={"long_run": 0})})
-    assert rounds_of._long_run(store, off, past, past) is None

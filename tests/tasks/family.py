@@ -27,7 +27,7 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
     parent,
 )
-from apprentice.tasks.engine.card import write_card
+from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
@@ -78,6 +78,7 @@ class Family:
         rung: EnvironmentSpec | None = None,
     ):
         self.store, self.folder = store, folder
+        store.describe = write_card
         self.environment = environment
         self.work = RunContext(store, StandingServers({}, None))
         self.task = environment.model_dump(mode="json")
@@ -134,7 +135,6 @@ class Family:
             else:
                 for name, text in files.items():
                     (out / name).write_text(text)
-            write_card(out, kind, key, self.store, counts, made_by, provenance)
             return self.store.publish(kind, key, out, counts, made_by, provenance)
 
     def _questions(self) -> Questions:

@@ -15,10 +15,10 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.episodes.rendering import as_read, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.tokenizer import DATE, prepare_tokenizer
-from apprentice.tasks.training import families
 from apprentice.tasks.training.dry_pass import REPLY, fault_of
-from apprentice.tasks.training.families import TOOL, page, templates, toy_tokenizer
 from apprentice.tasks.training.trainer import IGNORED, labelled
+from tests import students_page as families
+from tests.students_page import TOOL, page, templates, toy_tokenizer
 from tests.tasks.engine.test_snippets import snippet
 from tests.tasks.family import Family as Run
 from tests.tasks.test_one_prompt import grpo_rollouts, played, sft_dataset, tiny_model

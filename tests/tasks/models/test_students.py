@@ -16,7 +16,7 @@ from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.settings.trl_arguments import LoraSpec
 from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
-from apprentice.tasks.training.families import templates, toy_tokenizer
+from tests.students_page import templates, toy_tokenizer
 from tests.tasks.test_one_prompt import tiny_model
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}

@@ -23,7 +23,7 @@ from apprentice.tasks.artifacts.types import (
     parent,
     read_record,
 )
-from apprentice.tasks.engine.card import TEMPLATES, DatasetFacts, ModelFacts
+from apprentice.tasks.cards.card import TEMPLATES, DatasetFacts, ModelFacts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, StudentSpec
 from tests.tasks.family import CLEAN, Family, card
@@ -188,7 +188,7 @@ def test_an_ancestor_that_is_gone_costs_a_line_and_not_the_card(family: Family):
 
 def test_an_artifact_without_settings_and_provenance_has_a_card(tmp_path: Path):
     from apprentice.tasks.artifacts.types import UNKNOWN
-    from apprentice.tasks.engine.card import write_card
+    from apprentice.tasks.cards.card import write_card
 
     counts = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)
     store = LocalStore(tmp_path / "store", "toy")
