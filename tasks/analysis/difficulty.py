@@ -8,8 +8,10 @@ signals.
 """
 
 from collections.abc import Iterable, Sequence
+from math import isclose
 from typing import Any, Literal, NamedTuple
 
+from apprentice.envs.base import ROUNDING
 from apprentice.tasks.analysis.comparison import Interval, percent, wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
@@ -113,7 +115,7 @@ def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
 
     With partial credit, wrong answers of a group differ too, and the accuracy does not show it.
     """
-    all_or_nothing = grpo.reward == "exact" or found.mean_score == found.accuracy
+    all_or_nothing = grpo.reward == "exact" or isclose(found.mean_score, found.accuracy, abs_tol=ROUNDING)
     expected = dead_share(found.accuracy, grpo.num_generations)
     if found.reading != "right" or not all_or_nothing or expected < DEAD:
         return ""

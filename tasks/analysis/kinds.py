@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, traits_of
+from apprentice.envs.base import ToolEnvironment, is_right, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import rate_interval
 from apprentice.tasks.episodes.episode import problems
@@ -69,7 +69,7 @@ def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
     """The first reason to drop an episode, or None to keep it."""
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
-    if episode["reward"] != 1.0:
+    if not is_right(episode["reward"]):
         return "wrong answer"
     tools = json.loads(episode["tools"])
     turns = [message for message in episode["messages"] if message["role"] == "assistant"]
@@ -307,7 +307,7 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
             if not _counts(row):
                 lost += 1
                 continue
-            right[place] = float(row["reward"] == 1.0)
+            right[place] = float(is_right(row["reward"]))
             if len(row["messages"]) > 1:
                 for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
                     kinds.setdefault(trait, {})[place] = kind

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from apprentice.envs.base import ROUNDING
 from apprentice.tasks.analysis.comparison import LEVEL, holm, paired_difference, wilson
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.safe_text import code
@@ -166,10 +167,10 @@ def _slice_that_pays(before: Episodes, after: Episodes) -> Sign | None:
 
 
 def _beyond_the_oracle(before: Episodes, after: Episodes, teacher: Teacher | None) -> Sign | None:
-    best = teacher.best if teacher else float("inf")
+    best = teacher.best + ROUNDING if teacher else float("inf")
     beyond = [at for at, record in enumerate(after) if record.score > best]
     if _has_grown((record.score > best for record in before), len(beyond), len(after)):
-        said = f"{len(beyond)} of its episodes earn more than {best:.3g}, the teacher's best."
+        said = f"{len(beyond)} of its episodes earn more than {best - ROUNDING:.3g}, the teacher's best."
         return Sign("more than the teacher's best", said, _places(after, beyond))
 
     def is_known(record: EvaluatedEpisode) -> bool:

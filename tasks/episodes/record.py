@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from apprentice.envs.base import is_right
 from apprentice.tasks.reporting.errors import Stop
 
 EXAMINED = "examined"
@@ -121,13 +122,13 @@ class EvaluatedEpisode(BaseModel):
 
     @property
     def score(self) -> float:
-        """The reward; 0.0 when the environment failed."""
-        return self.reward or 0.0
+        """The reward, without the rounding of a right one; 0.0 when the environment failed."""
+        return 1.0 if self.is_right else self.reward or 0.0
 
     @property
     def is_right(self) -> bool:
         """Whether the reward is 1.0; partial credit does not count."""
-        return self.reward == 1.0
+        return is_right(self.reward)
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
