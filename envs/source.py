@@ -23,8 +23,9 @@ EQUAL = {
     "db7c978366d2c0442b71": "3a8d551c6cb55e2ae8c6",  # verifiers
     "27741c693bcf2801e996": "7a39ad7d426c18ae3af0",  # wordle
 }
-"""Digests of environments whose code does the same, and the digests that they had before: it only moved between files, or
-compares a reward up to its rounding. Stored results stay valid. An entry whose code has changed since stands for nothing any more and is removed."""
+"""Digests of environments whose code does the same, and the digests that they had before: it only moved between files,
+or compares a reward up to its rounding. Stored results stay valid. An entry whose code has changed since stands for
+nothing any more and is removed."""
 
 
 @cache  # the process runs the code it imported, even if the files change later

@@ -12,7 +12,7 @@ from math import isclose
 from typing import Any, Literal, NamedTuple
 
 from apprentice.envs.base import ROUNDING
-from apprentice.tasks.analysis.comparison import Interval, percent, wilson
+from apprentice.tasks.analysis.comparison import Interval, evaluated_interval, percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -37,9 +37,10 @@ FORMLESS = "Most episodes have no valid call: the model lacks the answer's form.
 
 
 class Difficulty(NamedTuple):
-    """The difficulty of one task for one model. Rates are 0.0 to 1.0; `ci` is Wilson's interval of the accuracy."""
+    """The difficulty of one task for one model. Rates are 0.0 to 1.0; `ci` is the interval of the accuracy."""
 
     n: int
+    """Questions."""
     accuracy: float
     ci: Interval
     format_compliance: float
@@ -50,13 +51,13 @@ class Difficulty(NamedTuple):
 
 
 def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
-    """Rates a task by an evaluation with one sample per question."""
-    ci = wilson(round(played.accuracy * played.n), played.n)
+    """Rates a task by an evaluation."""
+    ci = evaluated_interval(played)
     reading = _reading(played.accuracy, rules)
     ends = [_reading(end, rules) for end in ci]
     others: list[Reading] = [each for each in READINGS if each != reading and each in ends]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
-    return Difficulty(played.n, *rates, reading, others)
+    return Difficulty(played.questions or played.n, *rates, reading, others)
 
 
 def groups_that_differ(played: Iterable[EvaluatedEpisode], exact: bool) -> tuple[int, int]:

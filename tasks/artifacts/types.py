@@ -207,6 +207,11 @@ class Evaluation(Artifact):
     accuracy: Share
     mean_score: Number
     cost_usd: Usd
+    questions: Count | None = None
+    """Of several samples each; None where each question has one."""
+    worth: Number | None = None
+    """With several samples: to how many questions one answer each would be worth as much, see `worth` in
+    tasks/analysis/comparison.py; None in evaluations of older code as well."""
 
     @property
     def figure(self) -> str:

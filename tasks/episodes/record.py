@@ -27,6 +27,10 @@ EXAMINED = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
 
 
+DATASET = "the dataset"
+"""The player of rows that were taken from a dataset."""
+
+
 class Record(BaseModel):
     """One episode of the teacher."""
 
@@ -71,7 +75,8 @@ class Record(BaseModel):
     """The endpoint's own messages by their places in the conversation, as JSON text, if the recipe keeps them
     (`collect.raw`)."""
     player: str = ""
-    """Who played it, where several did: the teacher, or a model of this project; empty where only the teacher did."""
+    """Who played it, where several did: the teacher, a model of this project, or whoever made the dataset; empty where
+    only the teacher did."""
     verified: str = ""
     """Of rows that were taken from elsewhere: "yes" where the environment gave the reward, "no" where the row is taken
     at its word (`collect.unverified: keep`); empty where no row is unverified."""

@@ -37,7 +37,9 @@ class Work:
         def evaluated(_run: Any, spec: EvaluateSpec, *given: Any) -> Any:
             self.asked.append((self.title, spec, *given))
             rate = accuracies[(len(self.asked) - 1) % len(accuracies)]
-            return SimpleNamespace(accuracy=rate, n=spec.questions, format_compliance=1.0, mean_score=rate)
+            return SimpleNamespace(
+                accuracy=rate, n=spec.questions, format_compliance=1.0, mean_score=rate, questions=None, worth=None
+            )
 
         monkeypatch.setattr(probes, "evaluate", SimpleNamespace(titled=titled))
         monkeypatch.setattr(probes, "probe_questions", lambda run, questions, n: f"{n} of {questions}")
