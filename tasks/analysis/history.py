@@ -264,7 +264,8 @@ def _with_worth(node: Node) -> Evaluation:
     if samples == 1 or found.worth is not None:
         return found
     folder = node.fetch()
-    by_question = answers_of(read_episodes(folder)) if folder else {}
+    is_there = folder is not None and (folder / "episodes.jsonl").exists()
+    by_question = answers_of(read_episodes(folder)) if folder and is_there else {}
     questions = len(by_question) or max(found.n // samples, 1)
     counted = worth(by_question.values()) if by_question else float(questions)
     return found.model_copy(update={"questions": questions, "worth": counted})
