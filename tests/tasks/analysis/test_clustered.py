@@ -31,7 +31,7 @@ from apprentice.tasks.artifacts.types import Evaluation, parent
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS
-from tests.tasks.examined import episode, published
+from tests.tasks.examined import episode, evaluation, published
 
 ROOT = Path(__file__).parents[3]
 
@@ -192,11 +192,20 @@ def test_a_level_is_not_mastered_by_samples():
     assert "of 25 questions" in judgement(found)
 
 
-def test_counts_of_one_sample_each_are_as_they_were():
+def test_counts_of_one_sample_each_are_as_they_were(tmp_path: Path):
     """They enter the revision of every evaluation."""
     one = rates(MANY[::8], PROTOCOLS["parity"])
     assert [*one] == ["n", "broken", "unfinished", "format_compliance", "accuracy", "mean_score"]
     assert {"questions", "worth"} <= rates(MANY, PROTOCOLS["parity"]).keys()
+    store = LocalStore(tmp_path / "artifacts", "toy")
+    made = evaluation(store, "e" * 20, MANY[::8])
+    counts = store.record(Evaluation, made.key, made.revision).counts
+    assert counts.keys() == {*one, "model", "protocol", "cost_usd"}
+    assert made.revision == "adf26eece52762b4dda191a6380f9c4b1dedbbaf", "as older code named it"
+    several = evaluation(store, "f" * 20, MANY)
+    assert store.record(Evaluation, several.key, several.revision).counts["questions"] == 25
+    assert store.find(Evaluation, several.key) == several
+    assert several.worth == pytest.approx(25)
 
 
 @pytest.mark.parametrize("samples", [1, 8])
