@@ -86,7 +86,9 @@ def learned_by_the_curriculum(reward: float | None) -> bool:
 def shown_in_the_page(reward: float | None, folder: Path) -> bool:
     reader = Reader([Source("sft", "held out", folder)])
     row = reader.row(0, 0, episode(0, reward, broken="" if reward is not None else "it broke").line())
-    return reader.head()["kinds"][row[5]] == "right"
+    is_right_in_the_page = row[4] == 1  # as page.js asks
+    assert is_right_in_the_page is (reader.head()["kinds"][row[5]] == "right")
+    return is_right_in_the_page
 
 
 DECIDERS: dict[str, Callable[..., bool]] = {
