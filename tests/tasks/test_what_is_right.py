@@ -180,7 +180,7 @@ def test_a_range_that_does_not_end_at_1_is_refused_before_anything_is_bought(low
         assert "let reward_range end at 1" in found.remedy
 
 
-@pytest.mark.parametrize("rewards", [(1.0, RUBRIC), (OVER, SINGLE), (TENTHS, TENTHS)])
+@pytest.mark.parametrize("rewards", [(1.0, RUBRIC), (OVER, SINGLE), (TENTHS, TENTHS), (0.1 + 0.2, 0.3), (0.0, 5e-17)])
 @pytest.mark.parametrize("exact", [True, False])
 def test_answers_that_differ_in_rounding_alone_are_no_group_to_learn_from(rewards: tuple[float, float], exact: bool):
     answers = [episode(place, reward, sample=place) for place, reward in enumerate(rewards)]
