@@ -30,8 +30,14 @@ T = TypeVar("T")
 LONGEST_ACTION = 20_000
 """Maximum characters of an action's JSON; a server closes the connection on a much longer message."""
 
-ROUNDING = 1e-9
-"""A reward may exceed its range by this much and is clipped to the bound: it is floating-point error."""
+ROUNDING = 1e-6
+"""A reward this near to a bound of its range is that bound: 0.7 + 0.2 + 0.1 is 0.9999999999999999, and sums in single
+precision miss by 1e-7."""
+
+
+def is_right(reward: float | None) -> bool:
+    """Whether an episode is right: its reward is 1.0, within `ROUNDING`. Everything that asks this asks here."""
+    return reward is not None and abs(reward - 1.0) <= ROUNDING
 
 
 class ToolEnvironment(ABC):
@@ -138,14 +144,15 @@ class ToolEnvironment(ABC):
             self.session.renew()
 
     def _check_reward(self) -> None:
-        """Clip a reward that exceeds its range by rounding. Raises BadReply if it exceeds it by more."""
+        """Set a reward that misses a bound of its range by rounding to it. Raises BadReply if it exceeds it by more."""
         if self.reward is None:
             return
         low, high = self.reward_range
         for name, score in {"reward": self.reward, **self._scores()}.items():
             if not isinstance(score, int | float) or not low - ROUNDING <= score <= high + ROUNDING:
                 raise BadReply(f"{name} is {str(score)[:40]}, which is not within {low:g} to {high:g}")
-        self.reward = float(min(max(self.reward, low), high))
+        reward = min(max(self.reward, low), high)
+        self.reward = float(next((bound for bound in (low, high) if abs(reward - bound) <= ROUNDING), reward))
 
     def _wait_for_server(self) -> None:
         """Wait until the server is not known to be unavailable. Raises SessionLost."""

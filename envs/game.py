@@ -27,7 +27,7 @@ class Game(ABC):
         version: Raise it when the same seed asks something else; 1 to 1.1 when only rewards changed.
         max_turns: The maximum number of tool calls in an episode.
         phrases: Parts of questions and replies that become single tokens of a student built here.
-        reward: The reward so far, within `reward_range`; 1.0 is a whole success.
+        reward: The reward so far, within `reward_range`, which ends at 1.0: that is a whole success.
         correct: The right answer, once the episode is over; never shown to a model.
     """
 

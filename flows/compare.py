@@ -250,7 +250,11 @@ def _cost(run: FinishedRun) -> dict[str, str]:
     return {
         "seconds": f"{sum(stage['seconds'] for stage in stages):.0f}",
         "stages that ran": f"{sum(stage['state'] == 'ran' for stage in stages)} of {len(stages)}",
-        **_paid(collected, collected.get("kept", 0), collected.get("cost_usd")),
+        **_paid(
+            {} if run.report.get("rows_of") == "Dataset" else collected,
+            collected.get("kept", 0),
+            collected.get("cost_usd"),
+        ),
         "GRPO's rollouts": f"{effort['rollouts']:,}",
         "GRPO's tokens": f"{effort['tokens']:,}",
         "peak memory, MB": f"{run.report.get('peak_memory_mb', 0):,}",
@@ -262,6 +266,8 @@ def _bought(node: Node, recipe: dict[str, Any]) -> dict[str, str]:
     rollouts, kept = node.nearest(Rollouts), node.nearest(KeptRollouts)
     if rollouts is None or not rollouts.counts:
         return {}
+    if rollouts.is_of_a_dataset:
+        return _paid({}, kept.counts.get("kept", 0) if kept else 0, None)
     price = rollouts.counts["cost_usd"] if (recipe.get("teacher") or {}).get("prices") else None
     return _paid(rollouts.counts, kept.counts.get("kept", 0) if kept else 0, price)
 

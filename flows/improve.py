@@ -24,7 +24,7 @@ from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
-from apprentice.tasks.analysis.comparison import percent, wilson
+from apprentice.tasks.analysis.comparison import evaluated_interval, percent, rate
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.ending import read_verdict
@@ -59,6 +59,8 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         )
     if not past:
         return round_of(recipe, None)
+    if stop := nothing_left_for_sft(recipe, past[-1].number + 1, champion is not None):
+        raise stop
     rung = _next_rung(recipe, past[-1])
     same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
     plan = RoundSpec(
@@ -69,6 +71,28 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         shares=_shares(past[-1]) if recipe.improve.adapt and same_task else None,
     )
     return round_of(recipe, plan, rung)
+
+
+def nothing_left_for_sft(recipe: Recipe, number: int, has_champion: bool) -> Stop | None:
+    """Return why SFT of a round after round 0, which learns from the rows of a dataset, has nothing to learn from."""
+    if recipe.sft is None or recipe.collect.dataset is None:
+        return None
+    learned = "Round 0 learns from the rows of collect.dataset, and no teacher plays beside them"
+    if not recipe.collect.students:
+        alone = ", or from GRPO alone (--set sft=off)" if recipe.grpo else ""
+        return Stop(
+            f"{learned}, so SFT of round {number} of {recipe.name} has nothing new to learn from.",
+            f"Let rounds learn from the student's own right answers (--set collect.students=8){alone}. To train the "
+            "champion on other rows, use `apprentice run` with --set student.champion=true.",
+        )
+    if not has_champion and recipe.student.build is not None:
+        return Stop(
+            f"{learned}. No model is champion yet, so round {number} of {recipe.name} would begin from random weights, "
+            "which have no right answers to learn from.",
+            "Change the recipe (such as sft.epochs) and use `apprentice run` until its gate promotes a model: the "
+            "rounds continue from that one.",
+        )
+    return None
 
 
 def has_stopped(past: list[PastRound]) -> bool:
@@ -156,7 +180,7 @@ def show_history(store: LocalStore, recipe: Recipe, past: list[PastRound], folde
     points: list[dict[str, Any]] = []
     for each in past:
         judged = each.judged
-        ci = wilson(round(judged.accuracy * judged.n), judged.n)
+        ci = evaluated_interval(judged)
         curve = _long_run(store, recipe, each, past[0])
         points.append({"round": each.number, "accuracy": judged.accuracy, "ci": ci, "long_run": curve and curve[0]})
     (folder / "history.json").write_text(json.dumps({"rows": rows, "points": points}, indent=2) + "\n")
@@ -178,8 +202,9 @@ def _long_run(
     if found is None:
         return None
     asked = {same_text(row["question"]) for row in read_rows(store.fetch(first.questions) / "questions.jsonl")}
-    right = [each.is_right for each in read_episodes(store.fetch(found)) if same_text(each.question) not in asked]
-    return (sum(right) / len(right), wilson(sum(right), len(right))) if right else None
+    new = [each for each in read_episodes(store.fetch(found)) if same_text(each.question) not in asked]
+    measured = rate(new) if new else None
+    return measured and (measured["accuracy"], measured["ci"])
 
 
 def _spec(recipe: Recipe) -> EvaluateSpec:
@@ -223,7 +248,10 @@ def improve(
     folders: list[Path] = []
     with one_run(store, f"improve-{recipe.name}"):
         context = FlowRunContext.get()
-        for _ in range(rounds_left(rounds, store, context and context.flow_run)):
+        ahead = rounds_left(rounds, store, context and context.flow_run)
+        if ahead > 1 and not past_rounds(store) and (later := nothing_left_for_sft(recipe, 1, has_champion=True)):
+            announce.warn(f"Only round 0 can run. {' '.join(str(later).split())}")
+        for _ in range(ahead):
             if not store.in_reach:
                 raise Stop("The Hub, where the history is, does not answer.", "Run again when it is back.")
             past = past_rounds(store)

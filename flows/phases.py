@@ -319,7 +319,7 @@ def _lessons(
         return rollouts, filter_rollouts(run, rollouts, questions)
     earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
     spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
-    teacher = recipe.teacher.called if recipe.teacher and rollouts else ""
+    teacher = recipe.teacher.called if recipe.buys and recipe.teacher and rollouts else ""
     given = rollouts, tries, earlier, teacher, recipe.seed
     return rollouts, mix_rollouts(run, spec, recipe.environment, questions, *given)
 
@@ -342,8 +342,13 @@ def _tries(run: RunContext, recipe: Recipe, questions: Questions, base: Checkpoi
 def rollouts_of(
     run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None = None, rescore: bool = False
 ) -> Rollouts | None:
-    """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask."""
+    """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask.
+
+    A round after the first training takes no dataset: its rows were learned, and answer no question of this round.
+    """
     if recipe.collect.dataset is not None:
+        if recipe.round is not None:
+            return None
         taken = recipe.collect.dataset, recipe.environment, questions, recipe.collect.unverified
         return made_or_rescored(run, take_rollouts, taken, rescore)
     if recipe.teacher is None:

@@ -28,6 +28,7 @@ from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.phases import begun_from, to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
+from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
@@ -176,6 +177,11 @@ class Preflight:
         if stage in JUDGING:
             return
         recipe, done = self.recipe, {each.name for each in run.log}
+        if few := cannot_pass(recipe.evaluate.questions, recipe.gate.level):
+            announce.warn(
+                f"The gate will not promote any model: its exact test's p must be below {recipe.gate.level:.2g}; {few} "
+                "(evaluate.questions)."
+            )
         windows = recipe.seed_windows()
         ahead = [section for section in recipe.trains_on if section not in done]
         if self.trains_here:

@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.html import as_title, curves_of
@@ -39,6 +39,7 @@ from apprentice.tasks.analysis.kinds import (
     places_of_slices,
     slices_of,
 )
+from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.types import (
     Artifact,
     Checkpoint,
@@ -220,6 +221,8 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     signals = {title: read_signals(fetch(each)) for title, each in trained.items()}
     decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
     report = read_verdict(fetch(artifacts.results))
+    if _rows_of(work, taught) == "dataset":  # a verdict of older code took it for a teacher's
+        report["teacher"] = None
     decision = read_decision(fetch(artifacts.outcome.release))
     ended = ending(report, decision, recipe.for_record())
     played = {name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()}
@@ -230,6 +233,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
+        "rows_of": as_title(_rows_of(work, taught)),
         "decoding": recipe.evaluate.decoding,
         "gate": decision,
         "ending": ended.as_json(),
@@ -317,7 +321,7 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: l
     environment = recipe.environment.make()
     asked = frozenset(same_text(row["question"]) for row in used_questions(fetch(artifacts.asked), Purpose.EVALUATE))
     teacher = Source(
-        as_title("teacher"),
+        as_title(_rows_of(work, artifacts.taught)),
         "collected",
         fetch(artifacts.taught.rollouts) / "rollouts.jsonl",
         asked,
@@ -326,11 +330,17 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: l
     return [*examined, *guarded, teacher]
 
 
+def _rows_of(work: RunContext, taught: Taught | None) -> Literal["dataset", "teacher"]:
+    """Whose the collected episodes are."""
+    rollouts = taught.rollouts if taught else None
+    return "dataset" if rollouts and node_of(work.store, parent(rollouts), {}).is_of_a_dataset else "teacher"
+
+
 def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:
     """The rows of SFT, and their cost; None without SFT."""
     if taught is None:
         return None
-    bought, names = taught.rollouts, ("prompt_tokens", "completion_tokens")
+    bought, names = taught.rollouts if recipe.buys else None, ("prompt_tokens", "completion_tokens")
     return {
         "episodes": taught.kept.episodes,
         "kept": taught.kept.kept,

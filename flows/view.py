@@ -132,7 +132,7 @@ def _rollouts(node: Node, examined: frozenset[str]) -> Shown:
     """`examined`: the evaluation's questions, which the filter drops."""
     kept = node.is_a(KeptRollouts)
     path = node.store.fetch(node.artifact) / ("kept.jsonl" if kept else "rollouts.jsonl")
-    source = Source(as_title("teacher"), "collected", path, examined)
+    source = Source(as_title("dataset" if node.is_of_a_dataset else "teacher"), "collected", path, examined)
     return Shown(source, node.counts["kept" if kept else "episodes"], node.ref)
 
 

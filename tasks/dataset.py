@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from apprentice.envs.base import ToolEnvironment, are_tools_of, tool_schemas, tools_text
+from apprentice.envs.base import ROUNDING, ToolEnvironment, are_tools_of, is_right, tool_schemas, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
@@ -32,7 +32,7 @@ from apprentice.tasks.episodes.record import Record, read_questions, same_text, 
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rescore import act_again, difference, in_order
+from apprentice.tasks.rescore import act_again, difference, in_order, is_same
 from apprentice.tasks.settings.spec import TRAINED_ON, Column, DatasetSpec, Purpose
 
 UNKNOWN = "no seed is known that asks this question"
@@ -128,7 +128,7 @@ class Verifier:
                 then, notes = then[:-1], [*notes, "a closing turn is left out"]
             if differs := episode.broken or difference(episode, then):
                 raise NotAConversation("messages", differs)
-            if claim.reward is not None and claim.reward != episode.reward:
+            if claim.reward is not None and not is_same(claim.reward, episode.reward):
                 notes.append("the environment gives another reward")
             check_loss(episode.messages)
             record = self._record(seed, part, episode.messages, episode.reward, claim)
@@ -149,7 +149,7 @@ class Verifier:
         acts, _ = _fitting(turns, part, claim)
         low, high = part.reward_range
         reward = 1.0 if claim.reward is None else claim.reward
-        if not low <= reward <= high:
+        if not low - ROUNDING <= reward <= high + ROUNDING:
             raise NotAConversation("reward", f"{reward:g} is not from {low:g} to {high:g}")
         acts = acts[:-1] if len(acts) > 1 and _is_closing(acts[-1]) else acts
         said = [turn | {"content": turn["content"] or ""} for turn in acts]
@@ -376,7 +376,7 @@ class RowReport:
 
     def _verified(self, where: str, reward: float | None, notes: tuple[str, ...]) -> None:
         self._add(VERIFIED, where)
-        self._add("of these with reward 1.0" if reward == 1.0 else "of these with a lower reward", where)
+        self._add("of these with reward 1.0" if is_right(reward) else "of these with a lower reward", where)
         for note in notes:
             self._add(f"of these: {note}", where)
 

@@ -16,7 +16,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.analysis.comparison import check_broken
+from apprentice.tasks.analysis.comparison import answers_of, check_broken, worth
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
@@ -159,8 +159,11 @@ def publish(kept: Journal, to: Path, protocol: Parity, model: str, cost_usd: flo
 
 
 def rates(records: list[EvaluatedEpisode], protocol: Parity) -> dict[str, Any]:
-    """n and the three rates over all episodes, including those on which the environment failed."""
+    """n and the three rates over all episodes, including those on which the environment failed; with several samples of
+    a question, what they are worth."""
     n = len(records)
+    by_question = answers_of(records)
+    several = {"questions": len(by_question), "worth": worth(by_question.values())} if len(by_question) < n else {}
     return {
         "n": n,
         "broken": sum(bool(record.broken) for record in records),
@@ -168,4 +171,5 @@ def rates(records: list[EvaluatedEpisode], protocol: Parity) -> dict[str, Any]:
         "format_compliance": sum(record.valid for record in records) / n,
         "accuracy": protocol.accuracy(records),
         "mean_score": sum(record.score for record in records) / n,
+        **several,
     }

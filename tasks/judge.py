@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from apprentice.envs.base import ROUNDING
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import (
     compare,
@@ -35,8 +36,10 @@ from apprentice.tasks.analysis.comparison import (
 )
 from apprentice.tasks.analysis.diagnose import read_curves, read_signals, settled
 from apprentice.tasks.analysis.ending import READING, as_markdown, decided_by, floor_of, paid, read_verdict, unclean
+from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
+from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.types import (
     CARD,
@@ -48,6 +51,7 @@ from apprentice.tasks.artifacts.types import (
     Release,
     Rollouts,
     Verdict,
+    parent,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
@@ -81,6 +85,7 @@ def verdict(
     episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
     bought = context.fetch(rollouts) if rollouts else None
+    played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
     shared = contamination(episodes[[*episodes][-1]], context.fetch(trained), bought, gate.max_overlap)
     episodes, broke = scored(episodes)
     compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
@@ -91,7 +96,7 @@ def verdict(
         over = paid(compared["comparisons"])
         reading = settled(read_curves(read_log(checkpoint), beta, rules), over["ci"] if over else None)._asdict()
         began = episodes.get(ModelName.SFT) or next(iter(episodes.values()))
-        signs = reward_hacking(began, episodes[ModelName.GRPO], teacher_of(bought) if bought else None)
+        signs = reward_hacking(began, episodes[ModelName.GRPO], teacher_of(bought) if bought and played else None)
     report = {
         "models": {name: with_intervals(records) for name, records in episodes.items()},
         "broken": broke,
@@ -104,7 +109,7 @@ def verdict(
         "slices": slices(episodes),
         "failures": [record.model_dump() for record in worst(episodes)],
         "side_by_side": side_by_side(episodes),
-        "teacher": calibration(bought, environment) if bought else None,
+        "teacher": calibration(bought, environment) if bought and played else None,
     }
     (context.out / "verdict.json").write_text(json.dumps(report, indent=2))
     announce.rows("models", "Held-out evaluation", table(report["models"]))
@@ -156,6 +161,9 @@ def gate(
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
     compared = compare(unseen[0], unseen[1], spec.metric) if new else None
     verdict = read_verdict(context.fetch(judged))
+    learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
+    if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
+        verdict["teacher"] = None
     shared = verdict["contamination"]
     floor = _floor(spec, verdict, ours)
     guarded = _guarded(context, challenger, guards, allowances)
@@ -163,7 +171,7 @@ def gate(
         _clean(shared),
         _enough(spec, new, asked),
         *([_rule(f"at least {floor['at_least']:.1%}", floor["holds"], floor["found"])] if floor["at_least"] else []),
-        *_better(spec, compared),
+        *_better(spec, compared, new),
         *(rule for rule, _ in guarded),
     ]
     if rolled_back:
@@ -225,10 +233,10 @@ def _floor(spec: GateSpec, verdict: dict[str, Any], ours: list[EvaluatedEpisode]
     at_least, why = floor_of(spec, verdict)
     reached, metric = fmean(per_question(ours, spec.metric)), spec.metric.replace("_", " ")
     found = f"{metric} {reached:.1%}; the floor is {at_least:.1%} ({why})."
-    return {"at_least": at_least, "why": why, "holds": reached >= at_least, "found": found}
+    return {"at_least": at_least, "why": why, "holds": reached >= at_least - ROUNDING, "found": found}
 
 
-def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _better(spec: GateSpec, compared: dict[str, Any] | None, questions: int = 0) -> list[dict[str, Any]]:
     metric = spec.metric.replace("_", " ")
     agreed = f"exact test agrees (p below {spec.level:.2g})"
     rules = (f"{metric} better{f' by {_points(spec.margin)}' if spec.margin else ''}", "interval above zero", agreed)
@@ -236,7 +244,9 @@ def _better(spec: GateSpec, compared: dict[str, Any] | None) -> list[dict[str, A
         return [_rule(rule, False, "There was no question to compare them on.") for rule in rules]
     low, high = compared["ci"]
     found = f"{_points(compared['delta'])} ({_points(low)} to {_points(high)}), p = {compared['p_value']:.2g}"
-    margin_met = compared["delta"] >= spec.margin and compared["delta"] > 0
+    if questions and (few := cannot_pass(questions, spec.level)):
+        found += f"; {few}"
+    margin_met = compared["delta"] >= spec.margin - ROUNDING and compared["delta"] > 0
     # with few changes the bootstrap is overconfident
     agrees = compared["delta"] > 0 and compared["p_value"] < spec.level
     held = (margin_met, low > 0, agrees)
@@ -254,7 +264,7 @@ def _guard(
     low, high = row["ci"]
     found = f"{guard}: {_points(row['delta'])} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
     found += f" {seen} of its questions were trained on." if seen else ""
-    return _rule(f"guard rail {guard}", row["delta"] >= -allowed, found), row
+    return _rule(f"guard rail {guard}", row["delta"] >= -allowed - ROUNDING, found), row
 
 
 def _points(share: float) -> str:

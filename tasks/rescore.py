@@ -13,7 +13,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apprentice.envs.base import ToolEnvironment, are_tools_of
+from apprentice.envs.base import ROUNDING, ToolEnvironment, are_tools_of, is_right
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
@@ -64,8 +64,10 @@ def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentS
                     continue
                 out.write(after.line())
                 totals.update({name: getattr(after, name) for name in COUNTED})
-                totals.update(episodes=1, failed=bool(after.failed_at), changed=after.reward != before.reward)
-                right.update(before=before.reward == 1.0, now=after.reward == 1.0)
+                totals.update(
+                    episodes=1, failed=bool(after.failed_at), changed=not is_same(after.reward, before.reward)
+                )
+                right.update(before=is_right(before.reward), now=is_right(after.reward))
     except SessionLost as gone:
         raise Stop(f"The environment is out of reach: {gone}.", "Check that it runs, then run again.") from gone
     except Refused as refused:
@@ -142,6 +144,11 @@ def difference(episode: Episode, then: list[Message]) -> str:
     if at == len(now):
         return f"the episode ends after {episode.turns} turns"
     return ("another system prompt", "another question")[at] if at < 2 else f"another answer in turn {episode.turns}"
+
+
+def is_same(reward: float | None, other: float | None) -> bool:
+    """Whether two rewards are one, up to rounding; older records have what an environment summed, such as 1 - 1e-16."""
+    return reward == other if reward is None or other is None else abs(reward - other) <= ROUNDING
 
 
 def _check(left_out: list[dict[str, Any]], episodes: int) -> None:

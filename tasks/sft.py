@@ -42,6 +42,7 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import (
+    DATASET,
     EvaluatedEpisode,
     Record,
     read_episodes,
@@ -162,7 +163,7 @@ def mix_rollouts(
 
     Args:
         earlier: Kept rollouts of earlier rounds, the first one first.
-        teacher: The teacher's display name, for its rows.
+        teacher: The teacher's display name, for its rows; empty where the rollouts are of a dataset.
     """
     asked = read_questions(context.fetch(questions), Purpose.EVALUATE)
     examined = {same_text(row["question"]) for row in asked if row["used"]}
@@ -170,7 +171,7 @@ def mix_rollouts(
     rows: list[dict[str, Any]] = []
     for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:
         if (cause := why_dropped(row, examined)) is None:
-            rows.append({"player": teacher} | row)
+            rows.append({"player": teacher or DATASET} | row)
         else:
             dropped[cause] += 1
     if tries is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, is_right
 from apprentice.envs.policy import digest, errs, question_in
 from apprentice.envs.reasoning_gym import datasets, scoring
 
@@ -214,7 +214,7 @@ def _near_miss(dataset: Any, entry: dict[str, Any], right: str, draw: int) -> st
     """The answer with one digit or letter another one, as near its end as makes it wrong."""
     places = [place for place in reversed(range(len(right))) if right[place].lower() in DIGITS + LETTERS]
     misses = [right[:place] + another(right[place], draw) + right[place + 1 :] for place in places[:TRIES]]
-    return next((miss for miss in [*misses, right[:-1]] if scoring.score(dataset, entry, miss)[0] < 1.0), "")
+    return next((miss for miss in [*misses, right[:-1]] if not is_right(scoring.score(dataset, entry, miss)[0])), "")
 
 
 def another(character: str, draw: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, is_right
 from apprentice.envs.policy import errs, question_in
 from apprentice.envs.textarena import Transcript, published_state, refusal_in
 from apprentice.envs.wire.reply import Reply
@@ -134,7 +134,7 @@ class Environment(ToolEnvironment):
         return self._read(reply, self._transcript.new(reply, message))
 
     def _read(self, reply: Reply, new: str) -> str:
-        won = reply.done and reply.score == 1.0  # which TextArena does not say in its message
+        won = reply.done and is_right(reply.score)  # which TextArena does not say in its message
         marks = FEEDBACK.search(new)
         self._marks = "G G G G G" if won else marks[1] if marks else ""
         self._turns += 1

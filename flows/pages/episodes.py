@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+from apprentice.envs.base import is_right
 from apprentice.flows.pages.html import as_script
 from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -77,7 +78,8 @@ class Reader:
             kind = why_dropped(read, of.examined) or KEPT
         slices = [self.slices.number(each) for each in of.slices(place, read)]
         tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
-        return [source, place, read["seed"], sample, read["reward"], self.kinds.number(kind), turns, tokens, slices]
+        reward = 1.0 if is_right(read["reward"]) else read["reward"]  # the page compares it with 1
+        return [source, place, read["seed"], sample, reward, self.kinds.number(kind), turns, tokens, slices]
 
     def head(self) -> dict[str, Any]:
         """The words that rows name by number."""

@@ -168,7 +168,7 @@ def _standing(report: dict[str, Any]) -> str:
 
 def _cost(report: dict[str, Any]) -> str:
     bought = report["collect"]
-    if not bought:
+    if not bought or report.get("rows_of") == "Dataset":
         return "nothing was bought"
     tokens = f"{bought['prompt_tokens']:,} prompt and {bought['completion_tokens']:,} completion tokens"
     if bought["cost_usd"] is None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from apprentice.tasks.artifacts.types import ModelName
+from apprentice.tasks.analysis.exact_tests import mcnemar, sign_flips
+from apprentice.tasks.artifacts.types import Evaluation, ModelName
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import points
@@ -28,12 +29,15 @@ Interval = tuple[float, float]
 RESAMPLES = 10_000
 POWER = 0.8
 LEVEL = 0.05
+PRIOR = NormalDist().inv_cdf(1.0 - LEVEL / 2) ** 2 / 4
+"""The variance of z² answers, half of them right, which Wilson's interval adds to the variance that it sees."""
 DECAY = 1.6
 """How fast the levels of gates fall from round to round; a larger one leaves less for late gates."""
 
 
-def wilson(successes: int, n: int) -> Interval:
-    """Wilson's score interval for a rate (E. B. Wilson, 1927), which stays accurate near 0 and 1."""
+def wilson(successes: float, n: float) -> Interval:
+    """Wilson's score interval for a rate (E. B. Wilson, 1927), which stays accurate near 0 and 1. Each answer is to
+    another question: `clustered_interval` takes several answers to one."""
     z = NormalDist().inv_cdf(1.0 - LEVEL / 2)  # in three lines: scipy's takes a second to import, statsmodels' three
     center, half = successes + z**2 / 2, z * math.sqrt(successes * (n - successes) / n + z**2 / 4)
     low, high = (center - half) / (n + z**2), (center + half) / (n + z**2)
@@ -58,11 +62,51 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
-def rate_interval(values: Sequence[float]) -> Interval:
-    """Wilson's interval if every value is 0 or 1, else the bootstrap interval of the mean."""
-    if _is_binary(values):
-        return wilson(round(sum(values)), len(values))
-    return mean_interval(values)
+def worth(by_question: Iterable[Sequence[float]]) -> float:
+    """To how many different questions one answer each would be worth as much as these answers: the number of questions
+    over the design effect (L. Kish, Survey Sampling, 1965), and no more than there are answers.
+
+    Answers to one question that are all alike are worth one. How alike they are is seen in how much the questions'
+    rates differ; as in Wilson's interval, z² questions more are assumed, half of them right, with answers that are all
+    alike. So where nearly all answers are right, which tells little about it, they are worth about as many as there are
+    questions.
+
+    Args:
+        by_question: For each question its answers, 1 for a right one and 0 for a wrong one.
+    """
+    groups = [(len(answers), sum(answers)) for answers in by_question]
+    answers, squares = sum(n for n, _ in groups), sum(n * n for n, _ in groups)
+    rate = sum(right for _, right in groups) / answers
+    alike = answers * answers / squares  # as many questions as there are, where all have as many answers
+    usual = squares / len(groups)
+    between = sum((right - n * rate) ** 2 for n, right in groups) / usual
+    return min(answers, alike * (len(groups) * rate * (1 - rate) + PRIOR) / (between + PRIOR))
+
+
+def clustered_interval(by_question: Iterable[Sequence[float]]) -> Interval:
+    """The interval of a rate for one or several answers to each question: Wilson's, with as many answers as they are
+    `worth`; with one answer each, or where all answers to a question are alike, Wilson's of the questions.
+
+    Of answers that are no successes, such as scores with partial credit, the bootstrap interval over questions.
+    """
+    groups = [list(map(float, answers)) for answers in by_question]
+    if not all(map(_is_binary, groups)):
+        return mean_interval([sum(each) / len(each) for each in groups])
+    if all(len(set(each)) == 1 for each in groups) and len({len(each) for each in groups}) == 1:
+        return wilson(round(sum(each[0] for each in groups)), len(groups))
+    answers = sum(map(len, groups))
+    return interval_of(sum(map(sum, groups)) / answers, worth(groups))
+
+
+def interval_of(accuracy: float, n: float) -> Interval:
+    """Wilson's interval of a rate over so many answers to different questions, or answers that are `worth` as many."""
+    right = accuracy * n
+    return wilson(round(right) if math.isclose(right, round(right), abs_tol=1e-6) else right, n)
+
+
+def evaluated_interval(played: Evaluation) -> Interval:
+    """The interval of an evaluation's accuracy, from its counts."""
+    return interval_of(played.accuracy, played.worth or played.n)
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
@@ -70,8 +114,8 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[s
 
     Returns:
         delta; ci, its paired bootstrap interval; p_value and its test: McNemar's exact test for values of 0 and 1, else
-        the paired permutation test (sign flips); won and lost, the number of questions that rose and fell; and
-        questions_for_5_points (see `questions_for`).
+        the paired permutation test over all flips of signs; won and lost, the number of questions that rose and fell;
+        and questions_for_5_points (see `questions_for`).
     """
     differences = [float(a) - float(b) for b, a in zip(before, after, strict=True)]
     won, lost = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
@@ -79,7 +123,7 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[s
     return {
         "delta": sum(differences) / len(differences),
         "ci": mean_interval(differences),
-        "p_value": _mcnemar(won, lost) if binary else _sign_flips(differences),
+        "p_value": mcnemar(won, lost) if binary else sign_flips(differences),
         "test": "McNemar, exact" if binary else "paired permutation",
         "won": won,
         "lost": lost,
@@ -89,30 +133,6 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[s
 
 def _is_binary(values: Sequence[float]) -> bool:
     return all(value in (0, 1) for value in values)
-
-
-def _mcnemar(won: int, lost: int) -> float:
-    from statsmodels.stats.contingency_tables import mcnemar
-
-    tested: Any = mcnemar([[0, lost], [won, 0]], exact=True)  # concordant pairs do not matter
-    return float(tested.pvalue)
-
-
-def _sign_flips(differences: list[float]) -> float:
-    import numpy as np
-    from scipy.stats import permutation_test
-
-    if not any(differences):
-        return 1.0
-    tested = permutation_test(
-        (np.array(differences),),
-        np.mean,
-        permutation_type="samples",
-        n_resamples=RESAMPLES - 1,
-        rng=np.random.default_rng(0),
-        batch=1000,
-    )
-    return float(tested.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -260,17 +280,23 @@ def compare(before: list[EvaluatedEpisode], after: list[EvaluatedEpisode], metri
 
 def per_question(records: list[EvaluatedEpisode], metric: str) -> list[float]:
     """One value per question: the mean over its samples."""
+    return [sum(samples) / len(samples) for samples in answers_of(records, metric).values()]
+
+
+def answers_of(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[int, list[float]]:
+    """The value of each sample of a question, by the place of its first one."""
     values: dict[int, list[float]] = {}
     for record in records:
         value = {"accuracy": record.is_right, "format_compliance": record.valid, "mean_score": record.score}[metric]
         values.setdefault(record.place - record.sample, []).append(float(value))
-    return [sum(samples) / len(samples) for samples in values.values()]
+    return values
 
 
 def rate(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
     """A rate with its 95% interval, and the number of questions."""
     values = per_question(records, metric)
-    return {"n": len(values), metric: sum(values) / len(values), "ci": rate_interval(values)}
+    ci = clustered_interval(answers_of(records, metric).values())
+    return {"n": len(values), metric: sum(values) / len(values), "ci": ci}
 
 
 def with_intervals(records: list[EvaluatedEpisode]) -> dict[str, Any]:

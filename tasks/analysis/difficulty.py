@@ -8,9 +8,11 @@ signals.
 """
 
 from collections.abc import Iterable, Sequence
+from math import isclose
 from typing import Any, Literal, NamedTuple
 
-from apprentice.tasks.analysis.comparison import Interval, percent, wilson
+from apprentice.envs.base import ROUNDING
+from apprentice.tasks.analysis.comparison import Interval, evaluated_interval, percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -35,9 +37,10 @@ FORMLESS = "Most episodes have no valid call: the model lacks the answer's form.
 
 
 class Difficulty(NamedTuple):
-    """The difficulty of one task for one model. Rates are 0.0 to 1.0; `ci` is Wilson's interval of the accuracy."""
+    """The difficulty of one task for one model. Rates are 0.0 to 1.0; `ci` is the interval of the accuracy."""
 
     n: int
+    """Questions."""
     accuracy: float
     ci: Interval
     format_compliance: float
@@ -48,13 +51,13 @@ class Difficulty(NamedTuple):
 
 
 def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
-    """Rates a task by an evaluation with one sample per question."""
-    ci = wilson(round(played.accuracy * played.n), played.n)
+    """Rates a task by an evaluation."""
+    ci = evaluated_interval(played)
     reading = _reading(played.accuracy, rules)
     ends = [_reading(end, rules) for end in ci]
     others: list[Reading] = [each for each in READINGS if each != reading and each in ends]
     rates = played.accuracy, ci, played.format_compliance, played.mean_score
-    return Difficulty(played.n, *rates, reading, others)
+    return Difficulty(played.questions or played.n, *rates, reading, others)
 
 
 def groups_that_differ(played: Iterable[EvaluatedEpisode], exact: bool) -> tuple[int, int]:
@@ -65,7 +68,7 @@ def groups_that_differ(played: Iterable[EvaluatedEpisode], exact: bool) -> tuple
     """
     rewards: dict[int, set[Any]] = {}
     for each in played:
-        earned = each.is_right if exact else (each.score, each.scores)
+        earned = each.is_right if exact else (round(each.score, 6), each.scores)  # sums differ in the last bit
         rewards.setdefault(each.place - each.sample, set()).add(earned)
     return sum(len(of_one) > 1 for of_one in rewards.values()), len(rewards)
 
@@ -113,7 +116,7 @@ def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
 
     With partial credit, wrong answers of a group differ too, and the accuracy does not show it.
     """
-    all_or_nothing = grpo.reward == "exact" or found.mean_score == found.accuracy
+    all_or_nothing = grpo.reward == "exact" or isclose(found.mean_score, found.accuracy, abs_tol=ROUNDING)
     expected = dead_share(found.accuracy, grpo.num_generations)
     if found.reading != "right" or not all_or_nothing or expected < DEAD:
         return ""

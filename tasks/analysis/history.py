@@ -18,7 +18,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from apprentice.tasks.analysis.comparison import level_of, percent, wilson
+from apprentice.tasks.analysis.comparison import answers_of, evaluated_interval, level_of, percent, worth
 from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.artifacts.hub_client import is_away
 from apprentice.tasks.artifacts.lineage import Node, node_of
@@ -33,7 +33,7 @@ from apprentice.tasks.artifacts.types import (
     Release,
     parent,
 )
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.episodes.record import DATASET, read_episodes, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
@@ -196,7 +196,7 @@ class PastRound(NamedTuple):
     def judged(self) -> Evaluation:
         """The evaluation of whoever is champion after the round, on its own window. Raises Stop if it is gone."""
         name = "challenger" if self.release.promoted else "rival"
-        return self._input(Evaluation, "decision", f"evaluations.{name}")
+        return _with_worth(self._node("decision", f"evaluations.{name}"))
 
     @property
     def questions(self) -> Questions:
@@ -214,7 +214,7 @@ class PastRound(NamedTuple):
         bought = _bought(kept)
         return {
             "round": str(self.number),
-            "champion's accuracy": percent(judged.accuracy, wilson(round(judged.accuracy * judged.n), judged.n)),
+            "champion's accuracy": percent(judged.accuracy, evaluated_interval(judged)),
             "promoted": "yes" if self.release.promoted else "no",
             "level": f"{level_of(self.number):.2g}" if self.number else "0.05",
             "bought": str(bought.get("episodes", 0)),
@@ -240,6 +240,11 @@ class PastRound(NamedTuple):
         return trained.inputs["kept"] if trained else None
 
     def _input(self, kind: type[A], *path: str) -> A:
+        found = self._node(*path).artifact
+        assert isinstance(found, kind)
+        return found
+
+    def _node(self, *path: str) -> Node:
         node = self.node
         for name in path:
             if name not in node.inputs:
@@ -248,9 +253,22 @@ class PastRound(NamedTuple):
                     "Restore the artifacts of the earlier rounds, or begin anew under another recipe name.",
                 )
             node = node.inputs[name]
-        found = node.artifact
-        assert isinstance(found, kind)
+        return node
+
+
+def _with_worth(node: Node) -> Evaluation:
+    """The evaluation with what several samples of a question are worth, which older code did not write down: from its
+    episodes, or as many as there are questions where these are gone."""
+    found, samples = node.artifact, (node.settings.get("spec") or {}).get("samples", 1)
+    assert isinstance(found, Evaluation)
+    if samples == 1 or found.worth is not None:
         return found
+    folder = node.fetch()
+    is_there = folder is not None and (folder / "episodes.jsonl").exists()
+    by_question = answers_of(read_episodes(folder)) if folder and is_there else {}
+    questions = len(by_question) or max(found.n // samples, 1)
+    counted = worth(by_question.values()) if by_question else float(questions)
+    return found.model_copy(update={"questions": questions, "worth": counted})
 
 
 def past_rounds(store: LocalStore) -> list[PastRound]:
@@ -271,16 +289,18 @@ def past_rounds(store: LocalStore) -> list[PastRound]:
 
 
 def _bought(kept: Node | None) -> dict[str, Any]:
-    """What the teacher's episodes of a round counted; empty where no teacher played."""
+    """What the teacher's episodes of a round counted; empty where no teacher played, as of a dataset."""
     rollouts = kept.inputs.get("rollouts") if kept else None
-    return rollouts.counts if rollouts else {}
+    return rollouts.counts if rollouts and not rollouts.is_of_a_dataset else {}
 
 
 def _players(store: LocalStore, kept: Node | None) -> str:
     folder = kept.fetch() if kept else None
-    if folder is None:
+    if kept is None or folder is None:
         return "0"
-    counted = Counter(row.get("player") or "the teacher" for row in read_rows(folder / "kept.jsonl"))
+    rollouts = kept.inputs.get("rollouts")
+    others = DATASET if rollouts and rollouts.is_of_a_dataset else "the teacher"
+    counted = Counter(row.get("player") or others for row in read_rows(folder / "kept.jsonl"))
     return ", ".join(f"{count} by {player}" for player, count in counted.items())
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, traits_of
+from apprentice.envs.base import ToolEnvironment, is_right, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.comparison import rate_interval
+from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.errors import Stop
@@ -69,7 +69,7 @@ def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
     """The first reason to drop an episode, or None to keep it."""
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
-    if episode["reward"] != 1.0:
+    if not is_right(episode["reward"]):
         return "wrong answer"
     tools = json.loads(episode["tools"])
     turns = [message for message in episode["messages"] if message["role"] == "assistant"]
@@ -137,13 +137,14 @@ def slices(episodes: Episodes) -> list[dict[str, Any]]:
 
     The traits are the environment's (terms, digits, sign, …), and the number of turns of the last model.
     """
-    values = {name: _by_question(records) for name, records in episodes.items()}
+    values = {name: answers_of(records) for name, records in episodes.items()}
     rows = []
     for (trait, kind), places in places_of_slices(episodes).items():
         models = {}
         for name, by_question in values.items():
             right = [by_question[place] for place in places]
-            models[name] = {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+            accuracy = sum(sum(samples) / len(samples) for samples in right) / len(right)
+            models[name] = {"accuracy": accuracy, "ci": clustered_interval(right)}
         rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
     return rows
 
@@ -152,13 +153,6 @@ def places_of_slices(episodes: Episodes) -> dict[tuple[str, str], list[int]]:
     """The questions of each trait and kind, by the place of their first sample."""
     traits = _traits(list(episodes.values())[-1])
     return {(trait, kind): places for trait, kinds in traits.items() for kind, places in grouped(kinds).items()}
-
-
-def _by_question(records: list[EvaluatedEpisode]) -> dict[int, float]:
-    samples: dict[int, list[bool]] = {}
-    for record in records:
-        samples.setdefault(record.place - record.sample, []).append(record.is_right)
-    return {place: sum(right) / len(right) for place, right in samples.items()}
 
 
 def _traits(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
@@ -300,6 +294,7 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
     instance = environment.make()
     lost = 0
     right: dict[int, float] = {}
+    questions: dict[int, str | int] = {}
     kinds: dict[str, dict[int, int | str]] = {}
     compared = {"same text, right": 0, "same text, not right": 0, "other text, right": 0, "other text, not right": 0}
     with (rollouts / "rollouts.jsonl").open() as lines:
@@ -307,8 +302,10 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
             if not _counts(row):
                 lost += 1
                 continue
-            right[place] = float(row["reward"] == 1.0)
+            right[place] = float(is_right(row["reward"]))
+            questions[place] = place
             if len(row["messages"]) > 1:
+                questions[place] = same_text(row["messages"][1]["content"])
                 for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
                     kinds.setdefault(trait, {})[place] = kind
             answer = _handed_in(row["messages"])
@@ -318,10 +315,10 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
     return {
         "episodes": len(right),
         "lost": lost,
-        **_rate(list(right.values())),
+        **_rate(right, questions, right),
         "compared": compared,
         "slices": [
-            {"trait": trait, "kind": kind, "n": len(places), **_rate([right[place] for place in places])}
+            {"trait": trait, "kind": kind, "n": len(places), **_rate(right, questions, places)}
             for trait, by_place in kinds.items()
             for kind, places in grouped(by_place).items()
             if len(places) < len(right)
@@ -344,8 +341,13 @@ def _counts(row: dict[str, Any]) -> bool:
     return row["failed_at"] in ("", "teacher")
 
 
-def _rate(right: list[float]) -> dict[str, Any]:
-    return {"accuracy": sum(right) / len(right), "ci": rate_interval(right)}
+def _rate(right: dict[int, float], questions: dict[int, str | int], places: Iterable[int]) -> dict[str, Any]:
+    """The share of some episodes that is right, with its interval: a question may be asked under several seeds."""
+    by_question: dict[str | int, list[float]] = {}
+    for place in places:
+        by_question.setdefault(questions[place], []).append(right[place])
+    answers = [each for group in by_question.values() for each in group]
+    return {"accuracy": sum(answers) / len(answers), "ci": clustered_interval(by_question.values())}
 
 
 def _handed_in(messages: list[dict[str, Any]]) -> str | None:

@@ -9,12 +9,13 @@ reward without the tool that should earn it, length, a slice that pays for anoth
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from apprentice.tasks.analysis.comparison import LEVEL, holm, paired_difference, wilson
+from apprentice.envs.base import ROUNDING
+from apprentice.tasks.analysis.comparison import LEVEL, clustered_interval, holm, paired_difference
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.safe_text import code
 
@@ -86,7 +87,7 @@ def _constant_answer(before: Episodes, after: Episodes) -> Sign | None:
     answers = [answer_of(record) for record in after]
     earlier = [answer_of(record) for record in before]
     constant, number = Counter(answers).most_common(1)[0]
-    grew = paired_difference([each == constant for each in earlier], [each == constant for each in answers])
+    grew = _difference(before, after, lambda record: answer_of(record) == constant)
     if not constant or number < COMMON * len(answers) or grew["ci"][0] < GREW:
         return None
     own = [at for at, each in enumerate(answers) if each == constant]
@@ -116,28 +117,27 @@ def _without_the_tool(before: Episodes, after: Episodes, teacher: Teacher | None
 
     rewarded = [at for at, record in enumerate(after) if record.score > 0]
     found = [at for at in rewarded if is_without(after[at])]
-    if not _has_grown(map(is_without, (each for each in before if each.score > 0)), len(found), len(rewarded)):
+    if not _has_grown([each for each in before if each.score > 0], [after[at] for at in rewarded], is_without):
         return None
-    names = ", ".join(map(code, sorted(teacher.tools))) if teacher else "a tool"
-    said = f"{len(found)} of its {len(rewarded)} rewarded episodes do not call {names}, as the teacher's do."
+    names = ", ".join(map(code, sorted(teacher.tools))) + ", as the teacher's do" if teacher else "a tool"
+    said = f"{len(found)} of its {len(rewarded)} rewarded episodes do not call {names}."
     return Sign("reward without the tool", said, _places(after, found))
 
 
 def _length(before: Episodes, after: Episodes) -> Sign | None:
     from scipy.stats import spearmanr
 
-    def lengths(records: Episodes) -> list[float]:
-        return [record.completion_tokens / max(record.turns, 1) for record in records]
+    def length(record: EvaluatedEpisode) -> float:
+        return record.completion_tokens / max(record.turns, 1)
 
-    then, now = lengths(before), lengths(after)
-    scores = [record.score for record in after]
-    rose = paired_difference([record.score for record in before], scores)["ci"][0] > 0
+    then, now, scores = _means(before, length), _means(after, length), _means(after, _score)
+    rose = _difference(before, after, _score)["ci"][0] > 0
     if not all(then) or mean(now) < LONGER * mean(then) or not rose or len(set(now)) < 2 or len(set(scores)) < 2:
         return None
     related: Any = spearmanr(now, scores)
     if related.statistic <= 0 or related.pvalue >= LEVEL:
         return None
-    longest = sorted(range(len(after)), key=lambda at: now[at], reverse=True)
+    longest = sorted(range(len(after)), key=lambda at: length(after[at]), reverse=True)
     said = f"A turn has {mean(now):.0f} tokens ({mean(then):.0f} before GRPO), and longer ones earn more."
     return Sign("length", said, _places(after, longest))
 
@@ -147,10 +147,15 @@ def _slice_that_pays(before: Episodes, after: Episodes) -> Sign | None:
     for at, record in enumerate(after):
         for trait, kind in json.loads(record.traits).items():
             kinds.setdefault(f"{trait} {kind}", []).append(at)
-    kinds = {kind: own for kind, own in kinds.items() if FEWEST <= len(own) < len(after)}
 
     def difference(own: Iterable[int]) -> dict[str, Any]:
-        return paired_difference(*zip(*((before[at].is_right, after[at].is_right) for at in own), strict=True))
+        places = list(own)
+        return _difference([before[at] for at in places], [after[at] for at in places], _is_right)
+
+    def questions(own: Iterable[int]) -> int:
+        return len({_question(after[at]) for at in own})
+
+    kinds = {kind: own for kind, own in kinds.items() if len(own) < len(after) and questions(own) >= FEWEST}
 
     if not kinds or difference(range(len(after)))["ci"][0] <= 0:
         return None
@@ -167,29 +172,65 @@ def _slice_that_pays(before: Episodes, after: Episodes) -> Sign | None:
 
 def _beyond_the_oracle(before: Episodes, after: Episodes, teacher: Teacher | None) -> Sign | None:
     best = teacher.best if teacher else float("inf")
-    beyond = [at for at, record in enumerate(after) if record.score > best]
-    if _has_grown((record.score > best for record in before), len(beyond), len(after)):
+
+    def is_beyond(record: EvaluatedEpisode) -> bool:
+        return record.score > best + ROUNDING
+
+    beyond = [at for at, record in enumerate(after) if is_beyond(record)]
+    if _has_grown(before, after, is_beyond):
         said = f"{len(beyond)} of its episodes earn more than {best:.3g}, the teacher's best."
         return Sign("more than the teacher's best", said, _places(after, beyond))
 
     def is_known(record: EvaluatedEpisode) -> bool:
         return record.is_right and bool(record.correct and answer_of(record))
 
+    def is_other(record: EvaluatedEpisode) -> bool:
+        return not _is_own(record)
+
     known = [at for at, record in enumerate(after) if is_known(record)]
-    others = [at for at in known if not _is_own(after[at])]
-    then = (not _is_own(record) for record in before if is_known(record))
-    if not _has_grown(then, len(others), len(known)):
+    others = [at for at in known if is_other(after[at])]
+    if not _has_grown([each for each in before if is_known(each)], [after[at] for at in known], is_other):
         return None
     said = f"{len(others)} of its {len(known)} right answers are others than the environment's own."
     return Sign("other answers count", said, _places(after, others))
 
 
-def _has_grown(earlier: Iterable[bool], now: int, of: int) -> bool:
-    """Whether a share has grown by more than both intervals allow."""
-    then = list(earlier)
-    low = wilson(now, of)[0] if of else 0.0
-    high = wilson(sum(then), len(then))[1] if then else 0.0
+Figure = Callable[[EvaluatedEpisode], float]
+
+
+def _has_grown(before: Episodes, after: Episodes, is_so: Figure) -> bool:
+    """Whether the share of the episodes of which something is so has grown by more than both intervals allow."""
+    low = clustered_interval(_by_question(after, is_so))[0] if after else 0.0
+    high = clustered_interval(_by_question(before, is_so))[1] if before else 0.0
     return low > max(high, GREW / 2)
+
+
+def _difference(before: Episodes, after: Episodes, figure: Figure) -> dict[str, Any]:
+    """The paired difference of a figure of the episodes; samples of one question are one question."""
+    return paired_difference(_means(before, figure), _means(after, figure))
+
+
+def _means(records: Episodes, figure: Figure) -> list[float]:
+    return [mean(samples) for samples in _by_question(records, figure)]
+
+
+def _by_question(records: Episodes, figure: Figure) -> list[list[float]]:
+    found: dict[int, list[float]] = {}
+    for record in records:
+        found.setdefault(_question(record), []).append(float(figure(record)))
+    return list(found.values())
+
+
+def _question(record: EvaluatedEpisode) -> int:
+    return record.place - record.sample
+
+
+def _score(record: EvaluatedEpisode) -> float:
+    return record.score
+
+
+def _is_right(record: EvaluatedEpisode) -> bool:
+    return record.is_right
 
 
 def answer_of(record: EvaluatedEpisode) -> str:

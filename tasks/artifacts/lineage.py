@@ -56,6 +56,8 @@ from apprentice.tasks.settings.spec import CollectSpec
 
 JUDGEMENTS = (Decision, Evaluation, Verdict)
 """What judges a model; nothing was learned from what these were made from."""
+TAKEN = "take_rollouts"
+"""The stage that takes rollouts from a dataset."""
 
 
 @dataclass(eq=False)
@@ -132,6 +134,13 @@ class Node:
     def nearest(self, *kinds: type[Artifact]) -> "Node | None":
         """Itself or its nearest ancestor of these kinds; None where there is none, or the way is lost."""
         return next((each for each in [self, *self.ancestors()] if each.is_a(*kinds)), None)
+
+    @property
+    def is_of_a_dataset(self) -> bool:
+        """Whether its rollouts were taken from a dataset, also if they were rescored: no teacher played them."""
+        rollouts = self.nearest(Rollouts)
+        above = [rollouts, *rollouts.ancestors()] if rollouts else []
+        return any(each.record and each.record.made_by.get("stage") == TAKEN for each in above if each.is_a(Rollouts))
 
     def environment(self) -> dict[str, Any] | None:
         """The environment in which it was judged or made, or its nearest ancestor was: an EnvironmentSpec as JSON.

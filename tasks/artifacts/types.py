@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer
 
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.errors import Stop
@@ -207,6 +207,17 @@ class Evaluation(Artifact):
     accuracy: Share
     mean_score: Number
     cost_usd: Usd
+    questions: Count | None = None
+    """Of several samples each; None where each question has one."""
+    worth: Number | None = None
+    """With several samples: to how many questions one answer each would be worth as much, see `worth` in
+    tasks/analysis/comparison.py; None in evaluations of older code as well."""
+
+    @model_serializer(mode="wrap")
+    def _without_samples(self, dump: Any) -> dict[str, Any]:
+        """Where each question has one sample, the counts, which enter the revision, are those of older code."""
+        several = {"questions": self.questions, "worth": self.worth}
+        return {name: value for name, value in dump(self).items() if several.get(name, value) is not None}
 
     @property
     def figure(self) -> str:

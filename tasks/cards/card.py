@@ -208,6 +208,11 @@ def played_by(made: Node) -> dict[str, Any] | None:
     return next((each.settings for each in above if "teacher" in each.settings), None)
 
 
+def taught_on(made: Node) -> str:
+    """What SFT learned from, within a sentence."""
+    return "conversations that were given" if made.is_of_a_dataset else "a teacher's episodes"
+
+
 def _spent(made: Node) -> dict[str, Any] | None:
     """What the rollouts counted from which episodes were kept; None for other datasets, or where they are gone."""
     rollouts = made.nearest(Rollouts) if made.is_a(KeptRollouts) else None
@@ -386,7 +391,7 @@ def _question(made: Node) -> tuple[int, str]:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
-FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, unclean)
+FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, taught_on, unclean)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
 PAGES.globals |= {each.__name__: each for each in FUNCTIONS}

@@ -20,10 +20,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from apprentice.envs.base import is_right
 from apprentice.tasks.reporting.errors import Stop
 
 EXAMINED = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
+
+
+DATASET = "the dataset"
+"""The player of rows that were taken from a dataset."""
 
 
 class Record(BaseModel):
@@ -70,7 +75,8 @@ class Record(BaseModel):
     """The endpoint's own messages by their places in the conversation, as JSON text, if the recipe keeps them
     (`collect.raw`)."""
     player: str = ""
-    """Who played it, where several did: the teacher, or a model of this project; empty where only the teacher did."""
+    """Who played it, where several did: the teacher, a model of this project, or whoever made the dataset; empty where
+    only the teacher did."""
     verified: str = ""
     """Of rows that were taken from elsewhere: "yes" where the environment gave the reward, "no" where the row is taken
     at its word (`collect.unverified: keep`); empty where no row is unverified."""
@@ -121,13 +127,13 @@ class EvaluatedEpisode(BaseModel):
 
     @property
     def score(self) -> float:
-        """The reward; 0.0 when the environment failed."""
-        return self.reward or 0.0
+        """The reward, without the rounding of a right one; 0.0 when the environment failed."""
+        return 1.0 if self.is_right else self.reward or 0.0
 
     @property
     def is_right(self) -> bool:
         """Whether the reward is 1.0; partial credit does not count."""
-        return self.reward == 1.0
+        return is_right(self.reward)
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"

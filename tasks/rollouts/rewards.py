@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.base import ToolEnvironment, is_right
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
@@ -166,7 +166,7 @@ class EnvironmentReward:
         reward = stream.of(environment)
         if reward is None or self._spec.reward == "score" or stream.name != next(iter(environment.streams)):
             return reward
-        return float(reward == 1.0)
+        return float(is_right(reward))
 
 
 METRIC = "eval_reward"

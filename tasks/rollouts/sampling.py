@@ -10,6 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
+from apprentice.envs.base import ROUNDING
 from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.rollouts.rewards import Stream
@@ -82,8 +83,9 @@ class Curriculum:
         """
         own = rewards[:, self._own]
         groups = -1, trainer.num_generations
-        right = (own == 1.0).any(dim=1).view(groups).sum(dim=1).tolist()
-        wrong = ((own != 1.0) & ~own.isnan()).any(dim=1).view(groups).sum(dim=1).tolist()
+        solved = (own - 1.0).abs() <= ROUNDING  # as `is_right`, of a tensor; false for NaN
+        right = solved.any(dim=1).view(groups).sum(dim=1).tolist()
+        wrong = (~solved & ~own.isnan()).any(dim=1).view(groups).sum(dim=1).tolist()
         kept = 1.0 - self._spec.forget
         answers = {kind: [each * kept for each in counts] for kind, counts in self._known.answers.items()}
         for kind, *found in zip(self._now, right, wrong, strict=True):

@@ -289,7 +289,8 @@ class CollectSpec(Spec):
     """Seed ranges to collect as separate tasks on the flow's task runner; the dataset is the same."""
     dataset: DatasetSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
     """Take rollouts that exist in place of a collection: a file, a folder, or owner/name@COMMIT on the Hub. The
-    environment plays their calls again: its prompt, replies and reward count, not the rows'."""
+    environment plays their calls again: its prompt, replies and reward count, not the rows'. Of several rounds only
+    round 0 learns from them."""
     unverified: Literal["drop", "keep"] = Field(default="drop", json_schema_extra=WHEN_GIVEN)
     """What becomes of rows of `dataset` whose question is not found under any seed, so that no reward can be verified.
     `keep` takes them at their word; rows without a reward then count as right."""
@@ -393,6 +394,7 @@ class GateSpec(Spec):
     """Minimum share of the questions that neither champion nor challenger has seen; below it no model is promoted."""
     at_least: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
     """The floor: the metric must reach it, however much better than its baseline a model is. Default: half of the
-    teacher's accuracy on the questions that it was asked, or 0.2 where no teacher played. 0: no floor."""
+    teacher's accuracy on the questions that it was asked, or 0.2 where no teacher played, as with a dataset. 0: no
+    floor."""
     level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
     """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""

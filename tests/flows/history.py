@@ -31,7 +31,7 @@ class History:
         self, kind: type[Artifact], key: str, counts: dict[str, Any], inputs: dict[str, Artifact], **given: Any
     ) -> Any:
         revisions = {name: each.revision for name, each in inputs.items()}
-        made_by = {"stage": kind.suffix, "version": 1, "settings": {}, "inputs": revisions}
+        made_by = {"stage": kind.suffix, "version": 1, "settings": given.get("settings", {}), "inputs": revisions}
         recipe = given.get("recipe", {})
         sources = {name: parent(each) for name, each in inputs.items()}
         provenance = Provenance(recipe=recipe, inputs=sources, made_at=given.get("made_at", ""))
@@ -41,7 +41,13 @@ class History:
             return self.store.publish(kind, key, out, counts, made_by, provenance)
 
     def add(
-        self, recipe: Recipe, promoted: bool, accuracy: float = 0.5, slices: Any = (), made_at: str = ""
+        self,
+        recipe: Recipe,
+        promoted: bool,
+        accuracy: float = 0.5,
+        slices: Any = (),
+        made_at: str = "",
+        samples: int = 1,
     ) -> Release:
         name = f"{recipe.round.number if recipe.round else 0}"
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
@@ -56,7 +62,9 @@ class History:
         roles = {}
         for role in ("challenger", "rival"):
             own = rates | {"model": role, "accuracy": accuracy}
-            roles[f"evaluations.{role}"] = self.make(Evaluation, f"{role}-{name}", own, {"questions": asked})
+            settings = {"spec": {"samples": samples}}
+            made = self.make(Evaluation, f"{role}-{name}", own, {"questions": asked}, settings=settings)
+            roles[f"evaluations.{role}"] = made
         files = {"verdict.json": json.dumps({"slices": slices})}
         counts = {"diagnosis": "", "contaminated": False}
         judged = self.make(Verdict, f"verdict-{name}", counts, {}, files=files)

@@ -101,6 +101,22 @@ def test_rollouts_that_exist_are_learned_from_without_a_teacher(rounds: list[Ran
     assert ran.report["collect"]["kept"] == rounds[0].report["collect"]["kept"]
 
 
+def test_rows_of_a_dataset_are_learned_in_round_0_and_the_next_round_says_why_it_cannot(rounds: list[Ran], home: Path):
+    store = home / "artifacts/datasets/local/toy-kept-rollouts/snapshots"
+    kept = store / made(rounds[0], "filter_rollouts")["revision"]
+    given = ("--rounds", "2", "--set", "name=rows", "--set", f"collect.dataset={kept}", "--set", "grpo=off")
+    sets = [part for each in LEARNS for part in ("--set", each)]
+    done = run_command([str(BIN / "apprentice"), "improve", str(TOY), *sets, *given], home)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1, said
+    assert "Only round 0 can run." in said.partition("Rounds of rows")[0], "before anything is trained"
+    assert "SFT of round 1 of rows has nothing new to learn from" in said.partition("Rounds of rows")[2]
+    (first,) = past_rounds(LocalStore(home / "artifacts", "rows"))
+    row = first.row()
+    assert (row["bought"], row["tokens"], row["USD"]) == ("0", "0", "0.0000")
+    assert row["kept"].endswith(" by the dataset")
+
+
 def test_a_checkpoint_that_is_not_there_is_named(home: Path):
     ran = apprentice(home, "student={checkpoint: 0123456789abcdef}")
     assert ran.code == 1

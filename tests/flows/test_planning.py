@@ -1,6 +1,7 @@
 """What the next round does follows from the store's history: its number, its champion, its questions, its rung."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from prefect.client.schemas.objects import FlowRun
 from apprentice.flows.improve import has_stopped, next_round, rounds_left, show_history
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
@@ -115,6 +117,50 @@ def test_the_next_rung_is_taken_when_the_whole_interval_is_above_the_threshold(h
     assert first.environment.settings == EASY
     history.add(first, promoted=True, accuracy=accuracy)
     assert planned(history, recipe).environment.settings == rung
+
+
+@pytest.mark.parametrize(("samples", "rung"), [(1, HARD), (8, EASY)])
+def test_a_rung_is_mastered_by_questions_and_not_by_samples_of_a_few(history: History, samples: int, rung: Any):
+    """97% of 400 answers, of an evaluation that older code made: it says how many samples, and no more."""
+    recipe = load_recipe(TOY, [f"improve.ladder={json.dumps([EASY, HARD])}"])
+    history.add(planned(history, recipe), promoted=True, accuracy=0.97, samples=samples)
+    assert planned(history, recipe).environment.settings == rung
+    (row,) = [each.row() for each in past_rounds(history.store)]
+    low, high = wilson(0.97 * 400 / samples, 400 / samples)
+    assert row["champion's accuracy"] == f"97.0% ({low:.1%} to {high:.1%})"
+
+
+ROWS = "collect.dataset={path: rows.jsonl, content: '" + "0" * 64 + "'}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "promoted", "why"),
+    [
+        ([ROWS], True, "so SFT of round 1 of toy has nothing new to learn from"),
+        ([ROWS, "teacher="], True, "no teacher plays beside them"),
+        ([ROWS, "grpo=off"], True, "--set collect.students=8). To train"),
+        ([ROWS], True, "or from GRPO alone (--set sft=off)"),
+        ([ROWS, "collect.students=4"], False, "round 1 of toy would begin from random weights"),
+        ([ROWS, "collect.students=4"], True, ""),
+        ([ROWS, "sft=off"], True, ""),
+        ([ROWS, "sft=off"], False, ""),
+        (["collect.students=4"], False, ""),
+        ([], False, ""),
+    ],
+)
+def test_a_round_after_round_0_is_refused_where_a_dataset_leaves_it_nothing_to_learn(
+    history: History, overrides: list[str], promoted: bool, why: str
+):
+    recipe = load_recipe(TOY, ["improve.adapt=false", *overrides])
+    assert planned(history, recipe) == recipe, "round 0 learns from the rows"
+    history.add(recipe, promoted=promoted)
+    if why:
+        with pytest.raises(Stop, match=re.escape(why)):
+            planned(history, recipe)
+    else:
+        step = planned(history, recipe).round
+        assert step
+        assert step.number == 1
 
 
 def kinds(**accuracy: float) -> list[dict[str, Any]]:

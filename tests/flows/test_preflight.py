@@ -352,6 +352,25 @@ def test_a_whole_command_ends_with_cause_and_remedy_and_has_bought_nothing(endpo
     assert endpoint.requests == []
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["evaluate.questions=5"], "with 5 questions p is at least 0.062, and only 6 or more can reach it"),
+        (["evaluate.questions=13", "gate.level=0.00018"], "only 14 or more can reach it"),
+        (["evaluate.questions=6"], ""),
+        (["evaluate.questions=14", "gate.level=0.00018"], ""),
+    ],
+)
+def test_a_run_warns_of_a_gate_that_its_questions_cannot_open(
+    given: list[str], said: str, endpoint: Endpoint, echo: str, tmp_path: Path
+):
+    announce.forget_warnings()
+    look(recipe(endpoint, f"server.url={echo}", *given), tmp_path)
+    warned = [each for each in announce.warned() if "gate" in each]
+    assert len(warned) == bool(said)
+    assert said in " ".join(warned)
+
+
 def test_a_run_warns_of_what_the_audit_found_in_its_environment_before(
     endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):

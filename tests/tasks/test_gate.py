@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.analysis.ending import as_markdown, read_decision
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
@@ -115,6 +116,47 @@ def test_a_handful_of_changes_is_not_enough_however_sure_the_bootstrap_is(case: 
     assert decision["comparison"]["ci"][0] > 0
     assert refused(decision) == [AGREES]
     assert refused(case.decide(episodes([1.0]), episodes([0.0]))) == [AGREES]
+
+
+@pytest.mark.parametrize(
+    ("questions", "level", "said"),
+    [
+        (5, 0.05, "with 5 questions p is at least 0.062, and only 6 or more can reach it"),
+        (13, level_of(20), "only 14 or more can reach it"),
+        (17, level_of(100), "only 18 or more can reach it"),
+        (6, 0.05, ""),
+        (18, level_of(100), ""),
+    ],
+)
+def test_a_gate_that_so_few_questions_cannot_open_says_how_many_can(
+    case: Case, questions: int, level: float, said: str
+):
+    decision = case.decide(episodes([1.0] * questions), episodes([0.0] * questions), GateSpec(level=level))
+    assert decision["promoted"] is not bool(said)
+    assert said in " ".join(case.counts["reasons"])
+
+
+@pytest.mark.parametrize("number", [1, 19, 20, 100])
+@pytest.mark.parametrize("metric", ["accuracy", "mean_score"])
+def test_the_gate_of_a_late_round_opens_with_samples_and_with_scores(case: Case, number: int, metric: Any):
+    rewards = [0.9 if metric == "mean_score" else float(n % 4 > 0) for n in range(400)]
+    ours = [episode(n, reward, sample=n % 4, question=f"Q {n // 4}?") for n, reward in enumerate(rewards)]
+    theirs = [record.model_copy(update={"reward": 0.0}) for record in ours]
+    assert case.decide(ours, theirs, GateSpec(level=level_of(number), metric=metric))["promoted"]
+
+
+@pytest.mark.parametrize(("after", "allowed"), [(75, 0.05), (77, 0.03), (70, 0.1)])
+def test_a_fall_by_just_what_is_allowed_is_allowed(case: Case, after: int, allowed: float):
+    """0.75 - 0.8 is -0.050000000000000044."""
+    before, now = (episodes([1.0] * right + [0.0] * (100 - right)) for right in (80, after))
+    decision = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (before, now)}, allowed=allowed)
+    assert decision["promoted"], case.counts["reasons"]
+
+
+@pytest.mark.parametrize("margin", [0.07, 0.29, 0.57])
+def test_a_gain_of_just_the_margin_is_enough(case: Case, margin: float):
+    better, worse = ([1.0] * right + [0.0] * (100 - right) for right in (30 + round(100 * margin), 30))
+    assert case.decide(episodes(better), episodes(worse), GateSpec(margin=margin))["promoted"]
 
 
 def test_samples_of_one_question_are_one_question(case: Case):

@@ -5,12 +5,12 @@ import random
 import pytest
 
 from apprentice.tasks.analysis.comparison import (
+    clustered_interval,
     holm,
     mean_interval,
     paired_difference,
     pass_at_k,
     questions_for,
-    rate_interval,
     welch_interval,
     wilson,
 )
@@ -27,8 +27,8 @@ def test_a_rate_of_nothing_still_has_an_interval():
 
 
 def test_a_rate_of_means_is_not_taken_for_a_rate_of_successes():
-    assert rate_interval([1.0, 0.0, 1.0]) == wilson(2, 3)
-    assert rate_interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
+    assert clustered_interval([[1.0], [0.0], [1.0]]) == wilson(2, 3)
+    assert clustered_interval([[0.5], [0.5], [0.5]]) == (0.5, 0.5)
 
 
 BEFORE = [1] * 50 + [0] * 50

@@ -1,0 +1,200 @@
+"""A dataset is no teacher: neither the gate's floor, nor a figure, a sign, a card or the history takes it for one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows import phases
+from apprentice.flows.compare import _bought as paid_for
+from apprentice.flows.pages.report_page import _cost
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.sections import RoundSpec
+from apprentice.flows.view import _rollouts
+from apprentice.tasks.analysis.ending import floor_of, read_decision, read_verdict
+from apprentice.tasks.analysis.history import _bought, _players
+from apprentice.tasks.artifacts.lineage import Node, node_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    BaseStudent,
+    GrpoCheckpoint,
+    KeptRollouts,
+    Provenance,
+    RescoredRollouts,
+    Rollouts,
+    Verdict,
+    parent,
+)
+from apprentice.tasks.collect import COUNTED
+from apprentice.tasks.engine.card import taught_on
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.judge import gate, verdict
+from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
+from apprentice.tasks.sft import mix_rollouts
+from tests.flows.commands import TOY
+from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.test_mix import attempt, lines
+from tests.tasks.test_rungs import published as questions
+
+COUNTS: dict[str, Any] = dict.fromkeys((*COUNTED, "failed"), 0) | {"episodes": 40, "cost_usd": 0.02, "prompt_tokens": 7}
+
+
+def made(store: LocalStore, kind: type[Artifact], stage: str, text: str, **inputs: Artifact) -> Any:
+    """An artifact of a stage, with its rows."""
+    name = "kept.jsonl" if kind is KeptRollouts else "rollouts.jsonl"
+    counts = {"episodes": 40, "kept": 40, "dropped": {}} if kind is KeptRollouts else COUNTS
+    counts = counts | ({"changed": 1, "left_out": 0} if kind is RescoredRollouts else {})
+    by = {"stage": stage, "inputs": {which: each.revision for which, each in inputs.items()}, "settings": {}}
+    with store.staging() as folder:
+        (folder / name).write_text(text)
+        provenance = Provenance(inputs={which: parent(each) for which, each in inputs.items()})
+        return store.publish(kind, f"{stage}-{kind.suffix}".ljust(20, "0"), folder, counts, by, provenance)
+
+
+def of_a_teacher(store: LocalStore, text: str) -> Rollouts:
+    return made(store, Rollouts, "collect", text)
+
+
+def of_a_dataset(store: LocalStore, text: str) -> Rollouts:
+    return made(store, Rollouts, "take_rollouts", text)
+
+
+def rescored(store: LocalStore, text: str, before: Rollouts) -> Rollouts:
+    return made(store, RescoredRollouts, "rescore", text, rollouts=before)
+
+
+WHOSE = {
+    "teacher": (of_a_teacher, True),
+    "teacher, rescored": (lambda store, text: rescored(store, text, of_a_teacher(store, text)), True),
+    "dataset": (of_a_dataset, False),
+    "dataset, rescored": (lambda store, text: rescored(store, text, of_a_dataset(store, text)), False),
+}
+whose = pytest.mark.parametrize(("make", "is_teacher"), WHOSE.values(), ids=WHOSE)
+
+
+@pytest.fixture
+def rows(chain_sum: Any) -> str:
+    return lines(chain_sum, range(40), 1.0)
+
+
+def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> dict[str, Any]:
+    """The verdict on a model that is right without calling anything, as GRPO may learn it."""
+    silent = episodes([1.0] * 40, messages=[])
+    evaluations = {
+        "sft": evaluation(context.run.store, "s" * 20, episodes([0.0] * 40), "sft"),
+        "grpo": evaluation(context.run.store, "g" * 20, silent),
+    }
+    files = {
+        "learned.jsonl": "",
+        "log.json": json.dumps([{"step": n, "reward": 0.5, "frac_reward_zero_std": 0.0} for n in range(12)]),
+        "signals.json": json.dumps({"signals": {}, "rules": {}}),
+    }
+    trained = published(context.run.store, GrpoCheckpoint, "t" * 20, files, {"parameters": 1, "stage": "grpo"})
+    verdict.body(context, GateSpec(), evaluations, {}, environment, rollouts, trained, 0.0)
+    return read_verdict(context.out)
+
+
+@whose
+def test_only_a_teachers_rows_set_the_floor_and_are_measured(
+    make: Any, is_teacher: bool, context: StageContext, chain_sum: Any, rows: str, monkeypatch: pytest.MonkeyPatch
+):
+    known: list[Any] = []
+    monkeypatch.setattr("apprentice.tasks.judge.reward_hacking", lambda *given: known.append(given[-1]) or [])
+    report = judged(context, make(context.run.store, rows), chain_sum)
+    assert (report["teacher"] is not None) is is_teacher
+    assert floor_of(GateSpec(), report)[0] == (0.5 if is_teacher else 0.2)
+    assert (known[0] is not None) is is_teacher, "what a teacher's episodes have in common is no rule for a model"
+
+
+@whose
+def test_the_gate_asks_what_a_verdict_of_older_code_was_made_of(
+    make: Any, is_teacher: bool, context: StageContext, rows: str
+):
+    store = context.run.store
+    clean = {"clean": True, "questions": 100, "shared_with_training": 0, "shared_seeds": 0, "share": 0.0, "limit": 0.0}
+    files = {"verdict.json": json.dumps({"contamination": clean, "teacher": {"accuracy": 1.0}})}
+    counts = {"diagnosis": "", "contaminated": False}
+    results = published(store, Verdict, "v" * 20, files, counts, inputs={"rollouts": make(store, rows)})
+    trained = published(store, GrpoCheckpoint, "g" * 20, {"learned.jsonl": ""}, {"parameters": 1, "stage": "grpo"})
+    base = published(store, BaseStudent, "b" * 20, {"learned.jsonl": ""}, {"parameters": 1, "stage": "base"})
+    both = {
+        "challenger": evaluation(store, "ec" * 10, episodes([1.0] * 30 + [0.0] * 70)),
+        "rival": evaluation(store, "er" * 10, episodes([0.0] * 100)),
+    }
+    gate.body(context, GateSpec(), trained, base, both, {}, {}, results, False)
+    decision = read_decision(context.out)
+    assert decision["floor"]["at_least"] == (0.5 if is_teacher else 0.2)
+    assert decision["promoted"] is not is_teacher, "30% of the questions are right"
+
+
+@whose
+def test_the_history_and_the_pages_count_nothing_as_bought_and_name_the_dataset(
+    make: Any, is_teacher: bool, work: Any, rows: str
+):
+    store = work.store
+    rollouts = make(store, rows)
+    kept = node_of(store, parent(made(store, KeptRollouts, "filter_rollouts", rows, rollouts=rollouts)), {})
+    assert kept.is_of_a_dataset is not is_teacher
+    assert _bought(kept) == (store.record(type(rollouts), rollouts.key, rollouts.revision).counts if is_teacher else {})
+    assert _players(store, kept) == ("40 by the teacher" if is_teacher else "40 by the dataset")
+    assert taught_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
+    prices = {"teacher": {"prices": {"prompt": 1.0}}}
+    assert paid_for(kept, prices)["teacher's episodes"] == ("40" if is_teacher else "0")
+    assert _rollouts(kept, frozenset()).source.model == ("Teacher" if is_teacher else "Dataset")
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "cost"),
+    [
+        ("Teacher", "0.0200 USD at the recipe's prices, 7 prompt and 5 completion tokens"),
+        ("Dataset", "nothing was bought"),
+    ],
+)
+def test_rows_of_a_dataset_cost_nothing_although_they_say_what_they_cost_once(rows_of: str, cost: str):
+    collected = {"prompt_tokens": 7, "completion_tokens": 5, "cost_usd": 0.02}
+    assert _cost({"collect": collected, "rows_of": rows_of}) == cost
+
+
+@pytest.mark.parametrize(("teacher", "player"), [("gpt at home", "gpt at home"), ("", "the dataset")])
+def test_in_a_mixture_each_row_names_who_played_it(
+    teacher: str, player: str, context: StageContext, chain_sum: Any, rows: str
+):
+    own = evaluation(context.run.store, "t" * 20, [attempt(50, 0, 1.0)], "champion")
+    rollouts = of_a_dataset(context.run.store, rows)
+    mix_rollouts.body(context, MixSpec(), chain_sum, questions(context, "q1", []), rollouts, own, {}, teacher, 0)
+    players = [row["player"] for row in read_rows(context.out / "kept.jsonl")]
+    assert (players.count(player), players.count("the student (champion)")) == (40, 1)
+
+
+ROUND = RoundSpec(number=1, asked=[], kept=[])
+
+
+@pytest.mark.parametrize(
+    ("in_round", "teacher", "called", "takes"),
+    [(False, True, "", True), (False, False, "", True), (True, True, "", False), (True, False, "", False)],
+)
+def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
+    in_round: bool, teacher: bool, called: str, takes: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where the recipe has a teacher, who is not asked where rows are given."""
+    recipe = load_recipe(TOY, ["collect.students=2", *([] if teacher else ["teacher="])])
+    collect = recipe.collect.model_copy(update={"dataset": DatasetSpec(path="rows.jsonl")})
+    recipe = recipe.model_copy(update={"collect": collect, "round": ROUND if in_round else None})
+    asked: list[Any] = []
+    monkeypatch.setattr(phases, "_tries", lambda *_: "tries")
+    monkeypatch.setattr(phases, "made_or_rescored", lambda run, make, given, always: asked.append(make.name) or "rows")
+    monkeypatch.setattr(phases, "mix_rollouts", lambda run, spec, environment, questions, *given: given)
+    rollouts, given = phases._lessons(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
+    assert asked == (["take_rollouts"] if takes else [])
+    assert rollouts == ("rows" if takes else None)
+    assert given == (rollouts, "tries", {}, called, recipe.seed)
+
+
+def test_what_is_gone_is_not_taken_for_a_dataset(tmp_path: Path):
+    store = LocalStore(tmp_path / "artifacts", "toy")
+    gone = parent(of_a_teacher(store, "{}\n")).model_copy(update={"revision": "f" * 40})
+    assert not Node(store, gone, None, {}).is_of_a_dataset
+    assert not node_of(store, gone, {}).is_of_a_dataset
