@@ -154,10 +154,8 @@ def _class_at(module: str, name: str) -> type[ToolEnvironment]:
     except ModuleNotFoundError as error:
         raise ValueError(f"{whole}: {module} cannot be imported ({error}); install its package") from None
     except Exception as error:  # whatever its code raises, or that of a package that it imports
-        package = failed_import(error) or module
-        raise ValueError(
-            f"{whole}: importing {package} fails ({type(error).__name__}: {error}); correct or reinstall it"
-        ) from error
+        package, raised = failed_import(error) or (module, error)
+        raise ValueError(f"{whole}: importing {package} fails ({type(raised).__name__}: {raised}); mend it") from error
     if not isinstance(found, type):
         raise ValueError(f"{whole}: {module} has no class {name!r}")
     if not issubclass(found, ToolEnvironment):

@@ -139,6 +139,10 @@ def disk_errors(root: Path) -> Iterator[None]:
 A = TypeVar("A", bound=Artifact)
 
 
+LOCAL = "local"
+"""The namespace of a store without the Hub."""
+
+
 class LocalStore:
     """An artifact store in a folder.
 
@@ -149,7 +153,7 @@ class LocalStore:
         license: Written on every card, as the Hub knows it.
     """
 
-    def __init__(self, root: Path, project: str, namespace: str = "local", *, license: str = "unknown"):
+    def __init__(self, root: Path, project: str, namespace: str = LOCAL, *, license: str = "unknown"):
         self.root = root.absolute()
         self.project = project
         self.namespace = namespace

@@ -42,11 +42,11 @@ class Stop(Exception):
 
 def broken_package(error: BaseException) -> Stop | None:
     """What to say of a package that raised where it was imported; None where no import failed."""
-    package = failed_import(error)
-    if not package:
+    if (failed := failed_import(error)) is None:
         return None
+    package, raised = failed
     name = packages_distributions().get(package, [package.replace("_", "-")])[0]
-    said = one_line(f"{type(error).__name__}: {error}")[:300].rstrip(".")
+    said = one_line(f"{type(raised).__name__}: {raised}")[:300].rstrip(".")
     return Stop(
         f"The package {package} is installed, and importing it fails: {said}.",
         f"Install it again (pip install --force-reinstall {name}), or remove it if nothing needs it (pip uninstall "
