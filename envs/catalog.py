@@ -19,6 +19,7 @@ from typing_extensions import get_original_bases
 
 from apprentice.envs import folders
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.defaults import failed_import
 from apprentice.envs.game import Game
 from apprentice.envs.one_file import environment_of, game_in
 from apprentice.envs.wire.session import Session
@@ -150,8 +151,11 @@ def _class_at(module: str, name: str) -> type[ToolEnvironment]:
         raise ValueError(f"{whole} is no module:Class")
     try:
         found = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ValueError(f"{whole}: {module} cannot be imported ({error}); install its package") from None
+    except Exception as error:  # whatever its code raises, or that of a package that it imports
+        package, raised = failed_import(error) or (module, error)
+        raise ValueError(f"{whole}: importing {package} fails ({type(raised).__name__}: {raised}); mend it") from error
     if not isinstance(found, type):
         raise ValueError(f"{whole}: {module} has no class {name!r}")
     if not issubclass(found, ToolEnvironment):

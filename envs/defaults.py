@@ -9,13 +9,14 @@ import gc
 import json
 import os
 import sys
+import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 NO_TELEMETRY = {
     "DO_NOT_TRACK": "1",
@@ -68,6 +69,37 @@ def old_objects_ignored() -> Iterator[None]:
         gc.collect()
         if is_outermost:
             gc.unfreeze()
+
+
+OURS = ("__main__", "apprentice", "None")
+"""No packages of others: a command's own script, our modules, code that is no module."""
+
+
+class FailedImport(NamedTuple):
+    package: str
+    """Whose own code raised while something imported it."""
+    error: BaseException
+    """What it raised, from which libraries make others."""
+
+
+def failed_import(error: BaseException) -> FailedImport | None:
+    """The package whose import an error comes from; None where no import failed.
+
+    Who catches an error of a template, a model or a dataset asks this first: such code imports packages when it runs,
+    and a package that is installed but broken raises anything (ImportError, AttributeError, OSError, ValueError).
+    """
+    chain: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in chain:
+        chain.append(seen)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    for each in reversed(chain):  # the first error of the chain, and of its frames the innermost import
+        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
+        bodies = [frame for frame in frames if frame.f_code.co_name == "<module>" and frame.f_code.co_filename[0] != "<"]
+        packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in bodies]
+        if found := [package for package in packages if package not in OURS]:
+            return FailedImport(found[-1], each)
+    return None
 
 
 PAGE = "openenv.core.env_server.web_interface"

@@ -44,7 +44,6 @@ from apprentice.tasks.settings.spec import DatasetSpec, ProbeSpec
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.sft import filter_rollouts, lengths
 from apprentice.tasks.sft import sft as sft_stage
-from apprentice.tasks.training.reporters import check_reporters
 
 A = TypeVar("A", bound=Artifact)
 Given = Result[Any] | Artifact | str | Path
@@ -203,7 +202,6 @@ def _training(recipe: Recipe, stage: str, checked: Recipe) -> AbstractContextMan
     """The context of a training, after the checks of `checked`. Raises Stop if the recipe turns the stage off."""
     if getattr(recipe, stage) is None:
         raise Stop(f"{recipe.name} has {stage}: off.", "Remove that from the recipe.")
-    check_reporters(recipe.report_to)
     return at_work(recipe, Preflight(checked, trains_here=True))
 
 

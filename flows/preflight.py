@@ -29,11 +29,13 @@ from apprentice.flows.phases import begun_from, to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
 from apprentice.tasks.analysis.exact_tests import cannot_pass
+from apprentice.flows.trainings import check_adapters, check_packages, check_trainings, layers_ahead, trainings_ahead
 from apprentice.tasks.collect import collect, collect_shard
+from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.episodes.episode import Call, prompt
-from apprentice.tasks.models.checkpoints import check_targets, context_length
+from apprentice.tasks.models.checkpoints import context_length
 from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
 from apprentice.tasks.players.budget import Budget
@@ -41,14 +43,22 @@ from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
+from apprentice.tasks.reporting.errors import (
+    BudgetReached,
+    Stop,
+    TeacherFailed,
+    TeacherRefused,
+    TeacherUnavailable,
+    broken_package,
+)
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Window
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training import forecast
-from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments, check_template
+from apprentice.tasks.training.dry_pass import check_template
+from apprentice.tasks.training.reporters import check_reporters
 
 
 def check_teacher(
@@ -184,8 +194,11 @@ class Preflight:
             )
         windows = recipe.seed_windows()
         ahead = [section for section in recipe.trains_on if section not in done]
-        if self.trains_here:
+        trainings = trainings_ahead(recipe, ahead)
+        if self.trains_here and trainings:
+            forget_launcher()
             check_hardware(recipe, ahead)
+            check_reporters(recipe.report_to, recipe.name)
         buys = self._teacher_ahead(run, done)
         if buys and not recipe.is_scripted:
             read_key(buys)
@@ -209,11 +222,13 @@ class Preflight:
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
-        given = [section for section in ahead if getattr(recipe, section).args]
-        if self.trains_here and given:  # elsewhere other packages may be installed
-            if tokenizer is None and known:
-                tokenizer = load_tokenizer(run.store.fetch(known), run.trusted)
-            _check_arguments(recipe, given, tokenizer, seen[0].environment)
+        check_packages()
+        if trainings:
+            checkpoint = begun or known or None
+            if tokenizer is None and checkpoint is not None:
+                tokenizer = load_tokenizer(run.store.fetch(checkpoint), run.trusted)
+            check_adapters(trainings, lambda: layers_ahead(run, recipe, model, checkpoint, tokenizer), self.trains_here)
+            check_trainings(run, recipe, trainings, tokenizer, seen[0].environment, self.trains_here)
         if buys:
             first = seen[0]
             asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
@@ -301,14 +316,6 @@ def _wait_for(server: EnvironmentServer) -> None:
         raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.remedy) from lost
 
 
-def _check_arguments(recipe: Recipe, given: list[str], tokenizer: Any, environment: ToolEnvironment) -> None:
-    """Raise Stop for arguments of the `given` sections, sft or grpo, that TRL's trainers refuse."""
-    if recipe.sft and SftSpec.section in given:
-        check_sft_arguments(recipe.sft, tokenizer, tool_schemas(environment))
-    if recipe.grpo and GrpoSpec.section in given:
-        check_grpo_arguments(recipe.grpo, tokenizer)
-
-
 def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> Any:
     """Return the tokenizer that the student will have. Raises Stop."""
     spec = recipe.student
@@ -321,8 +328,6 @@ def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[Tra
         name, longest = str(spec.model), context_length(config)
         layers = without_weights(config, spec)
         check_rows(layers, tokenizer, name)
-        for lora in (training.lora for training in (recipe.sft, recipe.grpo) if training and training.lora):
-            check_targets(layers, lora)
     room = recipe.grpo.generation.max_model_length if recipe.grpo else None
     if room is not None and longest is not None and room > longest:
         raise Stop(
@@ -347,6 +352,8 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> 
     try:
         found = forecast.of_stages(student, sft, episodes, grpo, recipe.evaluate)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
+        if stop := broken_package(error):
+            raise stop from error
         announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
     else:
         announce.say(forecast.told(found))

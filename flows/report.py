@@ -54,6 +54,7 @@ from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
 from apprentice.tasks.settings.spec import Purpose
@@ -135,7 +136,9 @@ def log_in_trackio(
             run.log({**texts, **rates, **tables, **images, "episodes": _traces(*[*played.items()][-1])}, step=0)
             trackio.finish()
     except Exception as error:  # any error: what is only told there must not end a run that is done
-        announce.warn(f"Trackio did not take the report's tables ({type(error).__name__}); {folder} has them.")
+        broken = broken_package(error)
+        why = broken.cause if broken else type(error).__name__  # another error's message may quote a token
+        announce.warn(f"Trackio did not take the report's tables ({why}); {folder} has them.")
 
 
 def _tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

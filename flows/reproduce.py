@@ -73,7 +73,9 @@ def stage_of(node: Node) -> Stage[..., Any]:
         )
     try:
         stage = getattr(importlib.import_module(MOVED.get(parts[1], parts[1])), parts[2], None)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as missing:
+        if not str(missing.name).startswith("apprentice"):  # a package that the stage's module imports
+            raise
         stage = None
     if not isinstance(stage, Stage) or stage.produces.__name__ != record.kind:
         raise Stop(f"This code has no stage {named} that makes {record.kind}.", _other_code(record))

@@ -29,7 +29,7 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.judge import verdict
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.training.reporters import check_reporters, check_space
+from apprentice.tasks.training.reporters import check_space
 
 
 def _run_name() -> str:
@@ -137,8 +137,6 @@ def train(
     link_up(recipe)
     if "trackio" in recipe.report_to:
         check_space(recipe.trackio, recipe.name)
-    if not gpu:
-        check_reporters(recipe.report_to)
     with run_folder(runs, recipe) as folder, RunServers(recipe) as servers:
         store = open_store(recipe, hub_needed=bool(gpu))  # GPU stages on other machines read their inputs from the Hub
         store.send_waiting()  # artifacts of an earlier run that could not reach the Hub

@@ -81,10 +81,11 @@ STAGES = {each.name: each for each in (sft_stage, grpo_stage, evaluate_stage)}
 
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:
     """Run the stage, with short timeouts for its environment so that the device does not wait."""
-    check_reporters(recipe.report_to)
     with RunServers(recipe, holds_device=True) as servers:
         store = open_store(recipe, holds_device=True)
         run = RunContext(store, servers, current_location(), holds_device=True, **recipe.for_work())
+        if stage is not evaluate:
+            check_reporters(recipe.report_to, recipe.name)
         counts: dict[str, float] = {}
         try:
             with counted() as counts:

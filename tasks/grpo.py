@@ -34,7 +34,7 @@ from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_chec
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.dry_pass import check_grpo_arguments, within_context
+from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_scheduler, within_context
 from apprentice.tasks.training.reporters import log_completions
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
@@ -60,6 +60,7 @@ def grpo(
     machine = this_machine()._replace(processes=spec.processes)
     check_training(spec, machine)
     check_generation(spec.generation, machine)
+    check_scheduler(spec)
     if spec.args:  # here and not in train_grpo: its processes share a world, and its seed is set
         check_grpo_arguments(spec, load_tokenizer(context.fetch(checkpoint), context.run.trusted))
     if spec.processes > 1:  # check the total first; each process then opens its own

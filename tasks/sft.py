@@ -62,7 +62,7 @@ from apprentice.tasks.reporting.pictures import histogram
 from apprentice.tasks.settings.spec import LengthsSpec, MixSpec, Purpose
 from apprentice.tasks.settings.training import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.dry_pass import check_sft_arguments
+from apprentice.tasks.training.dry_pass import check_scheduler, check_sft_arguments
 from apprentice.tasks.training.shared_prompts import sharing_rows
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train, training_dataset
 from apprentice.tasks.training.watcher import select_weights, watch
@@ -314,6 +314,7 @@ def sft(
     With `spec.held_out` it publishes the epoch with the lowest loss on held-out rows. Raises Stop for too few rows.
     """
     check_training(spec, this_machine())
+    check_scheduler(spec)
     if spec.args:  # here and not in train_sft: its processes share a world, and its seed is set
         with (context.fetch(kept) / "kept.jsonl").open() as episodes:
             tools = json.loads(json.loads(next(episodes))["tools"])
@@ -371,6 +372,12 @@ def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: i
         "num_train_epochs": spec.epochs,
         "max_length": max_length,
     }
+
+
+def arguments_ahead(context: StageContext, spec: SftSpec, seed: int) -> dict[str, Any]:
+    """What SFTConfig is given, with lengths and steps of an epoch that are known later."""
+    own = sft_arguments(context, spec, seed, max_length=1024)
+    return own | (_evaluation(spec.checkpoint_steps, spec) if spec.held_out else {})
 
 
 def train_eval_split(episodes: list[Episode], held_out: float = 0.0) -> tuple[list[Episode], dict[str, list[Episode]]]:

@@ -80,6 +80,8 @@ def _refusal(dataset: str, config_json: str, specs_json: str) -> str:
             made = reasoning_gym.factory.DATASETS[name][1](**config)
             if hasattr(made, "validate"):
                 made.validate()
+        except ImportError:
+            raise  # it is not the configuration that is wrong
         except Exception as error:  # whatever a dataset raises for a configuration of the wrong types
             return " ".join(str(error).split()) or type(error).__name__
     return ""

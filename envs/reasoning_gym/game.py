@@ -92,6 +92,8 @@ class ReasoningGymEnvironment(Environment[ReasoningGymAction, ReasoningGymObserv
                 entry = datasets.item(dataset, 0, seed, datasets.names_of(name, specs))
             if len(entry["question"]) > LONGEST_QUESTION:
                 raise ValueError(f"its question has {len(entry['question'])} characters, more than {LONGEST_QUESTION}")
+        except ImportError:
+            raise  # it is not the configuration that is wrong
         except Exception as error:  # whatever a dataset raises for a configuration of the wrong types
             raise ValueError(f"Reasoning Gym refuses {name} with {specs or config}: {error}") from error
         self._dataset, self._size, self._place = dataset, size, 0

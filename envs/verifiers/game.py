@@ -131,7 +131,9 @@ def _client(player: Player) -> Any:
     """As `rollout` takes it: since 0.2 wrapped."""
     try:
         from verifiers.clients import OpenAIChatCompletionsClient  # type: ignore[import-not-found]
-    except ImportError:
+    except ImportError as missing:
+        if missing.name != "verifiers.clients":  # the module is there, and something in it cannot be imported
+            raise
         return player
     return OpenAIChatCompletionsClient(player)
 

@@ -201,6 +201,7 @@ def _cause_and_remedy(error: Exception) -> tuple[str, str]:
     from prefect.exceptions import PrefectHTTPStatusError
 
     from apprentice.tasks.artifacts.hub_client import is_away
+    from apprentice.tasks.reporting.errors import broken_package
 
     if isinstance(error, OfflineModeIsEnabled):
         return "The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again."
@@ -208,6 +209,8 @@ def _cause_and_remedy(error: Exception) -> tuple[str, str]:
         return f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back."
     if isinstance(error, PrefectHTTPStatusError) and error.response.status_code in (401, 403):
         stop = refused(error.response.status_code)
+        return stop.cause, stop.remedy
+    if stop := broken_package(error):
         return stop.cause, stop.remedy
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -15,6 +15,8 @@ from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs, levels_of
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
+from apprentice.tasks.artifacts.local import LOCAL
+from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds
 from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
@@ -32,6 +34,7 @@ from apprentice.tasks.settings.spec import (
     StudentSpec,
     TrackioSpec,
     Window,
+    hub_name_fault,
 )
 from apprentice.tasks.settings.training import TRAININGS, GrpoSpec, SftSpec
 
@@ -210,6 +213,18 @@ class Recipe(BaseModel):
                 "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "
                 "that exist (collect.dataset), or turn it off (sft: off)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _repositories_can_be_named(self) -> "Recipe":
+        """Every one, since the longest name is used when the teacher's episodes are paid."""
+        namespace = self.store.hub.namespace if self.store.hub else LOCAL
+        named = sorted((f"{namespace}/{self.name}-{kind.suffix}" for kind in kinds()), key=len, reverse=True)
+        if (length := len(named[0])) > LONGEST_NAME:
+            raise ValueError(f"name: {named[0]} has {length} characters, and {LONGEST_NAME} fit; shorten the name")
+        for repository in named if self.store.hub else []:
+            if fault := hub_name_fault(repository):
+                raise ValueError(f"store.hub: change name or namespace, the Hub takes no such repository: {fault}")
         return self
 
     def guard_window(self, index: int) -> Window:

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.defaults import failed_import
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.spec import Shares, Spec
@@ -174,6 +175,8 @@ def _tried(dataset: str, most: int) -> tuple[list[str], str]:
             if not refused:
                 _ = datasets.dataset_of(dataset, json.loads(config), 0, 1)[0]["question"]
         except Exception as error:  # whatever a curriculum or a dataset raises
+            if failed_import(error):
+                raise
             refused = " ".join(str(error).split()) or type(error).__name__
         if refused:
             return found, f"{dataset} fails at level {len(found)} of its curriculum: {refused}"

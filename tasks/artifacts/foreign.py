@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.settings.spec import DatasetSpec, StudentSpec
 
 CODE = "code.json"
@@ -158,9 +158,13 @@ def readable(what: object) -> Iterator[None]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, SafetensorError) as error:
         if is_away(error):
             raise
+        if stop := broken_package(error):
+            raise stop from error
         cause = " ".join(str(error).split())[:200]
+        needs = "Install what it needs, or name another model."
         raise Stop(
-            f"{what} cannot be loaded: {type(error).__name__}: {cause}", "Name another model, or make it anew."
+            f"{what} cannot be loaded: {type(error).__name__}: {cause}",
+            needs if isinstance(error, ImportError) else "Name another model, or make it anew.",
         ) from error
 
 

@@ -141,6 +141,10 @@ Describe = Callable[[Path, type[Artifact], str, "LocalStore", dict[str, Any], di
 """Writes README.md beside staged files; given their type, key and store, their counts, and what made them."""
 
 
+LOCAL = "local"
+"""The namespace of a store without the Hub."""
+
+
 class LocalStore:
     """An artifact store in a folder.
 
@@ -156,7 +160,7 @@ class LocalStore:
         self,
         root: Path,
         project: str,
-        namespace: str = "local",
+        namespace: str = LOCAL,
         *,
         license: str = "unknown",
         describe: Describe | None = None,

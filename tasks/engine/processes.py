@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -27,7 +28,7 @@ from apprentice.tasks.artifacts.types import Artifact
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import ProcessDied, Stop
+from apprentice.tasks.reporting.errors import ProcessDied, Stop, imported
 from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
 
 
@@ -73,6 +74,31 @@ def _use_deepspeed(state: Any, plugin: Any) -> None:
     state.deepspeed_plugins = plugin
 
 
+OF_A_LAUNCHER = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "NODE_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT", "FORK_LAUNCHED"),
+)
+"""Variables by which torchrun, MPI and accelerate tell a process that it is one of several, and how it trains."""
+BEGINNINGS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_", "TORCHELASTIC_", "OMPI_COMM_WORLD_")
+BEGINNINGS += ("PMI_", "MV2_COMM_WORLD_")
+"""What the names of others begin with."""
+
+
+def forget_launcher() -> None:
+    """Removes what the shell says of other processes and of how to train: the recipe says it, and says so once.
+
+    Else a training would wait for processes that nobody starts, or compute in fp16.
+    """
+    found = [name for name in os.environ if name in OF_A_LAUNCHER or name.startswith(BEGINNINGS)]
+    for name in found:
+        del os.environ[name]
+    if found:
+        announce.say(
+            f"Ignored, because the recipe decides how to train (`processes`, `accelerate_config`, `bf16`): "
+            f"{', '.join(sorted(found))}."
+        )
+
+
 P = ParamSpec("P")
 KILLED = "Signal 9 (SIGKILL)"
 """What torch's launcher reports of a process that was killed."""
@@ -103,6 +129,7 @@ def on_processes(
 
     Raises what the body raises in any of them; Stop where they cannot be had here; ProcessDied.
     """
+    forget_launcher()
     if spec.processes == 1:
         return body(context, *given)  # type: ignore[call-arg]
     config = _configured(spec, context.scratch / "accelerate.yaml")
@@ -113,6 +140,14 @@ def on_processes(
     _run(config, spec, folder)
     outcomes = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("outcome-*"))]
     return _judged(outcomes, folder / "log")
+
+
+def check_processes(spec: TrainerSpec) -> None:
+    """Raises Stop if the section's processes cannot be had on this machine, before anything is bought."""
+    forget_launcher()
+    if spec.processes > 1:
+        with TemporaryDirectory() as folder:
+            _configured(spec, Path(folder) / "accelerate.yaml")
 
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:
@@ -153,6 +188,8 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     if kind == "DEEPSPEED" and not is_deepspeed_available():
         raise Stop(f"{path} wants DeepSpeed, which is not installed.", "pip install 'openenv-apprentice[deepspeed]'")
+    if kind == "DEEPSPEED":
+        imported("deepspeed", str(path), "openenv-apprentice[deepspeed]")
     if kind in ("DEEPSPEED", "FSDP") and not torch.cuda.is_available() and not shards_on_cpu(config):
         raise Stop(
             f"{path} shards the model over GPUs ({kind}), and here is none.",

@@ -149,9 +149,29 @@ FOLDER = "trackio"
 """The folder within the store."""
 
 
+ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID", "TRACKIO_DATASET_ID")
+ELSEWHERE += ("TRACKIO_TRACE_SESSIONS_DIR",)
+"""Variables by which Trackio sends curves and transcripts elsewhere, or takes some from there."""
+_set: set[str] = set()
+"""The folders that this process has set."""
+
+
 def keep_curves_in(store: Path) -> None:
-    """Sets Trackio's folder. Call this first: Trackio reads it on import, which TRL's GRPO triggers."""
-    os.environ["TRACKIO_DIR"] = str(store / FOLDER)
+    """Sets Trackio's folder. Call this first: Trackio reads it on import, which TRL's GRPO triggers.
+
+    What the shell says of other places is removed, and said: the recipe decides, by `trackio.space_id`.
+    """
+    folder = str(store / FOLDER)
+    ignored = [name for name in ELSEWHERE if os.environ.pop(name, None) is not None]
+    if os.environ.get("TRACKIO_DIR", folder) not in (folder, "", *_set):
+        ignored.append("TRACKIO_DIR")
+    _set.add(folder)
+    os.environ["TRACKIO_DIR"] = folder
+    if ignored:
+        announce.say(
+            f"{' and '.join(ignored)} of the shell {'is' if len(ignored) == 1 else 'are'} ignored: curves go to "
+            "`trackio.space_id` of the recipe, or stay in the store."
+        )
 
 
 def project_in_trackio(project: str) -> str:

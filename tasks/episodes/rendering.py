@@ -12,6 +12,7 @@ import json
 from typing import Any, NamedTuple
 
 from apprentice.envs.base import without_return
+from apprentice.envs.defaults import failed_import
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import with_arguments
 
@@ -71,7 +72,9 @@ def _reads(tokenizer: Any, form: str) -> bool:
         prefix = _ids(tokenizer, messages[:1], tools, add_generation_prompt=True)
         whole = _ids(tokenizer, messages, tools)
         calls = _parsed(tokenizer, whole[len(prefix) :], prefix, tools).get("tool_calls") or [{}]
-    except Exception:  # a template may raise anything
+    except Exception as error:  # a template may raise anything
+        if failed_import(error):
+            raise
         return False
     return [call.get("function") for call in calls] == [{"name": "probe", "arguments": PROBE}]
 
@@ -80,7 +83,9 @@ def _end(tokenizer: Any, messages: list[Message]) -> int | None:
     """The special token that ends the last turn, white space aside; None where there is none."""
     try:
         ids = _ids(tokenizer, messages)
-    except Exception:  # as above
+    except Exception as error:  # as above
+        if failed_import(error):
+            raise
         return None
     last = next((token for token in reversed(ids) if tokenizer.decode([token]).strip()), None)
     return last if last in tokenizer.get_added_vocab().values() else None

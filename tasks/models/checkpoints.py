@@ -21,7 +21,8 @@ from apprentice.tasks.artifacts.foreign import (
     weights_elsewhere,
 )
 from apprentice.tasks.models.student_model import auto_class, forget_the_network
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, broken_package
+from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.settings.trl_arguments import LoraSpec
 
@@ -162,6 +163,30 @@ def check_targets(model: Any, lora: LoraSpec) -> None:
                 "adapter would change in training and not in the published weights.",
                 f"Leave {target!r} out of lora.targets, or train all weights.",
             )
+
+
+def check_adapter(model: Any, section: str, lora: LoraSpec) -> None:
+    """Raises Stop where PEFT cannot add the adapters of a section to these layers, which may be on the meta device."""
+    from peft import get_peft_model
+
+    try:
+        get_peft_model(model, _config(lora)).unload()
+    except (ValueError, TypeError, RuntimeError) as error:
+        if stop := broken_package(error):
+            raise stop from error
+        said = one_line(str(error))[:300].rstrip(".")
+        raise Stop(f"{section}.lora: PEFT refuses it: {said}.", f"Change {section}.lora.targets.") from error
+
+
+def layers_of(checkpoint: Path, trusted: Trusted = ()) -> Any:
+    """A checkpoint's layers on the meta device. Raises Stop."""
+    import torch
+    from transformers import AutoConfig
+
+    may_run = runs_code(checkpoint, trusted)
+    with readable(checkpoint), torch.device("meta"):
+        config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=may_run)
+        return auto_class(config, str(checkpoint)).from_config(config, trust_remote_code=may_run)
 
 
 def adapter_arguments(lora: LoraSpec | None) -> dict[str, Any]:

@@ -16,14 +16,13 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from apprentice.envs.defaults import kept
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, imported
 from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec, Spec
 from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
@@ -189,22 +188,14 @@ def check_training(spec: TrainerSpec, machine: Machine) -> None:
     """Raises Stop when a training needs hardware or a package that is missing."""
     section = spec.section
     if spec.lora is not None:
-        _needs("peft", f"{section}.lora", "lora")
+        imported("peft", f"{section}.lora", "openenv-apprentice[lora]")
         if spec.lora.quantized:
             _needs_gpu(f"{section}.lora.quantized", machine, f"Set {section}.lora.quantized: false: plain LoRA")
-            _needs("bitsandbytes", f"{section}.lora.quantized", "qlora")
+            imported("bitsandbytes", f"{section}.lora.quantized", "openenv-apprentice[qlora]")
     if spec.liger:
         _needs_gpu(f"{section}.liger", machine, f"Set {section}.liger: false: training")
-        _needs("liger_kernel", f"{section}.liger", "liger")
+        imported("liger_kernel", f"{section}.liger", "openenv-apprentice[liger]")
         _check_liger(section)
-
-
-def _needs(package: str, setting: str, extra: str) -> None:
-    if find_spec(package) is None:
-        raise Stop(
-            f"{setting} needs {package.replace('_', '-')}, which is not installed.",
-            f"Install it (pip install 'openenv-apprentice[{extra}]'), or leave {setting} out.",
-        )
 
 
 def _needs_gpu(setting: str, machine: Machine, else_do: str) -> None:

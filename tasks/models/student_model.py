@@ -325,6 +325,14 @@ def text_of(tokenizer: Any, draw: random.Random) -> tuple[list[int], int]:
     return [*before, *encode(again).ids, tokenizer.eos_token_id], len(before)
 
 
+def built_layers(spec: BuiltStudent, tokenizer: Any) -> Any:
+    """The layers of `built_model` on the meta device."""
+    import torch
+
+    with torch.device("meta"):
+        return built_model(spec.model_copy(update={"pretraining_steps": 0}), tokenizer, seed=0)
+
+
 def built_model(spec: BuiltStudent, tokenizer: Any, seed: int) -> Any:
     """A Qwen3 of these sizes with seeded random weights, pretrained where the settings say so."""
     import torch

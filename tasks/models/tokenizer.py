@@ -17,6 +17,7 @@ from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.defaults import failed_import
 from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, chat_format, prompt_ids
@@ -171,10 +172,13 @@ def unparsed(tokenizer: Any) -> str:
     """Prepares a tokenizer; why its calls cannot be parsed, as the end of a sentence about its template, or nothing."""
     from trl.chat_template_utils import supports_tool_calling
 
-    with suppress(ValueError):
+    try:
         prepare_tokenizer(tokenizer)
         if chat_format(tokenizer).arguments:
             return ""
+    except ValueError as error:
+        if failed_import(error):  # a compiled package may raise it where it does not fit another one
+            raise
     if supports_tool_calling(tokenizer):
         return "renders tool calls that TRL cannot parse, and its repository has no response_template that does."
     return "renders no tool calls."

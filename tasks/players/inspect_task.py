@@ -32,7 +32,7 @@ from apprentice.tasks.episodes.episode import Episode, Message, prompt
 from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.play import Play, as_record
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, broken_package
 
 if TYPE_CHECKING:
     from inspect_ai import Task
@@ -367,6 +367,8 @@ def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> "Mode
     try:
         reached = get_model(model, base_url=base_url, memoize=False, **arguments)
     except Exception as error:
+        if stop := broken_package(error):
+            raise stop from error
         raise Stop(
             f"Inspect cannot reach {model}: {getattr(error, 'message', error)}",
             "Name the model with its provider, such as openai/gpt-5-mini, and set that provider's key.",

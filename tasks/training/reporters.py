@@ -2,7 +2,7 @@
 
 In: the recipe's `report_to` and `trackio`, a trainer, the rollouts of a step. Out: TRL's arguments, a Weights & Biases
 run for each training, callbacks; completions.jsonl with one group every few logs: step, seed, question, text, calls,
-the tools' replies, reward. Stop when a tracker's package or key is missing.
+the tools' replies, reward. Stop, before a run, when a tracker cannot take its curves.
 Why own code for Trackio: it looks up its Space before the first step, and an error there would end the training. Errors
 after that it handles itself: it keeps the metrics in the folder and sends them with the next training.
 """
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.engine.run import FOLDER
@@ -23,8 +24,8 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.safe_text import code, markdown_table
+from apprentice.tasks.reporting.errors import Stop, broken_package, imported
+from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
 from apprentice.tasks.rollouts.rollouts import Rollouts
 from apprentice.tasks.settings.spec import Reporter, TrackioSpec
 from apprentice.tasks.settings.training import GrpoSpec
@@ -37,27 +38,98 @@ PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
 """The environment variables from which transformers reads the project's name."""
 
 
-def check_reporters(names: Sequence[Reporter]) -> None:
-    """Raises Stop when a package is not installed, or when Weights & Biases would prompt for a key."""
+OFFLINE = ("offline", "dryrun")
+"""WANDB_MODE, where the curves stay on this machine and no key is needed."""
+ANSWERS = 15
+"""Seconds in which a tracker's server must answer before a run."""
+
+
+def check_reporters(names: Sequence[Reporter], project: str = "") -> None:
+    """Raises Stop when a tracker cannot take a training's curves: it is missing, broken, switched off or out of reach.
+
+    What the shell says of one run is removed, and said: each training has its own. Call it after Trackio's folder is
+    set, which Trackio reads where it is imported.
+    """
     for name in names:
+        install = f"openenv-apprentice[{name}]" if name in PROJECT else "openenv-apprentice"
         if find_spec(name) is None:
             raise Stop(
                 f"report_to names {name}, which is not installed.",
-                f"Install it (pip install 'openenv-apprentice[{name}]'), or remove it from report_to.",
+                f"Install it (pip install '{install}'), or remove it from report_to.",
             )
-    if "wandb" in names and not _wandb_has_a_key():
-        raise Stop(
-            "report_to names wandb, and there is no key for it: the training would wait for input.",
-            "Set WANDB_API_KEY, or WANDB_MODE=offline to keep the curves on this machine.",
-        )
+        imported(name, f"report_to: {name}", install)
+    if "wandb" in names:
+        _check_wandb()
+    if "mlflow" in names:
+        _check_mlflow(project)
 
 
-def _wandb_has_a_key() -> bool:
-    if os.environ.get("WANDB_MODE") in ("offline", "disabled") or os.environ.get("WANDB_API_KEY"):
-        return True
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
+
+
+def _switched_off(name: Reporter, variable: str) -> Stop:
+    return Stop(
+        f"report_to names {name}, and {variable}={os.environ[variable]} in the shell switches it off.",
+        f"Unset {variable}, or remove {name} from report_to.",
+    )
+
+
+def _check_wandb() -> None:
+    mode = os.environ.get("WANDB_MODE", "")
+    if mode == "disabled" or _is_on("WANDB_DISABLED"):
+        raise _switched_off("wandb", "WANDB_MODE" if mode == "disabled" else "WANDB_DISABLED")
+    if mode in OFFLINE:
+        return
     import wandb  # type: ignore[import-not-found]
 
-    return wandb.api.api_key is not None  # of `wandb login`
+    offline = "WANDB_MODE=offline to keep the curves on this machine."
+    if not os.environ.get("WANDB_API_KEY") and wandb.api.api_key is None:  # of `wandb login`
+        raise Stop(
+            "report_to names wandb, and there is no key for it: the training would wait for input.",
+            f"Set WANDB_API_KEY, or {offline}",
+        )
+    try:
+        wandb.login(verify=True, timeout=ANSWERS)
+    except (wandb.Error, ValueError, OSError) as error:
+        raise Stop(
+            f"report_to names wandb, which does not let this machine in: {one_line(str(error))[:200].rstrip('.')}.",
+            f"Correct WANDB_API_KEY, WANDB_BASE_URL or WANDB_MODE, run again once it answers, or set {offline}",
+        ) from error
+
+
+def _check_mlflow(project: str) -> None:
+    """Opens the experiment, as transformers does when a training begins."""
+    if _is_on("DISABLE_MLFLOW_INTEGRATION"):
+        raise _switched_off("mlflow", "DISABLE_MLFLOW_INTEGRATION")
+    if os.environ.pop("MLFLOW_RUN_ID", None):
+        announce.say("MLFLOW_RUN_ID is ignored: each training is a run of its own.")
+    try:
+        is_known = isinstance(json.loads(os.environ.get("MLFLOW_TAGS") or "{}"), dict)
+    except ValueError:
+        is_known = False
+    if not is_known:
+        raise Stop("MLFLOW_TAGS in the shell is no JSON object.", 'Correct or unset it, such as {"team": "ours"}.')
+    import mlflow  # type: ignore[import-not-found]
+
+    patient = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(ANSWERS)}
+    ours = {name: value for name, value in patient.items() if name not in os.environ}
+    os.environ |= ours
+    try:
+        mlflow.set_experiment(os.environ.get(PROJECT["mlflow"]) or project)
+    except Exception as error:  # MLflow's own, and what its stores raise
+        where = os.environ.get("MLFLOW_TRACKING_URI", "")
+        password = urlsplit(where).netloc.rpartition("@")[0]
+        said = one_line(f"{where or 'the default store'}: {error}")
+        said = said.replace(password, "***")[:300] if password else said[:300]
+        raise broken_package(error) or Stop(
+            f"report_to names mlflow, which cannot open its experiment at {said.rstrip('.')}.",
+            "Correct MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, start that server, or remove mlflow from "
+            "report_to.",
+        ) from error
+    finally:
+        for name in ours:
+            del os.environ[name]
 
 
 def report_to(names: Sequence[Reporter], project: str) -> list[str]:
