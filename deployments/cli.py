@@ -1,6 +1,7 @@
 """The command `apprentice`: those of the flows, `init`, `env build`, and `setup` and `deploy` for a Prefect server."""
 
 import gc
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from apprentice.envs.serving.child import OURS, SAFE_PATH
 from apprentice.flows.cli.app import app
 from apprentice.flows.cli.common import (
     RECIPE,
@@ -159,6 +161,7 @@ def init(
 def main() -> None:
     """Run the command `apprentice`; `--debug` is accepted at any position."""
     use_utf8()
+    os.environ.setdefault(SAFE_PATH, OURS)  # a user's random.py here is not for the processes that libraries start
     prepare_streams()
     handle_signals()
     given = [each for each in sys.argv[1:] if each != "--debug"]

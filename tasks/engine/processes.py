@@ -14,13 +14,13 @@ import pickle
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.serving.child import child_command, child_environment
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact
@@ -194,8 +194,9 @@ def launch_command(config: Path, processes: int, job: Path, machine: str | None 
 
     several = (yaml.safe_load(config.read_text()).get("num_machines") or 1) > 1
     rank = ["--machine_rank", machine or "0"] if several else ["--main_process_port", "0"]
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    return [*launch, "--num_processes", str(processes), *rank, "-m", "apprentice.tasks.engine.launched", str(job)]
+    launch = child_command("accelerate.commands.launch", "--config_file", str(config))
+    python, *run = child_command("apprentice.tasks.engine.launched", str(job))
+    return [*launch, "--num_processes", str(processes), *rank, "--no_python", python, "-u", *run]
 
 
 def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
@@ -212,7 +213,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is ours to handle
-            env={**os.environ, "APPRENTICE_FIRST_MACHINE": "1"},
+            env=child_environment(APPRENTICE_FIRST_MACHINE="1"),
         )
     try:
         with announce.relaying() as show:
