@@ -112,6 +112,8 @@ def deploy(
         from prefect.utilities.urls import url_for
 
         from apprentice.deployments.steps import deploy as deploy_it
+        from apprentice.deployments.steps import with_common_store
+        from apprentice.flows.recipe.elsewhere import paths_needed
         from apprentice.flows.recipe.loading import load_recipe
         from apprentice.flows.runtime.work_pool import check_server
 
@@ -121,6 +123,8 @@ def deploy(
         flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
         print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
         print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
+        for line in paths_needed(with_common_store(chosen)):
+            print(line)
 
 
 @env_app.command()
@@ -158,13 +162,27 @@ def init(
         print(f"As a Space: apprentice env build {here}. On other machines: copy the folder to the same path")
 
 
+def _with_home(argument: str) -> str:
+    """Return an argument that is a path, or `--option=PATH`, with the home folder in place of `~`.
+
+    A shell replaces neither what is quoted nor what follows an equals sign. Raises Stop.
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    if not value.startswith("~"):
+        return argument
+    from apprentice.flows.recipe.loading import given_path
+
+    return f"{option}{equals}{given_path(value)}"
+
+
 def main() -> None:
     """Run the command `apprentice`; `--debug` is accepted at any position."""
     use_utf8()
     os.environ.setdefault(SAFE_PATH, OURS)  # a user's random.py here is not for the processes that libraries start
     prepare_streams()
     handle_signals()
-    given = [each for each in sys.argv[1:] if each != "--debug"]
+    with exit_with_message():
+        given = [_with_home(each) for each in sys.argv[1:] if each != "--debug"]
     try:
         with report_write_errors():
             app(args=given if len(given) == len(sys.argv) - 1 else ["--debug", *given])
