@@ -21,7 +21,7 @@ from apprentice.flows.cli.common import (
     use_utf8,
 )
 from apprentice.flows.cli.environments import env_app
-from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.flows.runtime.prefect_settings import check_certificates, quiet
 
 Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""
@@ -77,6 +77,7 @@ def setup(
 ) -> None:
     """Create or update the work pools and automations of a Prefect server."""
     with exit_with_message():
+        check_certificates()
         from prefect.client.orchestration import get_client
 
         from apprentice.deployments.steps import THIS_PROCESS, set_up
@@ -109,6 +110,7 @@ def deploy(
     """Deploy a recipe to a Prefect server as retrain/NAME, or update it. Paused schedules stay paused."""
     with exit_with_message():
         quiet()
+        check_certificates()
         from prefect.utilities.urls import url_for
 
         from apprentice.deployments.steps import deploy as deploy_it

@@ -5,12 +5,13 @@ has one is expanded where it is read, and absolute in a deployment, whose worker
 """
 
 import os
-import pwd
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, SerializationInfo
+
+from apprentice.envs.defaults import give_home, has_home
 
 HOME = re.compile(r"~[\w.-]*(?=/|$)")
 VARIABLE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
@@ -23,20 +24,14 @@ def expanded(given: str) -> str:
         raise ValueError(f"{given}: {variable[0]} is not replaced here; write the path out, or begin it with ~")
     if not (named := HOME.match(given)):
         return given
-    home = os.path.expanduser(named[0]) if os.environ.get("HOME") or named[0] != "~" else _home_of_user()
-    if home.startswith("~") or not home:
+    give_home()
+    home = os.path.expanduser(named[0]) if named[0] != "~" or has_home() else "~"
+    if home.startswith("~"):
         whose = f"a user {named[0][1:]}" if named[0] != "~" else "this user, and HOME is not set"
         raise ValueError(
             f"{given}: there is no home folder of {whose}; write the path out (a folder of that name here: ./{given})"
         )
     return home.rstrip("/") + given[named.end() :] or "/"
-
-
-def _home_of_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # a number without a name, as in many containers
-        return ""
 
 
 def path_from(given: str | Path) -> Path:

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
-from apprentice.flows.runtime.prefect_settings import quiet, ready, refused
+from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready, refused
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
@@ -197,10 +197,17 @@ def _fail(cause: str, remedy: str) -> NoReturn:
 
 def _cause_and_remedy(error: Exception) -> tuple[str, str]:
     """Return one line of cause and one of remedy for an unexpected error, or if the Hub is unreachable."""
+    from apprentice.tasks.reporting.errors import Stop
+
+    try:
+        check_certificates()
+    except Stop as stop:
+        return stop.cause, stop.remedy
     from huggingface_hub.errors import OfflineModeIsEnabled
     from prefect.exceptions import PrefectHTTPStatusError
 
     from apprentice.tasks.artifacts.hub_client import is_away
+    from apprentice.tasks.reporting.owners import denied
 
     if isinstance(error, OfflineModeIsEnabled):
         return "The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again."
@@ -208,6 +215,8 @@ def _cause_and_remedy(error: Exception) -> tuple[str, str]:
         return f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back."
     if isinstance(error, PrefectHTTPStatusError) and error.response.status_code in (401, 403):
         stop = refused(error.response.status_code)
+        return stop.cause, stop.remedy
+    if isinstance(error, OSError) and (stop := denied(error)) is not None:
         return stop.cause, stop.remedy
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__

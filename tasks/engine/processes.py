@@ -108,11 +108,16 @@ def on_processes(
     config = _configured(spec, context.scratch / "accelerate.yaml")
     folder = context.scratch / "processes"
     shutil.rmtree(folder, ignore_errors=True)  # how an interrupted training ended
-    folder.mkdir(mode=0o700)  # the job may name private servers
-    (folder / "job").write_bytes(pickle.dumps(_job(body, context, given)))
+    folder.mkdir()
+    with open(folder / "job", "wb", opener=_for_the_owner) as job:  # it may name private servers
+        job.write(pickle.dumps(_job(body, context, given)))
     _run(config, spec, folder)
     outcomes = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("outcome-*"))]
     return _judged(outcomes, folder / "log")
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
 
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:

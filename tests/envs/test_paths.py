@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from apprentice.envs import paths
+from apprentice.envs.defaults import NO_HOME
 from apprentice.envs.paths import Absolute, FileOrName, FilePath, expanded
 
 OWN = pwd.getpwuid(os.getuid())
@@ -57,11 +57,12 @@ def test_a_user_without_a_name_and_without_home_is_told_to_set_it(monkeypatch: p
     def nobody(number: int) -> Any:
         raise KeyError(number)
 
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(paths.pwd, "getpwuid", nobody)
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name != "HOME"})
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
     with pytest.raises(ValueError, match="no home folder of this user, and HOME is not set"):
         expanded("~/artifacts")
-    monkeypatch.setenv("HOME", "/there")
+    assert os.environ["HOME"] == os.environ[NO_HOME]
+    os.environ["HOME"] = "/there"
     assert expanded("~/artifacts") == "/there/artifacts"
 
 
