@@ -1,6 +1,7 @@
 """The command `apprentice`: those of the flows, `init`, `env build`, and `setup` and `deploy` for a Prefect server."""
 
 import gc
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from apprentice.envs.serving.child import OURS, SAFE_PATH
 from apprentice.flows.cli.app import app
 from apprentice.flows.cli.common import (
     RECIPE,
@@ -19,7 +21,7 @@ from apprentice.flows.cli.common import (
     use_utf8,
 )
 from apprentice.flows.cli.environments import env_app
-from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.flows.runtime.prefect_settings import check_certificates, quiet
 
 Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""
@@ -75,6 +77,7 @@ def setup(
 ) -> None:
     """Create or update the work pools and automations of a Prefect server."""
     with exit_with_message():
+        check_certificates()
         from prefect.client.orchestration import get_client
 
         from apprentice.deployments.steps import THIS_PROCESS, set_up
@@ -107,9 +110,12 @@ def deploy(
     """Deploy a recipe to a Prefect server as retrain/NAME, or update it. Paused schedules stay paused."""
     with exit_with_message():
         quiet()
+        check_certificates()
         from prefect.utilities.urls import url_for
 
         from apprentice.deployments.steps import deploy as deploy_it
+        from apprentice.deployments.steps import with_common_store
+        from apprentice.flows.recipe.elsewhere import paths_needed
         from apprentice.flows.recipe.loading import load_recipe
         from apprentice.flows.runtime.work_pool import check_server
 
@@ -119,6 +125,8 @@ def deploy(
         flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
         print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
         print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
+        for line in paths_needed(with_common_store(chosen)):
+            print(line)
 
 
 @env_app.command()
@@ -156,12 +164,27 @@ def init(
         print(f"As a Space: apprentice env build {here}. On other machines: copy the folder to the same path")
 
 
+def _with_home(argument: str) -> str:
+    """Return an argument that is a path, or `--option=PATH`, with the home folder in place of `~`.
+
+    A shell replaces neither what is quoted nor what follows an equals sign. Raises Stop.
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    if not value.startswith("~"):
+        return argument
+    from apprentice.flows.recipe.loading import given_path
+
+    return f"{option}{equals}{given_path(value)}"
+
+
 def main() -> None:
     """Run the command `apprentice`; `--debug` is accepted at any position."""
     use_utf8()
+    os.environ.setdefault(SAFE_PATH, OURS)  # a user's random.py here is not for the processes that libraries start
     prepare_streams()
     handle_signals()
-    given = [each for each in sys.argv[1:] if each != "--debug"]
+    with exit_with_message():
+        given = [_with_home(each) for each in sys.argv[1:] if each != "--debug"]
     try:
         with report_write_errors():
             app(args=given if len(given) == len(sys.argv) - 1 else ["--debug", *given])

@@ -26,6 +26,7 @@ from apprentice.envs import source
 from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known, module_of, part_of
 from apprentice.envs.game import Game
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.owners import modes_by_umask
 
 CAPACITY = 64
 """Default of MAX_CONCURRENT_ENVS."""
@@ -64,6 +65,7 @@ def build(name: str, out: Path, uv: str | None) -> Path:
         raise Stop(f"{folder} holds other files.", "Empty it, or choose another folder with --out.")
     try:
         _fill(folder, Path(str(module_of(name).__file__)), values_of(name), uv)
+        modes_by_umask(folder)  # its sources may be the author's alone
     except OSError as error:
         raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
     return folder

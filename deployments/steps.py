@@ -24,15 +24,15 @@ import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
-from prefect.client.schemas.schedules import CronSchedule
 from prefect.events.schemas.automations import AutomationCore
 from prefect.events.schemas.deployment_triggers import DeploymentEventTrigger
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import EntrypointType
-from pydantic import ValidationError
 
+from apprentice.deployments.schedules import check_index, cron_schedule, index_of_this_command
 from apprentice.flows.improve import improve
-from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.elsewhere import elsewhere, paths_needed
+from apprentice.flows.recipe.loading import given_path, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
 from apprentice.tasks.reporting.announce import shared
@@ -45,7 +45,11 @@ def recipe(recipe: str) -> dict[str, Any]:
     Args:
         recipe: A YAML file, as seen from where `prefect deploy` is run, or the name of a recipe of this package.
     """
+    if (index := index_of_this_command()).is_file():
+        check_index(index)
     chosen = load_recipe(Path(recipe), [])
+    for line in paths_needed(with_common_store(chosen)):
+        print(line)
     paused = paused_triggers(f"retrain/{chosen.name}")
     return as_deployed(chosen) | {
         "on_environment": "a new environment version" not in paused,
@@ -54,14 +58,18 @@ def recipe(recipe: str) -> dict[str, Any]:
 
 
 def as_deployed(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as a deployment's parameters.
+    """Return a recipe as a deployment's parameters. Raises Stop for a path that no worker would find.
 
     The store is APPRENTICE_STORE, a folder that all workers see under this path, or else the recipe's store on this
     machine.
     """
-    store = Path(os.environ.get("APPRENTICE_STORE") or recipe.store.path).absolute()
-    there = recipe.model_copy(update={"store": recipe.store.model_copy(update={"path": store})})
-    return {"recipe": there.as_parameters(), "runs": str(store / "runs")}
+    recipe = with_common_store(recipe)
+    return {"recipe": elsewhere(recipe), "runs": str(recipe.store.path / "runs")}
+
+
+def with_common_store(recipe: Recipe) -> Recipe:
+    store = given_path(os.environ.get("APPRENTICE_STORE") or recipe.store.path).absolute()
+    return recipe.model_copy(update={"store": recipe.store.model_copy(update={"path": store})})
 
 
 def paused_triggers(deployment: str) -> set[str]:
@@ -86,7 +94,7 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
     Args:
         rounds: How many rounds improve/NAME runs at a time; if None, it is retrain/NAME.
     """
-    timetable = [] if schedule is None else [{"schedule": _cron(schedule, timezone), "slug": SLUG}]
+    timetable = [] if schedule is None else [{"schedule": cron_schedule(schedule, timezone), "slug": SLUG}]
     with get_client(sync_client=True) as client:
         try:
             client.read_work_pool(pool)
@@ -106,16 +114,6 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     return deployment.apply(schedules=timetable)
-
-
-def _cron(schedule: str, timezone: str) -> CronSchedule:
-    try:
-        return CronSchedule(cron=schedule, timezone=timezone)
-    except ValidationError as error:
-        raise Stop(
-            f"{schedule!r} in the time zone {timezone} is not a schedule: {error.errors()[0]['msg']}.",
-            "Write it in cron syntax, such as --schedule '0 3 * * 1', with --timezone Europe/Berlin.",
-        ) from None
 
 
 def _triggers(deployment: str) -> list[Any]:
@@ -142,6 +140,7 @@ def set_up(
     block = None if notify is None else block_id(client, notify)
     try:
         pools = yaml.safe_load((files / "prefect.yaml").read_text())["pools"]
+        check_index(files / "prefect.yaml")
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise Stop(
             f"{files / 'prefect.yaml'} lists no pools: {error}", "See what apprentice init --production writes."

@@ -22,6 +22,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.game import Game
 from apprentice.envs.one_file import environment_of, game_in
+from apprentice.envs.paths import FilePath
 from apprentice.envs.wire.session import Session
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class EnvironmentSpec(BaseModel):
     name: str
     """An environment of this package, an entry point of another one (`apprentice env init`), or an installed class as
     module:Class."""
-    path: Path | None = Field(default=None, exclude_if=lambda path: path is None)
+    path: FilePath | None = Field(default=None, exclude_if=lambda path: path is None)
     """In place of a name: the file or folder of an environment that is not installed, as seen from the recipe's
     file. It is no part of any key; its code is."""
     settings: dict[str, Any] = {}

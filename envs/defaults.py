@@ -8,7 +8,9 @@ that a server or a session takes to start. What takes long to find out and stays
 import gc
 import json
 import os
+import stat
 import sys
+import tempfile
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -37,11 +39,41 @@ def set_defaults() -> None:
     """Set the variables that are not set, and exclude localhost from a configured proxy."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
+    give_home()
     if urllib.request.getproxies_environment().keys() & {"http", "https", "all"}:
         given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         excepted = [each.strip() for each in given.split(",") if each.strip()]
         if "*" not in excepted:
             os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*excepted, *LOOPBACK]))
+
+
+NO_HOME = "APPRENTICE_HOME"
+"""The folder that HOME names where the user has none, as a container's user often has not: a number without a name."""
+
+
+def give_home() -> None:
+    """Set HOME if the user has no home folder: Prefect would fail, and the Hub's cache be a folder called `~`."""
+    if os.environ.get("HOME"):
+        return
+    os.environ.pop("HOME", None)  # an empty one is that of the root folder
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = os.environ[NO_HOME] = own_folder()
+        os.environ.setdefault("LOGNAME", f"user-{os.getuid()}")  # torch asks for a name
+
+
+def has_home() -> bool:
+    """Return whether the user has a home folder, or HOME is the one that `give_home` set."""
+    return os.environ.get("HOME") != os.environ.get(NO_HOME) or "HOME" not in os.environ
+
+
+def own_folder() -> str:
+    """Return a folder of this user among the temporary ones: the same for all commands, and not made by others."""
+    folder = os.path.join(tempfile.gettempdir(), f"apprentice-{os.getuid()}")
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    there = os.lstat(folder) if os.path.lexists(folder) else None
+    is_ours = there is not None and stat.S_ISDIR(there.st_mode) and there.st_uid == os.getuid()
+    return folder if is_ours else tempfile.mkdtemp(prefix="apprentice-")
 
 
 @contextmanager

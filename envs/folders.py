@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from apprentice.envs.paths import path_from
+
 FOLDERS = "APPRENTICE_ENVIRONMENTS"
 """The environment variable."""
 
@@ -28,7 +30,7 @@ def add(folder: Path) -> None:
 def package_at(path: Path) -> Path:
     """Return the folder of the package at a path, or the file that is all of an environment. Raises ValueError if there
     is neither."""
-    whole = path.expanduser().resolve()
+    whole = path_from(path).resolve()
     if not whole.exists():
         raise ValueError(
             f"{path} is not on this machine; where a run is played on another one, copy it to the same path there, or "

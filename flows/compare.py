@@ -62,7 +62,12 @@ class FinishedRun(NamedTuple):
 
     @property
     def ended(self) -> float:
-        """Seconds since 1970."""
+        """Seconds since 1970, as the run says itself: a copy of its folder has another time. A run of older code says
+        when it began, in its folder's name."""
+        with suppress(KeyError, TypeError, ValueError):
+            return datetime.fromisoformat(self.report["ended"]).timestamp()
+        with suppress(ValueError):
+            return datetime.strptime("-".join(self.folder.name.split("-")[-3:]), "%Y%m%d-%H%M%S-%f").timestamp()
         return (self.folder / "report.json").stat().st_mtime
 
     @property

@@ -16,7 +16,7 @@ from apprentice.flows.compare_models import checkpoint_of
 from apprentice.flows.phases import asked, beginning, held_out, rollouts_of
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.probe import ladder, probe
-from apprentice.flows.recipe.loading import RecipeLike, load_recipe
+from apprentice.flows.recipe.loading import RecipeLike, given_path, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.results import Model, Result, Rows, Run, open_artifact
 from apprentice.flows.retrain import pinned_for_run
@@ -63,7 +63,7 @@ def model_given(run: RunContext, recipe: Recipe, given: Given | None, questions:
     """Return a model: the recipe's student if none is given. Raises Stop."""
     if given is None:
         return beginning(run, recipe, questions)
-    if isinstance(given, str) and not Path(given).is_dir():
+    if isinstance(given, str) and not given_path(given).is_dir():
         return checkpoint_of(run, recipe, given, questions)
     found = _artifact(run.store, given, (Checkpoint,), "a model", "the result of `sft` or `grpo`")
     return checkpoint_of(run, recipe, str(found), questions) if isinstance(found, Path) else found
@@ -76,7 +76,7 @@ def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wante
     if isinstance(given, Result):
         found = given.artifact if given.store.root == store.root else given.folder
     if not isinstance(found, Artifact):
-        folder = Path(found).expanduser()
+        folder = given_path(found)
         if folder.is_dir() and not folder.resolve().is_relative_to(store.root.resolve()):
             return folder
         if isinstance(found, Path) and not folder.is_dir():
@@ -224,12 +224,12 @@ def retrain(recipe: RecipeLike, runs: str | Path = "runs") -> Run:
         Stop: Something needs a person; its text has the cause and what to do. What is finished is kept: the same call
             goes on from there.
     """
-    chosen = load_recipe(recipe)
-    check_runs(Path(runs))
+    chosen, runs = load_recipe(recipe), given_path(runs)
+    check_runs(runs)
     start_prefect_server()
     results: dict[Any, str] = {PREFECT_LOCAL_STORAGE_PATH: str(chosen.store.path.absolute() / ".prefect")}
     named = "PREFECT_LOCAL_STORAGE_PATH" in os.environ
     with nullcontext() if named else temporary_settings(updates=results):
-        folder = retrain_flow(chosen, Path(runs))
+        folder = retrain_flow(chosen, runs)
     announce.show_cached()
     return Run(folder, open_store(chosen, hub_needed=False))

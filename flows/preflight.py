@@ -28,8 +28,8 @@ from apprentice.flows.audit.subject import Needs, Subject
 from apprentice.flows.phases import begun_from, to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
-from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.flows.trainings import check_adapters, check_packages, check_trainings, layers_ahead, trainings_ahead
+from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext

@@ -9,6 +9,7 @@ import json
 import resource
 import shutil
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
@@ -259,6 +260,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "artifacts": artifacts.by_name(),
         "lineage": [_made_from(fetch(artifact), artifact) for artifact in [*artifacts.artifacts(), *decided]],
         "dashboards": addresses(recipe),
+        "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "device": _device(),
         "peak_memory_mb": _peak_memory_mb(),
     }

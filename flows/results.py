@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from apprentice.flows.recipe.loading import given_path
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
@@ -196,10 +197,11 @@ def open_artifact(given: str | Path, store: str | Path = "artifacts") -> Result[
     Raises:
         Stop: There is none, or several are named so.
     """
-    if Path(given).is_dir():
-        found, named = _at(Path(given))
+    given, store = given_path(given), given_path(store)
+    if given.is_dir():
+        found, named = _at(given)
     else:
-        found, named = locate(str(given), Path(store))
+        found, named = locate(str(given), store)
     return as_result(found, node_of(found, named, {}).artifact)
 
 

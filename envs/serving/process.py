@@ -27,6 +27,11 @@ from uuid import uuid4
 import tenacity
 
 from apprentice.envs.defaults import debugging, old_objects_ignored
+from apprentice.envs.serving.child import child_command, child_environment
+
+log = logging.getLogger(__name__)
+SERVES_AT = "apprentice serves at "
+"""What a server prints before its address. Other lines are those of modules that it imported."""
 
 
 class ServerFailed(Exception):
@@ -35,28 +40,30 @@ class ServerFailed(Exception):
 
 @contextmanager
 def local_server(module: str, *arguments: str, hash_seed: int = 0) -> Iterator[str]:
-    """Run `python -m module arguments` until the block ends, and yield its URL. Raises ServerFailed.
+    """Run a module that calls `serve` until the block ends, and yield its URL. Raises ServerFailed.
 
     Args:
         hash_seed: PYTHONHASHSEED; the same for all servers, since a question that is drawn from a set depends on it.
     """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            child_command(module, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if debugging() else errors,
             text=True,
-            env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
+            errors="replace",
+            env=child_environment(PYTHONHASHSEED=str(hash_seed)),
             start_new_session=True,  # Ctrl-C reaches only the parent; the child ends with this block
         )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            url = process.stdout.readline().strip()
+            url, printed = _address(process.stdout)
             if not url:
                 code = process.wait()
-                raise ServerFailed(f"{module} exited with code {code}{_last_line(errors)}")
+                why = _last_line(errors) or (f": {printed[-1][:300]}" if printed else "")
+                raise ServerFailed(f"{module} exited with code {code}{why}")
             yield url
         finally:
             process.stdin.close()
@@ -66,6 +73,19 @@ def local_server(module: str, *arguments: str, hash_seed: int = 0) -> Iterator[s
                 process.kill()
                 process.wait()
             process.stdout.close()
+
+
+def _address(output: IO[str]) -> tuple[str, list[str]]:
+    """Return the address that a server printed, or an empty text at the end of its output, and its other lines."""
+    printed = []
+    for line in output:
+        before, marked, url = line.partition(SERVES_AT)
+        if before.strip():
+            log.info("A server printed: %s", before.strip())
+            printed.append(before.strip())
+        if marked:
+            return url.strip(), printed
+    return "", printed
 
 
 def _last_line(errors: IO[bytes]) -> str:
@@ -97,7 +117,8 @@ def serve(app: Any) -> None:
             await super().startup(sockets)
             if self.started:
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-                print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+                print(f"{SERVES_AT}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+                os.dup2(2, 1)  # nobody reads what an environment prints, and a full pipe would stop it
 
     with old_objects_ignored():
         Child(server_settings(app, log_level="error")).run(sockets=[listener])

@@ -21,7 +21,7 @@ from apprentice.flows.cli.common import (
 from apprentice.flows.cli.data import export_rollouts, import_rows, view
 from apprentice.flows.cli.environments import env_app
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
-from apprentice.flows.runtime.prefect_settings import quiet, ready
+from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready
 
 app = typer.Typer(
     add_completion=False,
@@ -152,6 +152,7 @@ def improve(
 
 def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int | None = None) -> None:
     quiet()
+    check_certificates()
     from prefect.utilities.urls import url_for
 
     from apprentice.flows.runtime.work_pool import start_on
@@ -176,6 +177,7 @@ def status(
     """Show the running, waiting and failed runs on Prefect's server, and why."""
     with exit_with_message():
         quiet()
+        check_certificates()
         from apprentice.flows.cli.status import show
         from apprentice.flows.cli.status import status as look
         from apprentice.flows.runtime.prefect_server import check_answers, server_url

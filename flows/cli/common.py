@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
-from apprentice.flows.runtime.prefect_settings import quiet, ready, refused
+from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready, refused
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
@@ -197,11 +197,18 @@ def _fail(cause: str, remedy: str) -> NoReturn:
 
 def _cause_and_remedy(error: Exception) -> tuple[str, str]:
     """Return one line of cause and one of remedy for an unexpected error, or if the Hub is unreachable."""
+    from apprentice.tasks.reporting.errors import Stop
+
+    try:
+        check_certificates()
+    except Stop as stop:
+        return stop.cause, stop.remedy
     from huggingface_hub.errors import OfflineModeIsEnabled
     from prefect.exceptions import PrefectHTTPStatusError
 
     from apprentice.tasks.artifacts.hub_client import is_away
     from apprentice.tasks.reporting.errors import broken_package
+    from apprentice.tasks.reporting.owners import denied
 
     if isinstance(error, OfflineModeIsEnabled):
         return "The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again."
@@ -211,6 +218,8 @@ def _cause_and_remedy(error: Exception) -> tuple[str, str]:
         stop = refused(error.response.status_code)
         return stop.cause, stop.remedy
     if stop := broken_package(error):
+        return stop.cause, stop.remedy
+    if isinstance(error, OSError) and (stop := denied(error)) is not None:
         return stop.cause, stop.remedy
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__

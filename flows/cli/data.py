@@ -76,14 +76,16 @@ def import_rows(
 
 def _dataset(rows: str, columns: dict[str, str], seeds: str | None) -> str:
     """The value of `collect.dataset`, on one line. Raises Stop."""
+    from apprentice.flows.recipe.loading import given_path
     from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
     from apprentice.tasks.reporting.errors import Stop
 
-    path, _, revision = (rows, "", "") if Path(rows).expanduser().exists() else rows.partition("@")
+    is_here = given_path(rows).exists()
+    path, _, revision = (rows, "", "") if is_here else rows.partition("@")
     given: dict[str, Any] = {"path": path}
     if revision:
         given["revision"] = revision
-    elif not Path(rows).expanduser().exists() and is_repository(path) and path.count("/") == 1:
+    elif not is_here and is_repository(path) and path.count("/") == 1:
         given["revision"] = newest_commit(path)
     if columns:
         given["columns"] = columns

@@ -11,6 +11,7 @@ Reads and writes recipes as YAML 1.2: `010` is ten, `off` is a word, `1e-2` is a
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import Node
 
+from apprentice.envs.paths import path_from
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import A_NUMBER
@@ -28,6 +30,14 @@ from apprentice.tasks.settings.training import TRAININGS
 
 RECIPES = Path(__file__).resolve().parents[2] / "deployments" / "recipes"
 """The recipes that are installed with this package."""
+
+
+def given_path(given: str | Path) -> Path:
+    """Return a path that a person gave, with the home folder in place of `~`. Raises Stop."""
+    try:
+        return path_from(given)
+    except ValueError as error:
+        raise Stop(f"{error}.", "Write the whole path.") from None
 
 
 def packaged() -> list[str]:
@@ -249,7 +259,7 @@ def load_for(context: str | None, given: RecipeLike, overrides: Sequence[str]) -
         return with_overrides(given, overrides)
     if isinstance(given, Mapping):
         return _validated(deepcopy(dict(given)), "This", Path(), overrides, context=context)
-    path = recipe_file(Path(given))
+    path = recipe_file(given_path(given))
     data, places = read_file(path)
     _drop_empty(data, places)
     for name in TRAININGS:
@@ -354,7 +364,8 @@ def _find_environments(recipe: dict[str, Any], folder: Path) -> None:
     for section in (recipe, *(guards if isinstance(guards, list) else [])):
         environment = section.get("environment") if isinstance(section, dict) else None
         if isinstance(environment, dict) and isinstance(path := environment.get("path"), str):
-            environment["path"] = folder / Path(path).expanduser()
+            with suppress(ValueError):  # the field itself says what is wrong
+                environment["path"] = folder / path_from(path)
 
 
 def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None:

@@ -125,10 +125,14 @@ class Recipe(BaseModel):
         reporting = {"trackio": self.trackio, "report_to": self.report_to}
         return {"recipe": self.for_record(), "trusted": [self.student], **reporting}
 
-    def as_parameters(self) -> dict[str, Any]:
-        """Return the recipe as a deployment's parameters: JSON, without the environments' version and code digest."""
+    def as_parameters(self, context: Any = None) -> dict[str, Any]:
+        """Return the recipe as a deployment's parameters: JSON, without the environments' version and code digest.
+
+        Args:
+            context: `Absolute()` makes its paths absolute, and has them then.
+        """
         filled = {"environment": {"version", "code"}}
-        return self.model_dump(mode="json", exclude={**filled, "guards": {"__all__": filled}})
+        return self.model_dump(mode="json", context=context, exclude={**filled, "guards": {"__all__": filled}})
 
     def for_record(self) -> dict[str, Any]:
         """Return the recipe as records store it: without the locations of servers, store and environments."""

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.defaults import failed_import
+from apprentice.envs.paths import FilePath
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.spec import Shares, Spec
@@ -39,8 +40,9 @@ class HubSpec(Spec):
 class StoreSpec(Spec):
     """Where artifacts are stored."""
 
-    path: Path = Path("artifacts")
-    """A folder. Several machines must all see it under this path."""
+    path: FilePath = Path("artifacts")
+    """A folder. Several machines must all see it under this path. `~` is the home folder, in every path of a recipe;
+    variables such as $HOME are refused."""
     hub: HubSpec | None = None
     """The Hub, for machines that share no folder; `path` is then a local cache on each of them."""
     license: str = Field(default="unknown", pattern=r"^[a-z0-9][a-z0-9.-]*$")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from apprentice.envs.serving.child import child_command, child_environment
 from apprentice.tasks.reporting.announce import LOCAL
 
 UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]
@@ -24,11 +25,12 @@ def guarded() -> Iterator[None]:
 
     tag = f"{socket.gethostname()}:{os.getpid()}"
     guard = subprocess.Popen(
-        [sys.executable, "-m", "apprentice.flows.runtime.run_guard", tag],
+        child_command("apprentice.flows.runtime.run_guard", tag),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # it must survive a signal to this process group
+        env=child_environment(),
     )
     with tags(LOCAL, tag):
         yield

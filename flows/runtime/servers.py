@@ -28,6 +28,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.owners import whose
 from apprentice.tasks.settings.training import TRAININGS, GrpoSpec
 
 
@@ -155,7 +156,7 @@ def check_runs(runs: Path) -> None:
     if not there.is_dir():
         raise _impossible(runs, f"{there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise _impossible(runs, f"{there} cannot be written")
+        raise _impossible(runs, f"it cannot be written ({whose(there)})")
 
 
 @contextmanager

@@ -36,9 +36,11 @@ async def migrate() -> None:
 def main() -> None:
     os.environ |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with no_collection():
+        from alembic.config import Config
         from prefect.server.api.server import create_app
         from prefect.settings import PREFECT_HOME, PREFECT_SERVER_API_AUTH_STRING, temporary_settings
 
+        Config.get_prepend_sys_paths_list = lambda _: None  # Prefect's alembic.ini lists the current folder
         # two commands that begin at once on a new machine would both do it, and one of them would fail
         with flock(PREFECT_HOME.value() / "apprentice-database.lock"):
             asyncio.run(migrate())

@@ -26,9 +26,11 @@ from prefect.types._datetime import now
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.paths import Absolute
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.server import SessionLost
 from apprentice.envs.wire.session import wait_until_there
+from apprentice.flows.recipe.elsewhere import elsewhere, overrides_elsewhere
 from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
@@ -160,8 +162,8 @@ class Pool:
         assert context.flow_run is not None
         parent = context.flow_run
         name = f"{stage}/{self.deployment}"
-        parameters = {"recipe": self.recipe.as_parameters()} | {
-            name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        parameters = {"recipe": self.recipe.as_parameters(Absolute())} | {
+            name: value.model_dump(mode="json", context=Absolute()) if isinstance(value, BaseModel) else value
             for name, value in arguments.items()
         }
         joined = f"{parent.id}:{stage}:{key}"
@@ -253,8 +255,9 @@ def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None
     kind = "retrain" if rounds is None else "improve"
     deploy = f"apprentice deploy {path} --pool {pool}" + ("" if rounds is None else " --rounds 1")
     deployment = _deployment_of(f"{kind}/{wanted.name}", pool, deploy)
+    overrides = overrides_elsewhere(wanted, overrides)
     deployed = with_overrides(Recipe.model_validate(deployment.parameters["recipe"]), overrides)
-    ours, theirs = (each.as_parameters() | {"store": None} for each in (wanted, deployed))
+    ours, theirs = (each | {"store": None} for each in (elsewhere(wanted), deployed.as_parameters()))
     if changed := next(_differences(ours, theirs), None):
         raise Stop(
             f"{path} differs from the deployment {kind}/{wanted.name}: {changed}.",

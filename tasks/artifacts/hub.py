@@ -33,6 +33,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.owners import modes_by_umask
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -310,7 +311,7 @@ class HubStore(LocalStore):
     def _send_all(self) -> Iterator[tuple[Artifact, bool]]:
         folders = {kind: self._mark(kind, "") for kind in kinds()}
         marks = [(mark, kind) for kind, folder in folders.items() for mark in folder.glob("[!.]*")]
-        for mark, kind in sorted(marks, key=lambda each: each[0].stat().st_mtime_ns):
+        for mark, kind in sorted(marks, key=lambda each: (self._made_at(*each), each[0].stat().st_mtime_ns)):
             try:
                 artifact = super().at(kind, mark.read_text())
                 super().fetch(artifact)
@@ -323,6 +324,14 @@ class HubStore(LocalStore):
                     self._hub.create_tag(kind, beside, self._commit(artifact))
                 yield artifact, won.revision == artifact.revision
             mark.unlink()
+
+    def _made_at(self, mark: Path, kind: type[Artifact]) -> str:
+        """When an unsent artifact was made, as its record says; a copy of the store has other times. It decides before
+        the mark's own time, which it has in seconds."""
+        try:
+            return self._read(kind, mark.read_text()).provenance.made_at
+        except (FileNotFoundError, BadRecord):
+            return ""
 
     def _send(self, artifact: A) -> A:
         kind = type(artifact)
@@ -369,6 +378,7 @@ class HubStore(LocalStore):
                     f"{', '.join(wrong)}.",
                     "Somebody changed it, or the download was damaged: run again, or delete its tag to make it anew.",
                 )
+            modes_by_umask(folder)
             self._replace(snapshot, folder)
 
     def _has(self, kind: type[Artifact], revision: str) -> bool:

@@ -37,6 +37,7 @@ from apprentice.tasks.artifacts.types import (
     read_record,
 )
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
+from apprentice.tasks.reporting.owners import denied, modes_by_umask
 
 
 def damage(snapshot: Path, revision: str) -> list[str]:
@@ -116,7 +117,7 @@ def writable(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Stop(
+        raise denied(error) or Stop(
             f"The store {root} cannot be written: {error.strerror}.",
             "Make room or give yourself the right to write there, or choose another with --set store.path=….",
         ) from error
@@ -127,6 +128,8 @@ def disk_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if (stop := denied(error)) is not None:
+            raise stop from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
             raise
         raise Stop(
@@ -312,6 +315,7 @@ class LocalStore:
             )
             text = json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False)
             (staged / RECORD).write_text(text + "\n")
+            modes_by_umask(staged)
             artifact = kind(repository=self.repository(kind), revision=record.revision, key=key, **counts)
             snapshot = self._snapshot(artifact)
             with self._swap_in(snapshot):

@@ -14,7 +14,6 @@ import pickle
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
@@ -22,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.serving.child import child_command, child_environment
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact
@@ -135,8 +135,9 @@ def on_processes(
     config = _configured(spec, context.scratch / "accelerate.yaml")
     folder = context.scratch / "processes"
     shutil.rmtree(folder, ignore_errors=True)  # how an interrupted training ended
-    folder.mkdir(mode=0o700)  # the job may name private servers
-    (folder / "job").write_bytes(pickle.dumps(_job(body, context, given)))
+    folder.mkdir()
+    with open(folder / "job", "wb", opener=_for_the_owner) as job:  # it may name private servers
+        job.write(pickle.dumps(_job(body, context, given)))
     _run(config, spec, folder)
     outcomes = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("outcome-*"))]
     return _judged(outcomes, folder / "log")
@@ -148,6 +149,10 @@ def check_processes(spec: TrainerSpec) -> None:
     if spec.processes > 1:
         with TemporaryDirectory() as folder:
             _configured(spec, Path(folder) / "accelerate.yaml")
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
 
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:
@@ -231,8 +236,9 @@ def launch_command(config: Path, processes: int, job: Path, machine: str | None 
 
     several = (yaml.safe_load(config.read_text()).get("num_machines") or 1) > 1
     rank = ["--machine_rank", machine or "0"] if several else ["--main_process_port", "0"]
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    return [*launch, "--num_processes", str(processes), *rank, "-m", "apprentice.tasks.engine.launched", str(job)]
+    launch = child_command("accelerate.commands.launch", "--config_file", str(config))
+    python, *run = child_command("apprentice.tasks.engine.launched", str(job))
+    return [*launch, "--num_processes", str(processes), *rank, "--no_python", python, "-u", *run]
 
 
 def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
@@ -249,7 +255,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is ours to handle
-            env={**os.environ, "APPRENTICE_FIRST_MACHINE": "1"},
+            env=child_environment(APPRENTICE_FIRST_MACHINE="1"),
         )
     try:
         with announce.relaying() as show:

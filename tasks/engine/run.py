@@ -28,6 +28,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun, shared
+from apprentice.tasks.reporting.owners import modes_by_umask
 from apprentice.tasks.reporting.progress import keep_in
 from apprentice.tasks.settings.spec import Reporter, StudentSpec, TrackioSpec
 
@@ -172,6 +173,12 @@ def keep_curves_in(store: Path) -> None:
             f"{' and '.join(ignored)} of the shell {'is' if len(ignored) == 1 else 'are'} ignored: curves go to "
             "`trackio.space_id` of the recipe, or stay in the store."
         )
+
+
+def share_curves() -> None:
+    """Gives Trackio's databases the modes of the umask: SQLite makes them for the owner, whatever a store's group."""
+    if (folder := Path(os.environ.get("TRACKIO_DIR", ""))).is_dir() and folder.name == FOLDER:
+        modes_by_umask(folder)
 
 
 def project_in_trackio(project: str) -> str:

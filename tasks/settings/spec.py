@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
+from apprentice.envs.paths import FileOrName
 from apprentice.envs.wire.server import STRICT, without_secrets
 
 A_NUMBER = "Input should be a number"
@@ -184,7 +185,7 @@ class BuiltStudent(Spec):
 class StudentSpec(Spec):
     """The model to train: from the Hub, from a folder, built from scratch, or one that this project has trained."""
 
-    model: str | None = None
+    model: FileOrName | None = None
     """A model repository on the Hub, such as Qwen/Qwen3-1.7B, or a local folder."""
     revision: str | None = None
     """Commit, tag or branch of a Hub model; required for one. It is resolved to a commit, which enters the key."""
@@ -217,7 +218,7 @@ class StudentSpec(Spec):
                 "name either `model` (a Hub repository or a folder) or `build` (a small model with random weights), or "
                 "continue from a trained model: `champion: true` or `checkpoint`"
             )
-        in_folder = self.content is not None or (self.model is not None and Path(self.model).expanduser().is_dir())
+        in_folder = self.content is not None or (self.model is not None and Path(self.model).is_dir())
         if self.model is not None and self.revision is None and not in_folder:
             raise ValueError(f"name the revision of {self.model}, preferably a commit (or an existing folder)")
         return self
@@ -273,7 +274,7 @@ class DatasetSpec(Spec):
     """Rollouts that exist: conversations as JSON lines, Parquet, JSON or logs of Inspect, in a file, in a folder or in
     a dataset of the Hub. The environment plays their calls again and gives the reward."""
 
-    path: str = Field(min_length=1)
+    path: FileOrName = Field(min_length=1)
     """A file, a folder, or a dataset of the Hub, such as owner/laptop-rollouts."""
     columns: dict[Column, str] = Field(default={}, json_schema_extra=WHEN_GIVEN)
     """The rows' own names of columns, with dots for nested fields, such as {reward: info.score}."""

@@ -8,11 +8,11 @@ Settings for monitoring a training: which signals warn or stop, and which questi
 """
 
 from math import ceil, gcd
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from apprentice.envs.paths import FilePath
 from apprentice.tasks.settings.spec import OPERATIONAL, SEARCH_SPACE, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec, check_arguments
 
@@ -143,7 +143,7 @@ class TrainerSpec(Spec):
     processes: int = Field(default=1, ge=1)
     """Devices to train on, one accelerate process each. A step takes batch_size × gradient_accumulation × processes
     sequences."""
-    accelerate_config: Path | None = Field(default=None, json_schema_extra=OPERATIONAL)
+    accelerate_config: FilePath | None = Field(default=None, json_schema_extra=OPERATIONAL)
     """An accelerate configuration file, as written by `accelerate config` or from deployments/accelerate/. Default:
     data parallel on this machine, with the whole model in each process."""
     learning_rate: LearningRate

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from apprentice.tasks.artifacts.hub_client import ask, is_away
-from apprentice.tasks.engine.run import FOLDER
+from apprentice.tasks.engine.run import FOLDER, share_curves
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
@@ -225,7 +225,9 @@ class _WithoutDashboard:
         return getattr(self._trackio, name)
 
     def init(self, **given: Any) -> Any:
-        return self._trackio.init(**given, embed=False)
+        begun = self._trackio.init(**given, embed=False)
+        share_curves()
+        return begun
 
 
 def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]) -> Any:
@@ -242,7 +244,9 @@ def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]
             return trackio.init(space_id=spec.space_id, private=spec.private, **given)
         except Exception as error:
             _warn(spec.space_id, project, type(error).__name__)
-    return trackio.init(**given)
+    begun = trackio.init(**given)
+    share_curves()
+    return begun
 
 
 def check_space(spec: TrackioSpec, project: str) -> None:

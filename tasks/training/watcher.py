@@ -30,6 +30,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.owners import modes_by_umask
 from apprentice.tasks.settings.training import Signals
 
 STATE = "trainer_state.json"
@@ -48,6 +49,7 @@ def seal(trainer: Any, checkpoint: Path) -> None:
 
 
 def write_list(checkpoint: Path) -> None:
+    modes_by_umask(checkpoint)  # another user of the store may resume it
     half = checkpoint / f"{LIST}.half"  # may be left over from a process that was killed here
     files = {
         file.relative_to(checkpoint).as_posix(): [file.stat().st_size, _sha256(file)]

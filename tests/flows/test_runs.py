@@ -109,6 +109,29 @@ def test_the_newest_run_stands_first_and_one_is_the_champion(runs: Runs):
     assert run_named("last", runs.folder).folder.name == "two"
 
 
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"ended": "2026-11-27T10:00:00.000+00:00"}, {"ended": "2026-11-27T10:00:00.001+00:00"}),
+        ({"ended": "2026-11-27T09:59:00.000+00:00"}, {"ended": "2026-11-27T11:00:00.000+01:00"}),
+        ({"name": "toy-seed1-20261126-235959-999"}, {"name": "toy-seed0-20261127-000000-000"}),
+        ({"name": "a-b-seed1-20261126-101500-120"}, {"name": "b", "ended": "2026-11-28T10:00:00.000+00:00"}),
+        ({"name": "toy-seed0-20261126-101500-120", "ended": "2026-11-26T10:16:00+00:00"}, {"name": "toy", "ended": ""}),
+    ],
+)
+def test_a_copy_of_the_runs_has_the_order_of_the_runs(older: dict[str, str], newer: dict[str, str], runs: Runs):
+    """Whatever the times of the copied files: here the older run's files are the newer ones."""
+    for number, given in ((2, older), (3, newer)):
+        folder = runs.folder / given.get("name", f"run{number}")
+        runs.add(folder.name, {"sft": [1.0, 0.0]})
+        report = folder / "report.json"
+        report.write_text(json.dumps(json.loads(report.read_text()) | {"ended": given.get("ended")}))
+        begun = 4_000_000_000 if given.get("ended") == "" else 1_000_000_000 - number
+        os.utime(report, (begun, begun))
+    names = [run.folder.name for run in finished(runs.folder)]
+    assert names == [newer.get("name", "run3"), older.get("name", "run2")]
+
+
 @pytest.mark.parametrize("name", ["last", "nowhere"])
 def test_a_run_that_is_not_there_is_named(runs: Runs, name: str):
     with pytest.raises(Stop, match=r"finished run.*\n.*apprentice runs"):
@@ -252,7 +275,7 @@ def test_the_list_shows_whole_names_that_can_be_copied(runs: Runs, columns: int,
     CliRunner().invoke(app, ["runs", "--runs", str(runs.folder)])
     (row,) = (line for line in shown.getvalue().splitlines() if line.startswith(name))
     assert "sft 50.0% (" in row
-    assert ("1970-01-01" in row) == (columns == 120), "recipe, seed and time have no room beside the name in 80"
+    assert ("2026-11-23 13:35" in row) == (columns == 120), "recipe, seed and time have no room beside the name in 80"
 
 
 def test_the_commands_print_json_for_machines_and_refuse_with_a_remedy(runs: Runs):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.serving import process
+from apprentice.envs.serving.child import child_command
 from apprentice.envs.serving.process import ServerFailed, local_server
 
 
@@ -43,10 +44,12 @@ def begun_as(code: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_server_is_told_its_arguments_and_ends_when_its_input_closes(monkeypatch: pytest.MonkeyPatch):
-    begun = begun_as("print('http://there', flush=True); import sys; sys.stdin.read()", monkeypatch)
+    begun = begun_as(
+        "print('apprentice serves at http://there', flush=True); import sys; sys.stdin.read()", monkeypatch
+    )
     with local_server("a.module", "--of", "mine") as url:
         assert url == "http://there"
-    assert begun == [([sys.executable, "-m", "a.module", "--of", "mine"], "0", True)]
+    assert begun == [(child_command("a.module", "--of", "mine"), "0", True)]
 
 
 @pytest.mark.parametrize("shows", [True, False])
@@ -59,7 +62,7 @@ def test_a_server_that_exits_before_it_is_ready_is_told_with_its_code(shows: boo
 
 
 def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch):
-    code = "import signal, time; print('http://there', flush=True); time.sleep(60)"
+    code = "import signal, time; print('apprentice serves at http://there', flush=True); time.sleep(60)"
     begun_as(code, monkeypatch)
     popen, ended = process.subprocess.Popen, []
 

@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.serving.child import child_command
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine import launched, processes
@@ -148,8 +149,9 @@ def test_the_launcher_gets_the_configuration_and_on_several_machines_its_rank(
 ):
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({} if machines is None else {"num_machines": machines}))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    rest = ["-m", "apprentice.tasks.engine.launched", "job"]
+    launch = child_command("accelerate.commands.launch", "--config_file", str(config))
+    python, *run = child_command("apprentice.tasks.engine.launched", "job")
+    rest = ["--no_python", python, "-u", *run]
     assert launch_command(config, 4, Path("job"), machine) == [*launch, "--num_processes", "4", *rank, *rest]
 
 
