@@ -6,6 +6,7 @@ Trains nothing; earlier evaluations are cache hits.
 Evaluates models with Inspect AI on a recipe's environment: `apprentice evaluate --protocol inspect`.
 """
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +34,7 @@ from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext, leases
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
-from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
+from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect
 from apprentice.tasks.players.play import CANNOT_SEE
@@ -51,7 +52,7 @@ def compare_models(
     models: list[str],
     spec: EvaluateSpec,
     window: Window,
-    as_of: str,
+    as_of: str | None,
     serves_student: bool = False,
     trust_code: list[str] | None = None,
 ) -> dict[str, Any]:
@@ -60,7 +61,8 @@ def compare_models(
     Args:
         models: For each a key, revision or tag (or a prefix of it) of the recipe's artifacts, `champion`, `teacher`, a
             folder, `owner/name@revision` on the Hub, or `https://host/v1#model` for an endpoint.
-        as_of: Identifies the state of the models behind endpoints; another value evaluates them again.
+        as_of: Identifies the state of the models behind endpoints; another value evaluates them again. None: today's
+            date, or that of an unfinished evaluation, which is then resumed.
         serves_student: Whether the endpoints serve students trained by this project.
         trust_code: Folders, or `owner/name@revision` on the Hub, whose Python code may run, in addition to the
             recipe's student if it allows that.
@@ -85,7 +87,9 @@ def compare_models(
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
                     run = RunContext(store, others, recipe=written)
                     run.preflight = preflight
-                    found[name] = evaluate_endpoint(run, spec, endpoint, task, questions, as_of), None
+                    given = spec, endpoint, task, questions
+                    state = as_of or endpoint_as_of(run, *given, date.today())
+                    found[name] = evaluate_endpoint(run, *given, state), None
     episodes = {name: read_episodes(store.fetch(evaluation)) for name, (evaluation, _) in found.items()}
     seen = {
         name: count_seen(store.fetch(checkpoint), episodes[name]) if checkpoint else None

@@ -77,13 +77,13 @@ def check_teacher(
     key = collect_shard.key(first, {})
     with run.store.exclusive(
         f"{collect_shard.name}-{key}", announce.warn
-    ):  # a concurrent collection charges the same budget
+    ) as lease:  # a concurrent collection charges the same budget
         if collect.find(run, recipe.collect.by_teacher(), buys, recipe.environment, window) is not None:
             return
         scratch = collect_shard.scratch(run, key)
         scratch.mkdir(parents=True, exist_ok=True)
         cap = buys.budget_usd
-        budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd")
+        budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
         try:
             _ask(run, recipe, buys, environment, questions, budget)
         except BudgetReached:

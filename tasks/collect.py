@@ -131,7 +131,8 @@ class Collector:
             return []
         share = 1 / self.spec.shards
         cap = self.teacher.budget_usd
-        budget = Budget(self.teacher.prices, cap and cap * share, self.context.scratch / "spent_usd")
+        ledger = self.context.scratch / "spent_usd"
+        budget = Budget(self.teacher.prices, cap and cap * share, ledger, self.journal.check)
         url = self.context.run.servers.teacher()
         teacher = Teacher(self.teacher, url, self.spec.asks, budget, 1.0 if shared() else share)
         if known := self._refused.answered_before():

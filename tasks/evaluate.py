@@ -8,6 +8,7 @@ journaled, so an interrupted evaluation resumes where it stopped.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import date, timedelta
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import answers_of, check_broken, worth
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.run import leases
+from apprentice.tasks.engine.run import RunContext, leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
 from apprentice.tasks.models.memory import explained_oom
@@ -35,7 +36,7 @@ from apprentice.tasks.players.play import (
 )
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop, TeacherFailed, TeacherUnavailable
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import EndpointSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
@@ -91,13 +92,46 @@ def evaluate_endpoint(
     }
     endpoint, url = endpoint.model_copy(update=asked), context.run.servers.teacher()
     with (
-        closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd")) as budget,
-        closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
         evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep),
+        closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,
+        closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
     ):
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
             play_alone(pool, ahead, Endpoint(teacher), protocol, keep)
         return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
+
+
+LONGEST = 366
+"""Days after which an endpoint's unfinished evaluation is left as it is."""
+
+
+def endpoint_as_of(
+    run: RunContext,
+    spec: EvaluateSpec,
+    endpoint: EndpointSpec,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    today: date,
+) -> str:
+    """The date as of which an endpoint's evaluation counts: today, or when the unfinished one of these settings began.
+
+    Its answers are paid for. One that an evaluation of a later date has replaced is left as it is.
+    """
+    given = (spec, endpoint, environment, questions)
+    begun = list(evaluate_endpoint.scratch(run, "").parent.glob(f"{evaluate_endpoint.name}-*/episodes.jsonl"))
+    answers = {path.parent: path.read_bytes().count(b"\n") for path in begun}
+    dates = [str(today - timedelta(days)) for days in range(-1, LONGEST)]  # another machine may have tomorrow's date
+    for place, as_of in enumerate(dates if answers else []):
+        if kept := answers.get(evaluate_endpoint.scratch(run, evaluate_endpoint.key((*given, as_of), {}))):
+            if any(evaluate_endpoint.find(run, *given, later) is not None for later in {*dates[:place], str(today)}):
+                break
+            if as_of != str(today):
+                announce.say(
+                    f"The evaluation of {endpoint.called} that began on {as_of} resumes with its {kept:,} answers and "
+                    f"counts as of {as_of}. `--as-of {today}` asks every question again."
+                )
+            return as_of
+    return str(today)
 
 
 @contextmanager
@@ -138,6 +172,9 @@ def evaluation_journal(
                     f"{len(plays)} episodes are kept.",
                     "Check that its server is still the same one, then run again: the evaluation resumes from there.",
                 ) from refused
+            except EndpointStop as stop:
+                cause = f"{stop.cause.removesuffix('.')}. {len(kept)} of {len(plays)} episodes are kept."
+                raise EndpointStop(cause, stop.remedy) from stop
             except (TeacherFailed, TeacherUnavailable) as failed:
                 raise Stop(
                     f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",

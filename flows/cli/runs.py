@@ -5,7 +5,6 @@ and `rollback`: the current champion and those before it. `evaluate`: models, ea
 """
 
 import json
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -183,7 +182,11 @@ def evaluate(
         int | None, typer.Option(min=0, help="Seed of the first question. Default: the recipe's evaluation window.")
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option(help="Label for the state of a model behind an endpoint. Default: today's date.")
+        str | None,
+        typer.Option(
+            help="Label for the state of a model behind an endpoint. Default: today's date, or that of an unfinished "
+            "evaluation, which is then resumed."
+        ),
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="With inspect: the endpoint, if not the provider's.")] = None,
     served_student: Annotated[bool, typer.Option(help="The endpoints serve students trained by this project.")] = False,
@@ -212,7 +215,7 @@ def evaluate(
             from apprentice.flows.compare_models import compare_models
 
             spec = spec.model_copy(update={"protocol": protocol})
-            report = compare_models(chosen, model, spec, window, as_of or str(date.today()), served_student, trust_code)
+            report = compare_models(chosen, model, spec, window, as_of, served_student, trust_code)
         if json_:
             only = next(iter(report["models"].values())) if len(model) == 1 else None
             print(json.dumps({"model": model[0], **only} if only else report))

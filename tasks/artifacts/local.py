@@ -9,7 +9,6 @@ The files of a store: hashes, changes, locks, and the errors of a full or read-o
 """
 
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -18,7 +17,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +36,7 @@ from apprentice.tasks.artifacts.types import (
     read_record,
 )
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
+from apprentice.tasks.reporting.lease import Lease, held
 from apprentice.tasks.reporting.owners import denied, modes_by_umask
 
 
@@ -106,8 +106,7 @@ def _sha256_of(file: Path, *_state: int) -> str:
 def flock(path: Path) -> Iterator[None]:
     """One process at a time; a killed one lets go."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held(path):
         yield
 
 
@@ -242,23 +241,22 @@ class LocalStore:
         return flock(self._folder(kind, self.repository(kind)) / ".lock")
 
     @contextmanager
-    def exclusive(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[None]:
+    def exclusive(self, name: str, say: Callable[[str], None], wait: bool = True) -> Iterator[Lease]:
         """One process at a time makes what `name` names; another waits, and then finds it. A killed one lets go.
 
-        Raises MadeElsewhere where `wait` is false and another one makes it.
+        Raises MadeElsewhere where `wait` is false and another one makes it, or where another one took over.
         """
-        folder = self.root / ".locks"
-        with writable(self.root):
-            folder.mkdir(parents=True, exist_ok=True)
-        with (folder / name).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    raise MadeElsewhere("Another run makes this very artifact.", "Wait for it to end.") from None
-                say("Another run makes this very artifact; waiting for it.")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+
+        def busy() -> None:
+            if not wait:
+                raise MadeElsewhere("Another run makes this very artifact.", "Wait for it to end.")
+            say("Another run makes this very artifact; waiting for it.")
+
+        with ExitStack() as stack:
+            with writable(self.root):
+                (self.root / ".locks").mkdir(parents=True, exist_ok=True)
+                lease = stack.enter_context(held(self.root / ".locks" / name, busy, say))
+            yield lease
 
     def fetch(self, artifact: Artifact) -> Path:
         """The artifact's files, read-only by agreement. Raises Stop if they are gone or changed."""
@@ -273,10 +271,12 @@ class LocalStore:
         return snapshot
 
     @contextmanager
-    def staging(self, name: str = "") -> Iterator[Path]:
+    def staging(self, name: str = "", is_held: Callable[[], bool] = lambda: True) -> Iterator[Path]:
         """A folder beside the store's repositories; unpublished files are removed at the end.
 
-        `name`: the name under `alone`; then files of a killed process are removed too.
+        Args:
+            name: The name under `exclusive`; then files of a killed process are removed too.
+            is_held: Whether it is still this process's; if not, another process has files there.
         """
         folder = self.root / ".staging" / (name or uuid.uuid4().hex)
         with writable(self.root):
@@ -286,7 +286,8 @@ class LocalStore:
             try:
                 yield folder
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                if is_held():
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def publish(
         self,

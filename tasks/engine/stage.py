@@ -246,19 +246,22 @@ class Stage(Generic[P, A]):
         """The body of the task: makes the artifact unless another process has made it in the meantime."""
         args, kwargs = given
         name = f"{self.name}-{key}"
-        with of_stage(self.name, key), run.store.exclusive(name, announce.warn, wait=not run.holds_device):
+        exclusive = run.store.exclusive(name, announce.warn, wait=not run.holds_device)
+        with of_stage(self.name, key), exclusive as lease:
             if (found := run.store.find(self.produces, key)) is not None:
                 return found
             made_by, provenance = self._record(run, args, kwargs)
             scratch = self.scratch(run, key)
-            with announce.stage_running(self._titled(args, kwargs)), run.store.staging(name) as out:
+            with announce.stage_running(self._titled(args, kwargs)), run.store.staging(name, lease.is_held) as out:
                 scratch.mkdir(parents=True, exist_ok=True)
                 body: Callable[..., dict[str, Any]] = self.body
                 with old_objects_ignored():
                     counts = body(StageContext(run, key, out, scratch), *args, **kwargs)
+                lease.check()
                 artifact = run.store.publish(self.produces, key, out, counts, made_by, provenance)
             announce.materialized(run.store.address(self.produces, key), artifact.model_dump(mode="json"))
-            shutil.rmtree(scratch)
+            if lease.is_held():
+                shutil.rmtree(scratch)
             return artifact
 
     def _record(self, run: RunContext, args: Any, kwargs: Any) -> tuple[dict[str, Any], Provenance]:

@@ -9,7 +9,6 @@ questions.jsonl has purpose, seed, question, and whether it is used; learned.jso
 checkpoint's training episodes.
 """
 
-import fcntl
 import hashlib
 import json
 from array import array
@@ -21,7 +20,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.base import is_right
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.lease import held
 
 EXAMINED = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
@@ -196,19 +197,44 @@ class Journal:
 
     Args:
         numbered_by: The record field with its number.
+        check: Called before each change; raises where another process may change the file.
     """
 
-    def __init__(self, path: Path, numbered_by: str):
+    def __init__(self, path: Path, numbered_by: str, check: Callable[[], None] = lambda: None):
         self._lines = JsonLines(path)
         self._numbered_by = numbered_by
+        self.check = check
         self._read()
 
     def _read(self) -> None:
+        """Of an episode that two processes have played the first counts; what cannot be read is played again."""
         self._numbers = array("q")
         self._offsets = array("q")
         self._end = 0
+        known: set[int | None] = {None}
+        twice = unreadable = 0
         for line in self._lines:
-            self._index(json.loads(line)[self._numbered_by], line)
+            number = self._number(line)
+            twice += number is not None and number in known
+            unreadable += number is None
+            self._index(None if number in known else number, line)
+            known.add(number)
+        if twice:
+            announce.warn(
+                f"{twice:,} episodes are more than once in {self._lines.path}: two processes wrote it at the same "
+                "time. The first of each counts."
+            )
+        if unreadable:
+            announce.warn(
+                f"{unreadable:,} lines of {self._lines.path} cannot be read; their episodes are played again."
+            )
+
+    def _number(self, line: bytes) -> int | None:
+        try:
+            number = json.loads(line)[self._numbered_by]
+        except (ValueError, TypeError, KeyError):
+            return None
+        return number if isinstance(number, int) else None
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -220,6 +246,7 @@ class Journal:
     def append(self, record: Record | EvaluatedEpisode) -> None:
         """Writes and flushes one episode, so that a killed process does not lose it."""
         line = record.line()
+        self.check()
         self._lines.append(line)
         self._index(getattr(record, self._numbered_by), line)
 
@@ -232,30 +259,30 @@ class Journal:
 
     def forget(self, numbers: set[int]) -> None:
         """Removes episodes, so that they are played again."""
+        self.check()
         half = self._lines.path.with_suffix(".half")
         with half.open("wb") as file:
-            file.writelines(line for line in self._lines if json.loads(line)[self._numbered_by] not in numbers)
+            file.writelines(line for line in self._lines if self._number(line) not in {None, *numbers})
         half.replace(self._lines.path)
         self._read()
 
-    def _index(self, number: int, line: bytes) -> None:
-        self._numbers.append(number)
-        self._offsets.append(self._end)
+    def _index(self, number: int | None, line: bytes) -> None:
+        if number is not None:
+            self._numbers.append(number)
+            self._offsets.append(self._end)
         self._end += len(line)
 
 
 @contextmanager
 def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
     """Opens and locks the journal in `folder`. Raises Stop when it is locked or was started under other settings."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Stop(
-                "Another run is playing the same episodes.", "Wait for it to end; this run then uses its result."
-            ) from None
+
+    def busy() -> None:
+        raise Stop("Another run is playing the same episodes.", "Wait for it to end; this run then uses its result.")
+
+    with held(folder / "lock", busy, announce.warn) as lease:
         check_begun_with(folder / "settings.json", begun_with)
-        yield Journal(folder / "episodes.jsonl", numbered_by)
+        yield Journal(folder / "episodes.jsonl", numbered_by, lease.check)
 
 
 def check_begun_with(path: Path, now: dict[str, Any]) -> None:

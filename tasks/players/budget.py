@@ -24,13 +24,17 @@ class Budget:
     Args:
         cap: Maximum USD; None for no cap.
         ledger: A file with the USD spent and reserved, for resumed collections, also after a kill with open requests.
+        check: Called before each change; raises where another process may change the ledger.
 
     Attributes:
         spent: USD spent in all runs of this collection.
         held: USD reserved: the maximum cost of open requests.
     """
 
-    def __init__(self, prices: Prices | None, cap: float | None, ledger: Path):
+    def __init__(
+        self, prices: Prices | None, cap: float | None, ledger: Path, check: Callable[[], None] = lambda: None
+    ):
+        self._check = check
         self._prices = prices or Prices(prompt=0.0, completion=0.0)
         self._cap = cap
         self._ledger = os.open(ledger, os.O_RDWR | os.O_CREAT)
@@ -88,6 +92,7 @@ class Budget:
                 self._charged.set()
 
     def _move(self, reserved: float, out: int, spent: float = 0.0) -> None:
+        self._check()
         self.held += reserved
         self._out += out
         self.spent += spent
