@@ -281,11 +281,12 @@ def take_rollouts(
     keeps = unverified == "keep"
     records: dict[bytes, Record] = {}
     twice: list[str] = []
-    report = RowReport(f"{spec.path}{part_of_rows(spec).said}", keeps)
+    part = part_of_rows(spec)
+    report = RowReport(f"{spec.path}{part.said}", keeps)
     try:
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
             verify = Verifier(environment, known, spec.columns)
-            checked = in_order(pool, lambda instance, row: verify(instance, row.data), rows_of(spec))
+            checked = in_order(pool, lambda instance, row: verify(instance, row.data), rows_of(spec, part))
             for number, (row, found) in enumerate(checked, 1):
                 count("episodes")
                 report.add(row.where, found)

@@ -251,15 +251,15 @@ def part_of_rows(spec: DatasetSpec) -> Part:
     return Part(files, said)
 
 
-def rows_of(spec: DatasetSpec) -> Iterator[Row]:
+def rows_of(spec: DatasetSpec, part: Part | None = None) -> Iterator[Row]:
     """Yield the rows of all its files, by their names. Raises Stop for a file that cannot be read."""
-    files = part_of_rows(spec).files
+    files = (part or part_of_rows(spec)).files
     if spec.content and _digest(files) != spec.content:
         raise Stop(f"{spec.path} changed while it was read.", "Run again when nothing writes to it.")
     if files[0].with_name(KEPT).exists() and not any(file.name == KEPT for file in files):
         announce.warn(f"{KEPT} is left out: {ALL} beside it has its rows, too.")
     for file in files:
-        yield from rows_in(file)
+        yield from rows_in(file, spec.columns.values())
 
 
 def _digest(files: list[Path]) -> str:

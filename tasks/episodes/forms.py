@@ -26,9 +26,15 @@ class Row(NamedTuple):
     """What stands there, without keys that are null."""
 
 
-def rows_in(file: Path) -> Iterator[Row]:
-    """Yield the rows of a file. Raises Stop for a file that cannot be read."""
-    return READERS[form_of(file) or ".jsonl"](file)
+def rows_in(file: Path, columns: Iterable[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a file, by its form; a file of another name is read as JSON lines. Raises Stop.
+
+    Args:
+        columns: Columns, with dots for what is nested, that stay in a row where they are null.
+    """
+    kept = frozenset(columns) | {"reward"}
+    for where, data in READERS[form_of(file) or ".jsonl"](file):
+        yield Row(where, without_nulls(data, kept))
 
 
 def form_of(file: Path) -> str | None:
@@ -56,7 +62,7 @@ def _lines(text: str, file: Path) -> Iterator[Row]:
             continue
         where = f"{file.name}, line {number}"
         try:
-            yield Row(where, without_nulls(json.loads(line)))
+            yield Row(where, json.loads(line))
         except (ValueError, RecursionError) as error:
             raise Stop(f"{where}: this is not JSON: {str(error)[:200]}.", "Correct or remove that line.") from None
 
@@ -74,9 +80,9 @@ def _of_json(file: Path) -> Iterator[Row]:
     if isinstance(read, dict) and isinstance(read.get("samples"), list) and "eval" in read:
         read = read["samples"]
     if not isinstance(read, list):
-        yield Row(file.name, without_nulls(read))
+        yield Row(file.name, read)
         return
-    yield from (Row(f"{file.name}, item {number}", without_nulls(each)) for number, each in enumerate(read, 1))
+    yield from (Row(f"{file.name}, item {number}", each) for number, each in enumerate(read, 1))
 
 
 def _begins_with_an_object(text: str) -> bool:
@@ -119,7 +125,7 @@ def _of_table(table: Any, file: Path) -> Iterator[Row]:
         from datasets import Features
 
         rows = map(Features.from_arrow_schema(table.schema).decode_example, rows)
-    return (Row(f"{file.name}, row {number}", without_nulls(row)) for number, row in enumerate(rows, 1))
+    return (Row(f"{file.name}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _of_inspect(file: Path) -> Iterator[Row]:
@@ -131,7 +137,7 @@ def _of_inspect(file: Path) -> Iterator[Row]:
     except (ValueError, OSError, BadZipFile) as error:
         raise Stop(f"{file.name} is not a log of Inspect: {str(error)[:200]}.", "Remove that file.") from None
     for number, sample in enumerate(samples, 1):
-        yield Row(f"{file.name}, sample {number}", without_nulls(sample.model_dump(mode="json")))
+        yield Row(f"{file.name}, sample {number}", sample.model_dump(mode="json"))
 
 
 def require_inspect(needs: str) -> None:
@@ -146,20 +152,22 @@ def require_inspect(needs: str) -> None:
         ) from None
 
 
-def without_nulls(value: Any, of_row: bool = True) -> Any:
+def without_nulls(value: Any, kept: frozenset[str] = frozenset(), at: str = "") -> Any:
     """Drop keys that are null or not a number: Arrow writes them for every key that another row has.
 
-    A row's reward and a message's content stay, because null means something there. In a call's arguments null stays
-    as well, because only the tool's schema says whether it does.
+    The row's columns `kept` and a message's content stay, because null means something there. In a call's arguments
+    null stays as well, because only the tool's schema says whether it does.
     """
     if isinstance(value, dict):
-        kept = "reward" if of_row else "content" if value.get("role") is not None else ""
+        of_message = "content" if value.get("role") is not None else None
         return {
-            name: _plain(each) if name in ARGUMENTS and isinstance(each, dict) else without_nulls(each, False)
+            name: _plain(each)
+            if name in ARGUMENTS and isinstance(each, dict)
+            else without_nulls(each, kept, f"{at}{name}.")
             for name, each in value.items()
-            if name == kept or not _is_null(each)
+            if name == of_message or f"{at}{name}" in kept or not _is_null(each)
         }
-    return [without_nulls(each, False) for each in value] if isinstance(value, list) else _plain(value)
+    return [without_nulls(each) for each in value] if isinstance(value, list) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -17,12 +17,14 @@ Schema = dict[str, Any]
 
 
 def check_characters(claim: Conversation) -> None:
-    """Raises NotAConversation for a text with half a character, which no file and no request can hold."""
+    """Raises NotAConversation for a text with half a character, which no file and no request can hold. In a rollout of
+    this project an argument may name one by its number, as its player did, and the environment was given none."""
     texts: dict[str, Any] = dict(claim.about)
     for at, turn in enumerate(claim.messages):
         texts[f"messages.{at}.content"] = turn.content
         for number, call in enumerate(turn.tool_calls):
-            texts[f"messages.{at}.tool_calls.{number}"] = [call.id, call.name, call.arguments, _read(call.arguments)]
+            read = None if claim.environment else _read(call.arguments)
+            texts[f"messages.{at}.tool_calls.{number}"] = [call.id, call.name, call.arguments, read]
     for field, text in texts.items():
         if is_broken(text):
             raise NotAConversation(field, "it holds half a character (a lone surrogate, or bytes that are not UTF-8)")

@@ -91,7 +91,8 @@ def without_splits(path: str, split: str, config: str | None = None) -> None:
 
 
 def _chosen(path: str, splits: Splits, split: str, left: list[str], config: str = "") -> Part:
-    wanted = list(splits) if split == EVERY and EVERY not in splits else [split]
+    single = split == TRAIN and len(splits) == 1 and not any(map(_examines, splits))
+    wanted = list(splits) if single or (split == EVERY and EVERY not in splits) else [split]
     if not set(wanted) <= splits.keys():
         cut = " Parts of a split cannot be named." if re.search(r"[\[+:%]", split) else ""
         also = f" Not read: {', '.join(left)}." if left else ""
@@ -103,9 +104,17 @@ def _chosen(path: str, splits: Splits, split: str, left: list[str], config: str 
     left = [*(name for name in splits if name not in wanted), *left]
     said = f"{config}{'split' if len(wanted) == 1 else 'splits'} {', '.join(wanted)}"
     files = sorted({file for name in wanted for file in splits[name]})
-    told = [said] if left or split != TRAIN else []
+    told = [said] if left or wanted != [TRAIN] else []
     told += [f"not read: {', '.join(left)}"] if left else []
     return Part(files, f" ({'; '.join(told)})" if told else "")
+
+
+def _examines(split: str) -> bool:
+    """Whether a split is one to measure with, by its name."""
+    from datasets.data_files import SPLIT_KEYWORDS
+
+    words = {word for kind, each in SPLIT_KEYWORDS.items() if kind != TRAIN for word in each}
+    return bool(words & set(re.split(r"[-._ 0-9]", split)))
 
 
 def _listing(files: Sequence[Path], most: int = 3) -> str:
@@ -208,14 +217,26 @@ def _without_files(path: str, config: str, splits: list[str]) -> Splits:
 
 
 def _named(folder: Path, whole: list[Path]) -> Splits:
-    """The splits by the names of files and folders, of the form that is read; empty where no name is that of one."""
-    from datasets.data_files import DEFAULT_PATTERNS_SPLIT_IN_DIR_NAME, DEFAULT_PATTERNS_SPLIT_IN_FILENAME
-
+    """The splits by the names of files and folders; empty where no name is that of one."""
     form = form_of(whole[0]) if whole else None
     called = {file.name for file in whole}
     if form in (None, ".eval") or called <= {ALL, KEPT} or called == {TRIAL} or all(map(LOG.match, called)):
         return {}
-    names = {name: file for name, file in _names(folder).items() if form_of(file) == form}
+    names = _names(folder)
+    splits = _by_name({name: file for name, file in names.items() if form_of(file) == form})
+    if TRAIN not in splits and not {file for files in splits.values() for file in files} & set(whole):
+        return {TRAIN: whole, **splits} if splits else {}  # what has no split's name lies above them
+    if TRAIN not in splits and TRAIN in (of_each_form := _by_name(names)):
+        return {split: _of_one_form(files) for split, files in of_each_form.items()}
+    if splits.keys() == {TRAIN} and (above := [file for file in splits[TRAIN] if file in whole]):
+        return {TRAIN: above}
+    return splits
+
+
+def _by_name(names: dict[str, Path]) -> Splits:
+    """The splits of the first layout of datasets that fits: shards in a folder, folders, files."""
+    from datasets.data_files import DEFAULT_PATTERNS_SPLIT_IN_DIR_NAME, DEFAULT_PATTERNS_SPLIT_IN_FILENAME
+
     sharded: Splits = {}
     for name, file in names.items():
         if shard := SHARD.fullmatch(name):
@@ -224,12 +245,13 @@ def _named(folder: Path, whole: list[Path]) -> Splits:
         {str(split): files for split, each in patterns.items() if (files := _matching(names, each))}
         for patterns in (DEFAULT_PATTERNS_SPLIT_IN_DIR_NAME, DEFAULT_PATTERNS_SPLIT_IN_FILENAME)
     )
-    splits = sharded or in_folders or in_names
-    if TRAIN not in splits and not {file for files in splits.values() for file in files} & set(whole):
-        return {TRAIN: whole, **splits} if splits else {}  # what has no split's name lies above them
-    if splits.keys() == {TRAIN} and (above := [file for file in splits[TRAIN] if file in whole]):
-        return {TRAIN: above}
-    return splits
+    usual = {split: sharded[split] for split in (TRAIN, "validation", "test") if split in sharded}
+    return usual | sharded or in_folders or in_names
+
+
+def _of_one_form(files: list[Path]) -> list[Path]:
+    first = min((form_of(file) or "" for file in files), key=list(READERS).index)
+    return [file for file in files if form_of(file) == first]
 
 
 def _names(folder: Path) -> dict[str, Path]:

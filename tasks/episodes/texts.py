@@ -46,6 +46,12 @@ def same_text(question: str) -> str:
     return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFD", folded).casefold()).split())
 
 
+def as_stored(text: str) -> str:
+    """A text whatever file system and editor it went through: with composed letters, and lines that end in a newline.
+    Case and spaces count."""
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+
+
 def stands_in(question: str, text: str) -> bool:
     """Whether a text, such as a prompt of somebody else's, holds the question as whole words; both normalized."""
     at = text.find(question)
