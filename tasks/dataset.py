@@ -20,7 +20,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.artifacts.foreign import rows_of
+from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.run import leases
@@ -28,7 +28,9 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, Turn, conversation_of
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
-from apprentice.tasks.episodes.record import Record, read_questions, same_text, used_questions
+from apprentice.tasks.episodes.padding import check_characters, without_padding
+from apprentice.tasks.episodes.record import Record, read_questions, used_questions
+from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -38,30 +40,28 @@ from apprentice.tasks.settings.spec import TRAINED_ON, Column, DatasetSpec, Purp
 UNKNOWN = "no seed is known that asks this question"
 
 
-class Known(NamedTuple):
-    """The questions that rows may answer."""
+class Known:
+    """The questions that rows may answer.
 
-    seeds: dict[str, int]
-    """The seed of each question by its text, normalized."""
-    examined: set[str]
-    """The questions of the evaluation, normalized."""
+    Args:
+        seeds: The seed of each question by its text, normalized.
+        examined: The questions of the evaluation, normalized.
+    """
+
+    def __init__(self, seeds: dict[str, int], examined: set[str]):
+        self.examined = examined
+        self._seeds = seeds
+        self._questions = KnownTexts(seeds)
+        self._examined = KnownTexts(sorted(examined))
 
     def seed_of(self, text: str) -> int | None:
         """The seed of the question that equals a text, or of the longest one inside it."""
-        if text in self.seeds:
-            return self.seeds[text]
-        within = [each for each in self.seeds if stands_in(each, text)]
-        return self.seeds[max(within, key=len)] if within else None
+        within = text if text in self._seeds else self._questions.longest_in(text)
+        return None if within is None else self._seeds[within]
 
-
-def stands_in(question: str, text: str) -> bool:
-    """Whether a text, such as a prompt of somebody else's, holds the question as whole words; both normalized."""
-    at = text.find(question)
-    while at >= 0:
-        if not (text[:at][-1:].isalnum() or text[at + len(question) :][:1].isalnum()):
-            return True
-        at = text.find(question, at + 1)
-    return False
+    def is_examined(self, text: str) -> bool:
+        """Whether a text holds a question of the evaluation."""
+        return self._examined.longest_in(text) is not None
 
 
 class Checked(NamedTuple):
@@ -88,24 +88,23 @@ class Verifier:
         """Raises SessionLost."""
         try:
             claim = conversation_of(row, self._columns)
+            check_characters(claim)
             if claim.environment:
                 self._check_name(claim.environment)
             if claim.about.get("failed_at"):  # it has no reward, and nobody learns from it
                 seed = claim.seed or 0
                 return Checked(self._record(seed, instance._part(seed), row["messages"], None, claim))
-            asked, turns = _split(claim.messages)
+            asked, _ = _split(claim.messages)
             if same_text(asked) in self._known.examined:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
-            return self._played(instance, claim, asked, turns) or self._unverified(claim, asked, turns)
+            return self._played(instance, claim, asked) or self._unverified(claim, asked)
         except NotAConversation as wrong:
             return Checked(None, wrong.field, wrong.cause)
         except ValidationError as error:  # of the other fields of a rollout
             first = error.errors(include_url=False)[0]
             return Checked(None, ".".join(map(str, first["loc"])), first["msg"])
 
-    def _played(
-        self, instance: ToolEnvironment, claim: Conversation, asked: str, turns: list[Message]
-    ) -> Checked | None:
+    def _played(self, instance: ToolEnvironment, claim: Conversation, asked: str) -> Checked | None:
         """The row as the environment confirms it; None where no known seed asks its question."""
         text = same_text(asked)
         for seed in dict.fromkeys((claim.seed, self._known.seed_of(text))):
@@ -121,7 +120,7 @@ class Verifier:
             if question in self._known.examined:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
             part = episode.environment
-            acts, notes = _fitting(turns, part, claim)
+            acts, notes = _fitting(part, claim)
             then = [*episode.messages, *_without_last_replies(acts)]
             act_again(episode, then)
             if episode.done and len(then) == len(episode.messages) + 1 and _is_closing(then[-1]):
@@ -135,10 +134,10 @@ class Verifier:
             return Checked(record.model_copy(update={"correct": part.correct or ""}), notes=tuple(notes))
         return None
 
-    def _unverified(self, claim: Conversation, asked: str, turns: list[Message]) -> Checked:
+    def _unverified(self, claim: Conversation, asked: str) -> Checked:
         """The row as it claims to be, with the environment's prompt. Raises NotAConversation."""
         text = same_text(asked)
-        if any(stands_in(question, text) for question in self._known.examined):
+        if self._known.is_examined(text):
             raise NotAConversation("messages", "its question stands in the evaluation set")
         part = next(
             (part for part in self._parts if _name(self._environment.played_by(part)) == _name(claim.environment)),
@@ -146,7 +145,7 @@ class Verifier:
         )
         if part is None:
             raise NotAConversation("environment", f"which one of the mixture is not known, and {UNKNOWN}")
-        acts, _ = _fitting(turns, part, claim)
+        acts, _ = _fitting(part, claim)
         low, high = part.reward_range
         reward = 1.0 if claim.reward is None else claim.reward
         if not low - ROUNDING <= reward <= high + ROUNDING:
@@ -219,7 +218,7 @@ def _is_closing(turn: Message) -> bool:
     return turn["role"] == "assistant" and not turn.get("tool_calls")
 
 
-def _fitting(turns: list[Message], part: ToolEnvironment, claim: Conversation) -> tuple[list[Message], list[str]]:
+def _fitting(part: ToolEnvironment, claim: Conversation) -> tuple[list[Message], list[str]]:
     """The turns as calls of the environment's tools, and the changes for that.
 
     Raises NotAConversation for a call that does not fit, or is in a notation that is not read. Where the row has the
@@ -233,12 +232,14 @@ def _fitting(turns: list[Message], part: ToolEnvironment, claim: Conversation) -
     own = are_tools_of(part, claim.tools)
     if claim.tools and not own:
         notes.append("the tools' schemas are replaced by the environment's")
-    called = any(turn.get("tool_calls") for turn in turns)
-    if not (called and claim.environment):  # a text of our own players beside their calls is as they said it
+    messages = [without_padding(turn, tools, own) for turn in claim.messages]
+    _, turns = _split(messages)
+    calls = any(turn.get("tool_calls") for turn in turns)
+    if not (calls and claim.environment):  # a text of our own players beside their calls is as they said it
         check_texts(claim.said(), tools, claim.tools)
-    if not called:
+    if not calls:
         turns, notes = _as_call(turns, tools), [*notes, "an answer in words is taken as the call"]
-    for at, turn in enumerate(claim.messages):
+    for at, turn in enumerate(messages):
         for number, call in enumerate([] if own else turn.tool_calls):
             if found := problems({"tool_calls": [call.as_message()]}, tools):
                 called = f"{call.name}({call.arguments[:80]}); the environment takes {_signatures(tools)}"
@@ -288,11 +289,12 @@ def take_rollouts(
     keeps = unverified == "keep"
     records: dict[bytes, Record] = {}
     twice: list[str] = []
-    report = RowReport(spec.path, keeps)
+    part = part_of_rows(spec)
+    report = RowReport(f"{spec.path}{part.said}", keeps)
     try:
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
             verify = Verifier(environment, known, spec.columns)
-            checked = in_order(pool, lambda instance, row: verify(instance, row.data), rows_of(spec))
+            checked = in_order(pool, lambda instance, row: verify(instance, row.data), rows_of(spec, part))
             for number, (row, found) in enumerate(checked, 1):
                 count("episodes")
                 report.add(row.where, found)
@@ -343,6 +345,10 @@ def show_report(folder: Path) -> list[dict[str, str]]:
     return report["left_out"]
 
 
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class RowReport:
     """The rows of one dataset.
 
@@ -364,6 +370,7 @@ class RowReport:
 
     def add(self, where: str, found: Checked) -> None:
         """Count a row."""
+        found = found._replace(field=_printable(found.field), cause=_printable(found.cause))
         if found.record is None:
             self._refused(where, found.field, found.cause)
         elif found.cause:

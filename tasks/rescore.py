@@ -24,6 +24,7 @@ from apprentice.tasks.engine.run import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.texts import as_stored
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.progress import note
@@ -132,7 +133,10 @@ def _next_action(now: list[Message], then: list[Message]) -> Message | None:
 
 
 def _agree(now: Message, then: Message) -> bool:
-    return now == then or (then["role"] == "tool" and then["content"] is None and now | {"content": None} == then)
+    if now == then or then["role"] != "tool":
+        return now == then
+    known = then["content"]
+    return now | {"content": known} == then and (known is None or as_stored(known) == as_stored(now["content"]))
 
 
 def difference(episode: Episode, then: list[Message]) -> str:

@@ -19,7 +19,7 @@ from apprentice.flows.runtime.prefect_settings import quiet
 ROWS = Annotated[
     str,
     typer.Argument(
-        metavar="FILE|FOLDER|REPO", help="JSON lines, Parquet, JSON or Inspect's logs; owner/name[@COMMIT]."
+        metavar="FILE|FOLDER|REPO", help="JSON lines, JSON, Parquet, Arrow, Inspect's logs; owner/name[@COMMIT]."
     ),
 ]
 FOR = Annotated[Path, typer.Option("--recipe", help="The recipe whose environment confirms the rows and that trains.")]
@@ -39,6 +39,10 @@ def import_rows(
         str | None,
         typer.Option(metavar="FIRST-LAST", help="Seeds whose questions the rows answer, besides the recipe's windows."),
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split that is read, where the dataset has some; all. Default: train.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="The configuration, where the dataset has several.")] = None,
     unverified: Annotated[
         Literal["drop", "keep"] | None,
         typer.Option(help="What becomes of rows whose question no known seed asks. Default: the recipe's, drop."),
@@ -53,7 +57,7 @@ def import_rows(
         named = {"messages": messages, "prompt": prompt, "completion": completion, "tools": tools}
         named |= {"reward": reward, "seed": seed}
         columns = {name: column for name, column in named.items() if column is not None}
-        overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds)}"]
+        overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds, split, config)}"]
         overrides += [f"collect.unverified={unverified}"] if unverified else []
         chosen = prepared(recipe, overrides)
         from apprentice.flows.library import at_work, pinned_recipe
@@ -74,7 +78,9 @@ def import_rows(
         print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
 
 
-def _dataset(rows: str, columns: dict[str, str], seeds: str | None) -> str:
+def _dataset(
+    rows: str, columns: dict[str, str], seeds: str | None, split: str | None = None, config: str | None = None
+) -> str:
     """The value of `collect.dataset`, on one line. Raises Stop."""
     from apprentice.flows.recipe.loading import given_path
     from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
@@ -87,6 +93,7 @@ def _dataset(rows: str, columns: dict[str, str], seeds: str | None) -> str:
         given["revision"] = revision
     elif not is_here and is_repository(path) and path.count("/") == 1:
         given["revision"] = newest_commit(path)
+    given |= {name: value for name, value in (("split", split), ("config", config)) if value is not None}
     if columns:
         given["columns"] = columns
     if seeds is not None:

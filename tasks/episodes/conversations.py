@@ -39,6 +39,8 @@ class Call(BaseModel):
     name: str
     arguments: str
     """JSON text."""
+    as_object: bool = False
+    """Whether the row has them as an object, which Arrow fills with null."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,6 +56,7 @@ class Call(BaseModel):
             "id": given.get("id") or given.get("tool_call_id"),
             "name": next((name for name in names if isinstance(name, str)), None),
             "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+            "as_object": not isinstance(arguments, str),
         }
 
     def as_message(self) -> dict[str, Any]:

@@ -266,4 +266,12 @@ def _call_problem(function: dict[str, Any], tools: list[dict[str, Any]]) -> str 
 def _validator(tool: str) -> Any:
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(json.loads(tool)["function"]["parameters"] | {"additionalProperties": False})
+    schema = json.loads(tool, object_hook=_with_null)["function"]["parameters"]
+    return Draft202012Validator(schema | {"additionalProperties": False})
+
+
+def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A part of a schema in which null is a type: transformers writes `str | None` as a text that is `nullable`."""
+    if schema.get("nullable") is not True or not isinstance(schema.get("type"), str):
+        return schema
+    return schema | {"type": [schema["type"], "null"]} | ({"enum": [*schema["enum"], None]} if "enum" in schema else {})

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.base import is_right
+from apprentice.tasks.episodes.texts import same_text as same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.lease import held
@@ -340,11 +341,6 @@ def read_learned(checkpoint: Path) -> list[dict[str, Any]]:
     """The rows of a checkpoint: stage, seed, question; empty for a student that was not trained here."""
     path = checkpoint / LEARNED
     return read_rows(path) if path.exists() else []
-
-
-def same_text(question: str) -> str:
-    """A normalized question: questions that differ only in case and white space count as the same."""
-    return " ".join(question.casefold().split())
 
 
 def write_questions(out: Path, rows: Iterable[dict[str, Any]]) -> None:

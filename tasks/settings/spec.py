@@ -282,13 +282,17 @@ class DatasetSpec(Spec):
     """Seeds whose questions the rows may answer, besides the recipe's windows, such as {start: 0, size: 500}."""
     revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     """Commit of a dataset of the Hub; required for one."""
+    split: str = Field(default="train", min_length=1, json_schema_extra=WHEN_GIVEN)
+    """The split that is read, where the dataset has splits as the package datasets finds them; `all`: every one."""
+    config: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
+    """The configuration of a dataset whose README names several. Default: the one that the README marks as such."""
     content: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """Digest of the rows. Filled in automatically; other rows are rejected."""
 
     def in_key(self) -> dict[str, Any]:
         """Rows are named by their content, wherever they lie."""
         whole = super().in_key()
-        without = {"path", "revision"} if self.content else set()
+        without = {"path", "revision", "split", "config"} if self.content else set()
         return {name: value for name, value in whole.items() if name not in without}
 
 

@@ -14,6 +14,7 @@ from apprentice.flows.cli.data import _dataset
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Rollouts
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import DatasetSpec
 from tests.flows.commands import BIN, run_command
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
@@ -88,15 +89,19 @@ def test_plain_chat_trains_by_the_printed_command_and_asks_no_teacher(home: Path
 
 
 @pytest.mark.parametrize(
-    ("columns", "seeds", "expected"),
+    ("options", "expected"),
     [
-        ({}, None, {}),
-        ({"reward": "info.score"}, "5-9", {"columns": {"reward": "info.score"}, "seeds": {"start": 5, "size": 5}}),
+        (({}, None), {}),
+        (({"reward": "info.score"}, "5-9"), {"columns": {"reward": "info.score"}, "seeds": {"start": 5, "size": 5}}),
+        (({}, None, "test"), {"split": "test"}),
+        (({}, None, None, "easy"), {"config": "easy"}),
     ],
 )
-def test_the_options_are_the_recipes_fields(home: Path, columns: dict[str, str], seeds: str | None, expected: Any):
+def test_the_options_are_the_recipes_fields(home: Path, options: Any, expected: Any):
     path = str(home / "rows.jsonl")
-    assert json.loads(_dataset(path, columns, seeds)) == {"path": path} | expected
+    given = json.loads(_dataset(path, *options))
+    assert given == {"path": path} | expected
+    assert DatasetSpec.model_validate(given).in_key().items() >= expected.items()
 
 
 def test_a_dataset_of_the_hub_is_named_with_its_commit(hub: LocalHub):
@@ -105,6 +110,24 @@ def test_a_dataset_of_the_hub_is_named_with_its_commit(hub: LocalHub):
     assert json.loads(_dataset("team/rows", {}, None)) == {"path": "team/rows", "revision": commit}
     assert json.loads(_dataset(f"team/rows@{'a' * 40}", {}, None))["revision"] == "a" * 40
     assert json.loads(_dataset("nowhere", {}, None)) == {"path": "nowhere"}
+
+
+@pytest.mark.long
+def test_of_several_splits_train_is_taken_and_another_is_a_choice(home: Path):
+    """The remedy of the refusal works, and the printed command names the split."""
+    (home / "rows.jsonl").unlink()
+    for split, seeds in (("train", range(8)), ("test", range(8, 11))):
+        turns = [[{"role": role, "content": text_of(seed, 1)} for role in ("user", "assistant")] for seed in seeds]
+        (home / f"rows-{split}.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
+    told = command(home, "import", ".", "--recipe", "my recipe.yaml")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "8 rows of . (split train; not read: test)" in " ".join(told.stdout.split())
+    refused = command(home, "import", ".", "--recipe", "my recipe.yaml", "--split", "train[:4]")
+    assert refused.returncode == 1
+    assert "It has train, test." in " ".join(refused.stdout.split())
+    other = command(home, "import", ".", "--recipe", "my recipe.yaml", "--split", "test")
+    assert "3 rows of . (split test; not read: train)" in " ".join(other.stdout.split())
+    assert 'collect.dataset={"path": ".", "split": "test"}' in other.stdout
 
 
 @pytest.mark.parametrize("seeds", ["9", "9-", "-9", "9-5", "a-b"])

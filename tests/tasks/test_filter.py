@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
@@ -92,6 +93,23 @@ def test_what_the_evaluation_asks_is_kept_from_sft_in_whatever_case_and_spacing(
     found, kept = filtered(rows, *(episode(chain_sum, question=text) for text in texts))
     assert kept == texts[1:], "what an evaluation did not choose, and what GRPO asks, may be learned"
     assert found == {"episodes": 3, "kept": 2, "dropped": {"stands in the evaluation set": 1}}
+
+
+@pytest.mark.parametrize(
+    ("question", "seen", "dropped"),
+    [
+        ("Zähle bis drei!", normalize("NFD", "Zähle bis drei!"), True),
+        (normalize("NFD", "Zähle bis drei!"), "Zähle bis drei!", True),
+        ("17 + 4 =", "１７ + ４ =", True),
+        ("17 + 4 =", "17\u00a0+\u200b 4 =", True),
+        ("2⁵ =", "25 =", False),
+    ],
+)
+def test_what_the_evaluation_asks_is_kept_from_sft_in_whatever_unicode_form(
+    filtered, chain_sum: EnvironmentSpec, question: str, seen: str, dropped: bool
+):
+    found, _ = filtered(asked(question), episode(chain_sum, question=seen), episode(chain_sum, question="Else?"))
+    assert found["kept"] == 2 - dropped
 
 
 def test_every_cause_is_counted_and_the_kept_lines_are_the_rollouts_own(filtered, chain_sum: EnvironmentSpec, context):

@@ -1,12 +1,14 @@
 """Law 3: windows are disjoint, and so are the questions; a space that is too small is refused."""
 
 import random
+from unicodedata import normalize
 
 import pytest
 import reasoning_gym
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks import questions as asking
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.questions import questions
@@ -66,6 +68,19 @@ def test_no_training_question_is_used_that_the_evaluation_asks(context: StageCon
     assert len(examined) == len(set(examined)) == counts["evaluate"] == 40
     assert not trained & set(examined)
     assert counts["dropped_from_grpo"] == 200 - counts["grpo"] > 0
+
+
+def test_a_question_in_another_unicode_form_is_one_that_the_evaluation_asks(
+    context: StageContext, monkeypatch: pytest.MonkeyPatch
+):
+    forms = ("NFC", "NFD", "NFC", "NFKD")
+    texts = {s: normalize(forms[s // 10_000], f"Zähle bis {s % 10_000}!") for s in (*range(60), *range(10_000, 10_060))}
+    texts |= {seed: normalize("NFD", f"Zähle bis {seed - 19_980}!") for seed in range(20_000, 20_060)}
+    monkeypatch.setattr(asking, "ask", lambda *_: texts)
+    counts = questions.body(context, SMALL, windows(), 20)
+    left = {row["seed"] % 10_000 for row in read_questions(context.out, "grpo") if row["used"]}
+    assert counts["dropped_from_grpo"] == 20
+    assert left == {*range(20), *range(40, 60)}
 
 
 def test_too_few_distinct_questions_for_the_evaluation_are_refused(context: StageContext):

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import contamination
+from apprentice.tasks.analysis.comparison import contamination, count_seen
 from apprentice.tasks.episodes.record import read_learned, write_learned
 from tests.tasks.examined import episodes, learned
 
@@ -39,6 +40,29 @@ def test_a_model_that_saw_other_questions_is_clean(tmp_path: Path, rollouts: Pat
 def test_a_question_that_was_seen_under_another_seed_case_and_spacing_counts(tmp_path: Path, rollouts: Path):
     found = of(tmp_path / "m", learned(("grpo", 77, " question 3? ")), rollouts)
     assert (found["shared_with_training"], found["shared_seeds"], found["clean"]) == (1, 0, False)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        normalize("NFD", "Zähle bis fünf: ﬁ?"),
+        "ＺÄhle bis\u00a0fünf: fi?",
+        "Zähle bis fünf:\r\nﬁ?\u200b",
+        "zähle\u00ad bis FÜNF: FI?",
+    ],
+)
+@pytest.mark.parametrize("asked", ["Zähle bis fünf: ﬁ?", normalize("NFD", "Zähle bis fünf: ﬁ?")])
+def test_a_question_that_was_seen_in_another_unicode_form_counts(tmp_path: Path, asked: str, seen: str):
+    checkpoint, rollouts = tmp_path / "m", tmp_path / "rollouts"
+    for folder in (checkpoint, rollouts):
+        folder.mkdir()
+    (checkpoint / "learned.jsonl").write_text(learned(("sft", 77, seen)))
+    row = {"seed": 1, "messages": [{}, {"content": seen}]}
+    (rollouts / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
+    records = [RECORDS[0].model_copy(update={"question": asked}), *RECORDS[1:]]
+    found = contamination(records, checkpoint, rollouts, 0.0)
+    assert (found["shared_with_training"], found["shared_with_rollouts"], found["clean"]) == (1, 1, False)
+    assert count_seen(checkpoint, records) == 1
 
 
 def test_a_seed_that_was_seen_counts_whatever_its_text_was(tmp_path: Path, rollouts: Path):
