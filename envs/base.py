@@ -20,6 +20,8 @@ from pydantic import BaseModel
 
 from apprentice.envs.game import EnvironmentSettings as EnvironmentSettings
 from apprentice.envs.game import whole_number as whole_number
+from apprentice.envs.reward import ROUNDING
+from apprentice.envs.reward import is_right as is_right
 from apprentice.envs.source import digest_of, joined
 from apprentice.envs.wire.reply import BadReply, Reply, checked_text
 from apprentice.envs.wire.server import SessionLost
@@ -29,15 +31,6 @@ T = TypeVar("T")
 
 LONGEST_ACTION = 20_000
 """Maximum characters of an action's JSON; a server closes the connection on a much longer message."""
-
-ROUNDING = 1e-6
-"""A reward this near to a bound of its range is that bound: 0.7 + 0.2 + 0.1 is 0.9999999999999999, and sums in single
-precision miss by 1e-7."""
-
-
-def is_right(reward: float | None) -> bool:
-    """Whether an episode is right: its reward is 1.0, within `ROUNDING`. Everything that asks this asks here."""
-    return reward is not None and abs(reward - 1.0) <= ROUNDING
 
 
 class ToolEnvironment(ABC):

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from apprentice.envs.base import ROUNDING, ToolEnvironment, are_tools_of, is_right, tool_schemas, tools_text
+from apprentice.envs.base import ToolEnvironment, are_tools_of, tool_schemas, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.reward import ROUNDING, is_right
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of

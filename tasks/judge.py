@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from apprentice.envs.base import ROUNDING
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.comparison import (
     compare,
     compare_all,

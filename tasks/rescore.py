@@ -13,9 +13,10 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apprentice.envs.base import ROUNDING, ToolEnvironment, are_tools_of, is_right
+from apprentice.envs.base import ToolEnvironment, are_tools_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.reward import ROUNDING, is_right
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts

@@ -28,14 +28,11 @@ import tenacity
 
 from apprentice.envs.defaults import debugging, old_objects_ignored
 from apprentice.envs.serving.child import child_command, child_environment
+from apprentice.envs.wire.server import ServerFailed as ServerFailed
 
 log = logging.getLogger(__name__)
 SERVES_AT = "apprentice serves at "
 """What a server prints before its address. Other lines are those of modules that it imported."""
-
-
-class ServerFailed(Exception):
-    """A local server exited before it was ready."""
 
 
 @contextmanager

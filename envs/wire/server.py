@@ -171,6 +171,10 @@ outage_listeners: "list[Callable[[Literal['began', 'ended'], EnvironmentServer],
 """Called at the start and the end of every outage that sessions of this process wait for."""
 
 
+class ServerFailed(Exception):
+    """A local server exited before it was ready."""
+
+
 class SessionLost(Exception):
     """The server was unreachable for longer than its `patience`."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import is_right
+from apprentice.envs.reward import is_right
 from apprentice.flows.pages.html import as_script
 from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
 from apprentice.tasks.episodes.record import EvaluatedEpisode

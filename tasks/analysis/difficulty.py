@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import isclose
 from typing import Any, Literal, NamedTuple
 
-from apprentice.envs.base import ROUNDING
+from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.comparison import Interval, evaluated_interval, percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, is_right, traits_of
+from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text

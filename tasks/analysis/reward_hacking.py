@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ROUNDING
+from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.comparison import LEVEL, clustered_interval, holm, paired_difference
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.safe_text import code

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from apprentice.envs.base import is_right
+from apprentice.envs.reward import is_right
 from apprentice.tasks.episodes.texts import same_text as same_text
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from apprentice.envs.serving.process import ServerFailed
-from apprentice.envs.wire.server import SessionLost
+from apprentice.envs.wire.server import ServerFailed, SessionLost
 from apprentice.tasks.reporting.errors import (
     BudgetReached,
     EndpointStop,

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment, is_right
+from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, same_text

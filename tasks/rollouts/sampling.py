@@ -10,7 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from apprentice.envs.base import ROUNDING
+from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.rollouts.rewards import Stream

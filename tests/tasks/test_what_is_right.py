@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import ToolEnvironment, is_right
+from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.reward import is_right
 from apprentice.envs.wire.reply import BadReply
 from apprentice.flows.audit import exploits
 from apprentice.flows.pages.episodes import Reader, Source
