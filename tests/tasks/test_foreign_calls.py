@@ -15,9 +15,9 @@ from apprentice.tasks.dataset import Known, Verifier
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.training.families import templates, toy_tokenizer
 from apprentice.tasks.training.trainer import IGNORED, labelled
 from tests.odd_server import odd_server
+from tests.students_page import templates, toy_tokenizer
 from tests.tasks.test_dataset import Bench, chat, folder_of, row, turn
 from tests.tasks.test_rescore import ECHO, Patient, guessed
 

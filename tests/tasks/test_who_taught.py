@@ -27,8 +27,8 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
     parent,
 )
+from apprentice.tasks.cards.card import taught_on
 from apprentice.tasks.collect import COUNTED
-from apprentice.tasks.engine.card import taught_on
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.judge import gate, verdict
