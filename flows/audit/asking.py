@@ -31,6 +31,7 @@ from apprentice.flows.audit.subject import (
     replayed,
 )
 from apprentice.tasks.episodes.episode import Call, prompt
+from apprentice.tasks.episodes.texts import same_text
 
 OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."
 IGNORES_SEEDS = (
@@ -151,7 +152,7 @@ def windows(subject: Subject) -> Verdict:
 
 
 def _asked(subject: Subject, seeds: range) -> list[str]:
-    return subject.at_once(lambda environment, seed: environment._ask(seed), seeds)
+    return [same_text(each) for each in subject.at_once(lambda environment, seed: environment._ask(seed), seeds)]
 
 
 def _pool(different: int, asked: int) -> str:

@@ -234,7 +234,7 @@ def pinned_rows(spec: DatasetSpec) -> DatasetSpec:
 
 
 def part_of_rows(spec: DatasetSpec) -> Part:
-    """The files that are read of a dataset, and what is said of those that are not. Raises Stop."""
+    """The files of a dataset's split, with a note about the files that are not read. Raises Stop."""
     there = Path(spec.path).expanduser()
     if there.is_file():
         without_splits(spec.path, spec.split, spec.config)
@@ -251,7 +251,10 @@ def part_of_rows(spec: DatasetSpec) -> Part:
     if {ALL, KEPT} <= {file.name for file in files}:
         files = [file for file in files if file.name != KEPT]
     if not any(file.stat().st_size for file in files):
-        raise Stop(f"{spec.path} holds no rollouts: no row in {' or '.join(PATTERNS)}.", "Check collect.dataset.path.")
+        raise Stop(
+            f"{spec.path}{said} holds no rollouts: no row in a file that ends in {', '.join(READERS)}.",
+            "Check collect.dataset.path, or convert its files to one of these forms.",
+        )
     return Part(files, said)
 
 

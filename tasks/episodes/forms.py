@@ -23,7 +23,7 @@ class Row(NamedTuple):
     where: str
     """The file and the line, or the row, from 1."""
     data: Any
-    """What stands there, without keys that are null."""
+    """What stands there. `rows_in` drops keys that are null."""
 
 
 def rows_in(file: Path, columns: Iterable[str] = ()) -> Iterator[Row]:

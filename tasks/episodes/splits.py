@@ -27,9 +27,9 @@ MORE = ("data/*.json", "**/*.json", "*.arrow", "**/*.arrow", "*.json*.gz", "**/*
 then Inspect's logs, JSON files such as exported trajectories, Harbor's folders of trials, and other layouts."""
 SHARD = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 """datasets.data_files.SPLIT_PATTERN_SHARDED, with the split's name."""
-TRIAL = "trajectory.json"
+TRIAL, JOB = "trajectory.json", "result.json"
 LOG = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
-"""Of Harbor's and of Inspect's files, which are no splits, whatever a task is called."""
+"""Files of Harbor and of Inspect, which are no splits, whatever a task is called. A job of Harbor has no row."""
 SAVED, SAVED_AS_SEVERAL = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes."""
 Splits = dict[str, list[Path]]
@@ -124,8 +124,9 @@ def _listing(files: Sequence[Path], most: int = 3) -> str:
 
 def _whole(folder: Path, patterns: Sequence[str]) -> list[Path]:
     """What is read of a folder without splits."""
+    passed_over = _about_the_data() | ({JOB} if any(folder.glob(f"*/**/{TRIAL}")) else set())
     for pattern in patterns:
-        if found := [file for file in sorted(folder.glob(pattern)) if file.name not in _about_the_data()]:
+        if found := [file for file in sorted(folder.glob(pattern)) if file.name not in passed_over]:
             return found
     return []
 
@@ -234,7 +235,7 @@ def _named(folder: Path, whole: list[Path]) -> Splits:
 
 
 def _by_name(names: dict[str, Path]) -> Splits:
-    """The splits of the first layout of datasets that fits: shards in a folder, folders, files."""
+    """The splits of the first layout of datasets that fits: shards in a folder, folders, files; here in any case."""
     from datasets.data_files import DEFAULT_PATTERNS_SPLIT_IN_DIR_NAME, DEFAULT_PATTERNS_SPLIT_IN_FILENAME
 
     sharded: Splits = {}
@@ -242,7 +243,7 @@ def _by_name(names: dict[str, Path]) -> Splits:
         if shard := SHARD.fullmatch(name):
             sharded.setdefault(shard[1], []).append(file)
     in_folders, in_names = (
-        {str(split): files for split, each in patterns.items() if (files := _matching(names, each))}
+        {str(split): files for split, each in patterns.items() if (files := _matching(names, each, re.IGNORECASE))}
         for patterns in (DEFAULT_PATTERNS_SPLIT_IN_DIR_NAME, DEFAULT_PATTERNS_SPLIT_IN_FILENAME)
     )
     usual = {split: sharded[split] for split in (TRAIN, "validation", "test") if split in sharded}
@@ -267,14 +268,14 @@ def _names(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _matching(names: dict[str, Path], patterns: Iterable[str]) -> list[Path]:
+def _matching(names: dict[str, Path], patterns: Iterable[str], flags: int = 0) -> list[Path]:
     """The files whose place matches one of the patterns, which are those of fsspec, as datasets has them."""
     from fsspec.utils import glob_translate
 
     wanted = []
     for each in patterns:
         try:
-            wanted.append(re.compile(glob_translate(normpath(each))))
+            wanted.append(re.compile(glob_translate(normpath(each)), flags))
         except ValueError as error:
             raise Stop(f"The pattern {each} of a README is none: {error}.", "Correct its `configs`.") from None
     return [file for name, file in names.items() if any(each.match(name) for each in wanted)]

@@ -340,7 +340,7 @@ def test_the_forms_in_which_rows_come_are_the_same_rows(bench: Bench, tmp_path: 
         ("rollouts.jsonl", b"\n\n", "its files have no row"),
         ("rollouts.jsonl", b"", "holds no rollouts"),
         ("rows.parquet", b"PAR1 not at all", "rows.parquet is not a Parquet file"),
-        ("rows.csv", b"a,b\n", "holds no rollouts: no row in"),
+        ("rows.csv", b"a,b\n", "holds no rollouts: no row in a file that ends in .jsonl, .parquet, .json"),
     ],
 )
 def test_a_file_that_holds_no_rows_is_refused_with_its_place(

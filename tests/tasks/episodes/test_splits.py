@@ -115,9 +115,11 @@ def test_what_was_read_before_of_a_folder_without_other_splits_is_read_still(
     [
         (["train.parquet", "test.jsonl"], "train.parquet"),
         (["train.json", "train.parquet", "test.jsonl"], "train.parquet"),
+        (["Train.jsonl", "Test.jsonl"], "Train.jsonl"),
+        (["TRAIN/a.jsonl", "TEST/a.jsonl"], "TRAIN/a.jsonl"),
     ],
 )
-def test_a_split_may_have_another_form_than_the_others(tmp_path: Path, names: list[str], expected: str):
+def test_a_split_may_be_of_another_form_than_others_or_in_capitals(tmp_path: Path, names: list[str], expected: str):
     assert read(folder(tmp_path / "rows", *names)) == [expected]
 
 
@@ -194,6 +196,12 @@ def test_the_remedy_for_several_configurations_and_splits_works(tmp_path: Path):
 def test_a_readme_whose_head_is_not_yaml_leaves_the_names_of_files(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     assert read(folder(tmp_path / "rows", "train.jsonl", "test.jsonl", readme="configs: [")) == ["train.jsonl"]
     assert "not YAML" in caplog.text
+
+
+def test_a_job_of_harbor_is_read_by_its_trials(tmp_path: Path):
+    names = ["config.json", "result.json", "sum__a/agent/trajectory.json", "sum__a/result.json"]
+    assert read(folder(tmp_path / "rows", *names)) == ["sum__a/agent/trajectory.json"]
+    assert read(folder(tmp_path / "other", "result.json")) == ["result.json"]
 
 
 def test_a_folder_may_have_letters_of_patterns_in_its_name(tmp_path: Path):
