@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.tasks.artifacts.hub_client import ask
-from apprentice.tasks.episodes.forms import READERS, Row, form_of, rows_in
-from apprentice.tasks.episodes.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, Part, part_of, without_splits
+from apprentice.tasks.files.forms import READERS, Row, form_of, rows_in
+from apprentice.tasks.files.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, Part, part_of, without_splits
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.settings.spec import DatasetSpec, StudentSpec

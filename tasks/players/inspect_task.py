@@ -28,9 +28,9 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import AtCapacity, Session
 from apprentice.envs.wire.waiting import spawn, start
 from apprentice.tasks.episodes.episode import Episode, Message, prompt
-from apprentice.tasks.episodes.forms import require_inspect
 from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.files.forms import require_inspect
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.errors import Stop, broken_package
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.forms import READERS, form_of
+from apprentice.tasks.files.forms import READERS, form_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict, load_dataset_builder
 
-from apprentice.tasks.episodes.splits import part_of
+from apprentice.tasks.files.splits import part_of
 from apprentice.tasks.reporting.errors import Stop
 
 TWO = """

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from datasets import Dataset
 
-from apprentice.tasks.episodes.forms import form_of, rows_in, without_nulls
+from apprentice.tasks.files.forms import form_of, rows_in, without_nulls
 from apprentice.tasks.reporting.errors import Stop
 
 ROWS = [{"prompt": "ä 😀", "completion": "b"}, {"prompt": "c", "completion": "d", "reward": 1.0}]
