@@ -32,7 +32,8 @@ from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.run import RunContext, leases
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
 from apprentice.tasks.models.student_model import pinned

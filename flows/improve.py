@@ -31,7 +31,8 @@ from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.run import RunContext, one_run
+from apprentice.tasks.engine.limits import one_run
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import read_episodes, read_rows, same_text
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import exam

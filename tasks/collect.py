@@ -20,7 +20,8 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
-from apprentice.tasks.engine.run import RunContext, StandingServers, leases, shared
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import Journal, Record, check_begun_with, journal
@@ -28,6 +29,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import (
     BudgetReached,
     EndpointStop,

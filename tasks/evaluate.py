@@ -19,7 +19,8 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import answers_of, check_broken, worth
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
-from apprentice.tasks.engine.run import RunContext, leases
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
 from apprentice.tasks.models.memory import explained_oom

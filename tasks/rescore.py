@@ -21,7 +21,7 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED
-from apprentice.tasks.engine.run import leases
+from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record

@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer
 
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.reporting.errors import Stop
 
 KEY_LENGTH = 20
@@ -37,8 +36,6 @@ class Artifact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     repo_type: ClassVar[Literal["dataset", "model"]] = "dataset"
     suffix: ClassVar[str]
-    row: ClassVar[type[BaseModel] | None] = None
-    """What a line of its data is, where that is for others to read."""
 
     repository: str = Field(pattern=REPOSITORY, max_length=LONGEST_NAME)
     """`namespace/name`, as on the Hub."""
@@ -72,7 +69,6 @@ class Rollouts(Artifact):
     """Every episode the teacher played, failed ones included."""
 
     suffix = "rollouts"
-    row = Record
     episodes: Count
     failed: Count
     prompt_tokens: Count
@@ -108,7 +104,6 @@ class KeptRollouts(Artifact):
     """The episodes that the student learns from."""
 
     suffix = "kept-rollouts"
-    row = Record
     episodes: Count
     kept: Count
     dropped: dict[str, Count]
@@ -194,7 +189,6 @@ class Evaluation(Artifact):
     """One model's results on the held-out questions."""
 
     suffix = "evaluation"
-    row = EvaluatedEpisode
     model: str
     protocol: Literal["parity", "tutorial"]
     n: Count

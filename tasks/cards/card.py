@@ -34,6 +34,7 @@ from apprentice.tasks.artifacts.types import (
     ArtifactRecord,
     BaseStudent,
     Checkpoint,
+    Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
     Parent,
@@ -44,7 +45,7 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
 )
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
@@ -177,6 +178,10 @@ SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M"
 """As the Hub names them, by powers of ten from a thousand on."""
 
 
+ROWS = {Rollouts: Record, KeptRollouts: Record, Evaluation: EvaluatedEpisode}
+"""What a line of an artifact's data is, where that is for others to read."""
+
+
 class DatasetFacts(Facts):
     def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
@@ -227,7 +232,7 @@ def _players(kept: Path) -> dict[str, int]:
 
 def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
-    row = made.kind.row if made.kind else None
+    row = next((row for kind, row in ROWS.items() if made.is_a(kind)), None)
     descriptions = {name: field.description for name, field in row.model_fields.items()} if row else {}
     if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
         descriptions.pop("player", None)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.tasks.engine.run import Rate, limit_name
+from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.budget import Budget, usage_of

@@ -11,8 +11,9 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.engine import run
-from apprentice.tasks.engine.run import Lease, Rate, leases, limit_name, shared
+from apprentice.tasks.engine import limits
+from apprentice.tasks.engine.limits import Rate, Slot, leases, limit_name
+from apprentice.tasks.reporting.announce import shared
 
 
 def test_without_a_prefect_server_nothing_is_shared():
@@ -37,7 +38,7 @@ def test_no_more_sessions_are_held_than_the_shared_limit_grants(prefect_server):
 
     async def one() -> None:
         nonlocal held, most
-        async with Lease("sessions-toy", 2):
+        async with Slot("sessions-toy", 2):
             held += 1
             most = max(most, held)
             if held == 2:
@@ -55,12 +56,12 @@ def test_no_more_sessions_are_held_than_the_shared_limit_grants(prefect_server):
 
 def test_a_limit_that_an_operator_changed_is_kept(prefect_server):
     async def changed() -> int:
-        await opened(Lease("sessions-operated", 5))
+        await opened(Slot("sessions-operated", 5))
         async with get_client() as client:
             from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 
             await client.update_global_concurrency_limit("sessions-operated", GlobalConcurrencyLimitUpdate(limit=1))
-            await opened(Lease("sessions-operated", 5))
+            await opened(Slot("sessions-operated", 5))
             return (await client.read_global_concurrency_limit_by_name("sessions-operated")).limit
 
     assert asyncio.run(changed()) == 1
@@ -106,16 +107,16 @@ def test_one_run_of_a_name_at_a_time_of_a_folder_and_of_a_permanent_server(is_sh
     async def ensure(*given: Any, **how: Any) -> None:
         ensured.append((*given, how))
 
-    monkeypatch.setattr(run, "shared", lambda: is_shared)
-    monkeypatch.setattr(run, "_ensure", ensure)
-    monkeypatch.setattr(run, "sync_concurrency", lambda *given, **how: nullcontext(limited.append((*given, how))))
-    monkeypatch.setattr(run.announce, "warn", warned.append)
+    monkeypatch.setattr(limits, "shared", lambda: is_shared)
+    monkeypatch.setattr(limits, "_ensure", ensure)
+    monkeypatch.setattr(limits, "sync_concurrency", lambda *given, **how: nullcontext(limited.append((*given, how))))
+    monkeypatch.setattr(limits.announce, "warn", warned.append)
     store: Any = SimpleNamespace(exclusive=lambda name, say: nullcontext(asked.append((name, say("it")))))
-    with run.one_run(store, "improve-Toy recipe"):
+    with limits.one_run(store, "improve-Toy recipe"):
         pass
     assert asked == [("improve-Toy recipe", None)]
     assert warned == ["Another run of improve-Toy recipe is under way; waiting for it to end."]
     name = "improve-toy-recipe"
-    how = {"strict": True, "lease_duration": run.LEASE, "raise_on_lease_renewal_failure": False}
+    how = {"strict": True, "lease_duration": limits.LEASE, "raise_on_lease_renewal_failure": False}
     assert ensured == ([(name, 1, {"decay": 0.0})] if is_shared else [])
     assert limited == ([(name, how)] if is_shared else [])
