@@ -222,13 +222,11 @@ class Journal:
             known.add(number)
         if twice:
             announce.warn(
-                f"{twice:,} episodes are more than once in {self._lines.path}: two processes wrote it at the same "
-                "time. The first of each counts."
+                f"Episodes that are played twice in {self._lines.path}: {twice:,}. Two processes wrote it at the same "
+                "time; the first of each counts."
             )
         if unreadable:
-            announce.warn(
-                f"{unreadable:,} lines of {self._lines.path} cannot be read; their episodes are played again."
-            )
+            announce.warn(f"Unreadable lines in {self._lines.path}: {unreadable:,}. Their episodes are played again.")
 
     def _number(self, line: bytes) -> int | None:
         try:

@@ -41,6 +41,7 @@ class Collection:
         self.server: dict[str, Any] = {"sessions": 16}
         self.teacher: dict[str, Any] = {}
         self.episodes = EPISODES
+        self.stale = 0.0
         self.known_asked: list[tuple[int, set[str]]] = []
         self.say("ok")
 
@@ -52,6 +53,7 @@ class Collection:
             "folder": str(self.folder),
             "teacher_url": self.teacher_url,
             "episodes": self.episodes,
+            "stale": self.stale,
             "server": {"url": self.environment.url} | self.server,
             "teacher": self.teacher,
         }
@@ -63,6 +65,7 @@ class Collection:
 
     def journal(self) -> list[bytes]:
         path = self.folder / "scratch" / "episodes.jsonl"
+        path = next((self.folder / "store" / ".scratch").glob("*/episodes.jsonl"), path) if self.stale else path
         return [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")] if path.exists() else []
 
     def asked(self) -> list[dict[str, Any]]:
@@ -344,3 +347,76 @@ def test_a_second_collector_on_one_folder_is_refused(run: Collection):
     run.disturbed(fault)
     run.check("two collectors on one folder")
     run.answered_once()
+
+
+@pytest.fixture
+def blind(run: Collection) -> Collection:
+    """A collection on a store where flock says yes to everybody, as Lustre's localflock does; a lease ends in 6 s."""
+    run.stale = 6.0
+    run.server["sessions"] = 4  # so that it lasts until a second one has begun
+    return run
+
+
+def waiting(run: Collection) -> "subprocess.Popen[str]":
+    """A second collection, that has found the first one."""
+    second = run.start()
+    assert second.stdout is not None
+    said: list[str] = []
+    while "Another run makes this very artifact" not in "".join(said):
+        said.append(second.stdout.readline())
+        assert said[-1], said
+    return second
+
+
+def test_of_two_collections_on_a_store_with_blind_locks_one_waits_and_finds_it(blind: Collection):
+    second: list[subprocess.Popen[str]] = []
+    blind.disturbed(lambda: second.append(waiting(blind)))
+    assert second[0].wait(60) == 0
+    blind.check("two collections, blind locks")
+    blind.answered_once()
+
+
+def test_a_collection_that_is_killed_on_a_store_with_blind_locks_is_resumed_by_the_one_that_waits(blind: Collection):
+    first = blind.start()
+    blind.until(BEFORE, first)
+    second = waiting(blind)
+    blind.note_finished()
+    first.kill()
+    first.wait()
+    assert second.wait(60) == 0
+    blind.check("holder killed, blind locks")
+
+
+def test_a_collection_that_was_suspended_on_a_store_with_blind_locks_writes_and_buys_no_more(blind: Collection):
+    first = blind.start()
+    blind.until(BEFORE, first)
+    second = waiting(blind)
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(0.3)  # what was on its way to the teacher arrives
+    blind.note_finished()
+    assert second.wait(90) == 0
+    bought = len(blind.asked())
+    assert bought <= EPISODES + blind.server["sessions"]
+    first.send_signal(signal.SIGCONT)
+    out, _ = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "another run took over" in out
+    assert len(blind.asked()) == bought
+    blind.check("holder suspended, blind locks")
+
+
+def test_a_suspended_collection_that_goes_on_beside_its_successor_ends(blind: Collection):
+    blind.episodes = 1500
+    first = blind.start()
+    blind.until(BEFORE, first)
+    second = waiting(blind)
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(0.3)  # what was on its way to the teacher arrives
+    blind.note_finished()
+    blind.until(len(blind.journal()) + BEFORE, second)
+    first.send_signal(signal.SIGCONT)
+    out, _ = first.communicate(timeout=60)
+    assert (first.returncode, second.poll()) == (1, None)
+    assert "another run took over" in out
+    assert second.wait(120) == 0
+    blind.check("holder suspended and back, blind locks")

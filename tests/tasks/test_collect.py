@@ -253,6 +253,15 @@ def test_an_interrupted_collection_goes_on_and_its_torn_line_is_played_again(scr
     assert journal.read_bytes().splitlines(keepends=True)[:10] == lines[:10]
 
 
+def test_a_journal_that_two_collections_wrote_at_once_gives_the_same_rollouts(scripted_bench, chain_sum):
+    counts, whole = collected(scripted_bench, chain_sum)
+    journal = scripted_bench.scratch / "episodes.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for written in (lines + lines[3:], [*lines[:6], lines[7][:40] + b"\n", *lines[:2]]):
+        journal.write_bytes(b"".join(written))
+        assert collected(scripted_bench, chain_sum) == (counts, whole)
+
+
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     collected(scripted_bench, chain_sum)
     begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]

@@ -113,6 +113,12 @@ def ended() -> int:
     return process.pid
 
 
+def set_clock(path: Path, ahead: float) -> None:
+    """The time of a file, as a file system gives it whose clock is `ahead` seconds ahead."""
+    now = time.time() + ahead
+    os.utime(path, (now, now))
+
+
 AT_ONCE, SILENT = False, True
 LEFT: dict[str, tuple[str, int, bool]] = {
     "a process that ended": (owner(pid=ended()), 0, AT_ONCE),
@@ -135,7 +141,7 @@ LEFT: dict[str, tuple[str, int, bool]] = {
 def test_what_a_dead_one_left_is_succeeded(which: str, tmp_path: Path):
     text, clock, is_silent = LEFT[which]
     (tmp_path / "k.lease").write_text(text)
-    os.utime(tmp_path / "k.lease", (time.time() + clock,) * 2)
+    set_clock(tmp_path / "k.lease", clock)
     said: list[str] = []
     began = time.monotonic()
     with held(tmp_path / "k", say=said.append) as mine:
@@ -190,7 +196,7 @@ def test_while_another_machine_shows_a_heartbeat_nobody_takes_over(clock: int, t
     def beat() -> None:
         until = time.monotonic() + 3 * STALE
         while time.monotonic() < until:
-            os.utime(theirs, (time.time() + clock,) * 2)
+            set_clock(theirs, clock)
             time.sleep(0.05)
         theirs.unlink()
 
