@@ -125,13 +125,12 @@ def failed_import(error: BaseException) -> FailedImport | None:
     while seen is not None and seen not in chain:
         chain.append(seen)
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
-    for each in reversed(chain):  # the first error of the chain, and of its frames the innermost import
-        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
-        modules = [frame for frame in frames if frame.f_code.co_name == "<module>"]
-        bodies = [frame for frame in modules if frame.f_code.co_filename[0] != "<"]
+    for first in reversed(chain):  # and of its frames the innermost import
+        frames = [frame for frame, _ in traceback.walk_tb(first.__traceback__)]
+        bodies = [each for each in frames if each.f_code.co_name == "<module>" and each.f_code.co_filename[0] != "<"]
         packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in bodies]
         if found := [package for package in packages if package not in OURS]:
-            return FailedImport(found[-1], each)
+            return FailedImport(found[-1], first)
     return None
 
 

@@ -36,7 +36,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.episodes.episode import Call, prompt
 from apprentice.tasks.models.checkpoints import context_length
-from apprentice.tasks.models.student_model import check_rows, named_model, without_weights
+from apprentice.tasks.models.student_model import check_downloaded, check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
@@ -198,6 +198,7 @@ class Preflight:
         if self.trains_here and trainings:
             forget_launcher()
             check_hardware(recipe, ahead)
+            check_downloaded(recipe.student)
             check_reporters(recipe.report_to, recipe.name)
         buys = self._teacher_ahead(run, done)
         if buys and not recipe.is_scripted:

@@ -27,24 +27,31 @@ ELSEWHERE += ("TRACKIO_TRACE_SESSIONS_DIR",)
 """Variables by which Trackio sends curves and transcripts elsewhere, or takes some from there."""
 _set: set[str] = set()
 """The folders that this process has set."""
+_ignored: set[str] = set()
+"""What this process has removed, and not said yet."""
 
 
 def keep_curves_in(store: Path) -> None:
     """Sets Trackio's folder. Call this first: Trackio reads it on import, which TRL's GRPO triggers.
 
-    What the shell says of other places is removed, and said: the recipe decides, by `trackio.space_id`.
+    What the shell says of other places is removed: the recipe decides, by `trackio.space_id`.
     """
     folder = str(store / FOLDER)
-    ignored = [name for name in ELSEWHERE if os.environ.pop(name, None) is not None]
-    if os.environ.get("TRACKIO_DIR", folder) not in (folder, "", *_set):
-        ignored.append("TRACKIO_DIR")
+    _ignored.update(name for name in ELSEWHERE if os.environ.pop(name, None) is not None)
+    if os.environ.get("TRACKIO_DIR", "") not in ("", folder, *_set):
+        _ignored.add("TRACKIO_DIR")
     _set.add(folder)
     os.environ["TRACKIO_DIR"] = folder
-    if ignored:
+
+
+def say_ignored() -> None:
+    """Says once what was removed, before a training sends its curves."""
+    if _ignored:
         announce.say(
-            f"{' and '.join(ignored)} of the shell {'is' if len(ignored) == 1 else 'are'} ignored: curves go to "
-            "`trackio.space_id` of the recipe, or stay in the store."
+            f"{' and '.join(sorted(_ignored))} of the shell {'is' if len(_ignored) == 1 else 'are'} ignored: curves go "
+            "to the recipe's `trackio.space_id`, or stay in the store."
         )
+        _ignored.clear()
 
 
 def share_curves() -> None:

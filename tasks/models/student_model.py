@@ -11,7 +11,7 @@ import re
 import shutil
 import string
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,7 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
     Args:
         copied: The copy of a local folder.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     assert spec.model is not None
     _check_weights(spec)
@@ -213,6 +213,9 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
     with readable(spec.model), _code_refused(spec):
         config = AutoConfig.from_pretrained(copied or spec.model, **where)
         tokenizer = AutoTokenizer.from_pretrained(copied or spec.model, **where)
+    at = {"revision": spec.revision} if "revision" in where else {}
+    with readable(f"generation_config.json of {spec.model}"), suppress(OSError):  # loading ignores one that is no JSON
+        GenerationConfig.from_pretrained(copied or spec.model, **at)
     if spec.chat_template is not None:
         tokenizer.chat_template = trl_template(spec.chat_template, tokenizer)
     return config, prepared(tokenizer, spec.model)
@@ -238,6 +241,29 @@ def _without_pickles(out: Path, spec: StudentSpec) -> None:
             model.save_pretrained(out)
     for file in pickled:
         file.unlink()
+
+
+def check_downloaded(spec: StudentSpec) -> None:
+    """Raises Stop if the Hub may not be asked for a model's weights, and this machine does not have them all."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if spec.model is None or spec.content or not constants.HF_HUB_OFFLINE:
+        return
+
+    def here(name: str) -> Path | None:
+        found = try_to_load_from_cache(str(spec.model), name, revision=spec.revision)
+        return Path(found) if isinstance(found, str) else None
+
+    names = ["model.safetensors", *([] if spec.safetensors_only else ["pytorch_model.bin"])]
+    if any(map(here, names)):
+        return
+    index = here("model.safetensors.index.json")
+    shards = set(json.loads(index.read_text())["weight_map"].values()) if index else {names[0]}
+    if missing := sorted(shard for shard in shards if here(shard) is None):
+        raise Stop(
+            f"{spec.model} has no {missing[0]} on this machine, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set.",
+            f"Unset it, or download the model first: hf download {spec.model} --revision {spec.revision}.",
+        )
 
 
 def _check_weights(spec: StudentSpec) -> None:

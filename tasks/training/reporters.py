@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from apprentice.tasks.artifacts.hub_client import ask, is_away
-from apprentice.tasks.engine.run import FOLDER, share_curves
+from apprentice.tasks.engine.run import FOLDER, say_ignored, share_curves
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
@@ -58,6 +58,8 @@ def check_reporters(names: Sequence[Reporter], project: str = "") -> None:
                 f"Install it (pip install '{install}'), or remove it from report_to.",
             )
         imported(name, f"report_to: {name}", install)
+    if "trackio" in names:
+        say_ignored()
     if "wandb" in names:
         _check_wandb()
     if "mlflow" in names:
