@@ -166,6 +166,10 @@ def readable(what: object) -> Iterator[None]:
             f"{what} cannot be loaded: {type(error).__name__}: {cause}",
             needs if isinstance(error, ImportError) else "Name another model, or make it anew.",
         ) from error
+    except RuntimeError as error:  # libraries make it of a failed import; others, such as too little memory, go on
+        if stop := broken_package(error):
+            raise stop from error
+        raise
 
 
 def _references(checkpoint: Path) -> Iterator[str]:

@@ -349,3 +349,31 @@ def test_one_field_says_what_all_sections_compute_in(
 def test_a_section_that_computes_in_bf16_keeps_it_whatever_the_machine():
     recipe: Any = load_recipe(TOY, ["sft.bf16=true"]).with_precision()
     assert (recipe.sft.bf16, recipe.grpo.bf16) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "hub", "says"),
+    [
+        ("toy", "team", ""),
+        ("a" * 78, "team", ""),  # -rescored-rollouts makes 96 of it
+        ("a" * 79, "team", r"maximum length is 96: .*-rescored-rollouts' \(97 characters\)"),
+        ("a--b", "team", "Cannot have -- or .. in repo_id"),
+        ("a..b", "team", "Cannot have -- or .. in repo_id"),
+        ("a-", "team", "Cannot have -- or .. in repo_id: 'team/a--"),
+        ("toy", "te--am", "Cannot have -- or .. in repo_id"),
+        ("toy", "-team", "cannot start or end with"),
+        ("toy", "team.", "cannot start or end with"),
+        ("toy", "my team", "must use alphanumeric"),
+        ("toy", "https://huggingface.co/team", "must be in the form"),
+        ("a--b", None, ""),
+        ("a" * 176, None, ""),
+        ("a" * 177, None, "has 201 characters, and 200 fit"),
+    ],
+)
+def test_every_repository_that_a_run_makes_has_a_name_that_its_store_takes(name: str, hub: str | None, says: str):
+    given = [f"name={name}", *([f"store.hub={{namespace: {json.dumps(hub)}}}"] if hub else [])]
+    if not says:
+        assert load_recipe(TOY, given).name == name
+        return
+    with pytest.raises(Stop, match=says):
+        load_recipe(TOY, given)

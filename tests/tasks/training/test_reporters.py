@@ -23,7 +23,9 @@ TOY = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_RUN_GROUP", "MLFLOW_EXPERIMENT_NAME"):
+    shell = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED", "WANDB_PROJECT", "WANDB_RUN_GROUP")
+    shell += ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID", "MLFLOW_TAGS", "MLFLOW_TRACKING_URI")
+    for name in (*shell, "DISABLE_MLFLOW_INTEGRATION"):
         monkeypatch.setenv(name, "x")  # so that what is set here is taken back
         monkeypatch.delenv(name)
 
@@ -31,6 +33,14 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 WANDB = """
 class api:
     api_key = None
+
+class Error(Exception):
+    pass
+
+def login(verify, timeout):
+    import os
+    if os.environ.get("WANDB_API_KEY") != "right":
+        raise Error("Failed to authenticate: 401")
 
 run, begun = None, []
 
@@ -139,3 +149,84 @@ def test_every_training_of_a_process_has_a_run_of_its_own_in_the_group_of_its_re
     assert sys.modules["wandb"].run is None
     monkeypatch.setenv("WANDB_RUN_GROUP", "ours")
     assert trained("a", "3").given["group"] == "ours"
+
+
+@pytest.mark.usefixtures("wandb")
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [
+        ({"WANDB_API_KEY": "right"}, ""),
+        ({"WANDB_MODE": "offline"}, ""),
+        ({"WANDB_MODE": "dryrun"}, ""),
+        ({"WANDB_MODE": "online"}, "there is no key for it"),
+        ({"WANDB_API_KEY": "wrong"}, "does not let this machine in: Failed to authenticate: 401"),
+        ({"WANDB_MODE": "disabled"}, "WANDB_MODE=disabled in the shell switches it off"),
+        ({"WANDB_DISABLED": "true", "WANDB_API_KEY": "right"}, "WANDB_DISABLED=true in the shell switches it off"),
+    ],
+    ids=str,
+)
+def test_a_login_that_does_not_work_is_found_before_a_run(
+    shell: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    if not says:
+        check_reporters(["wandb"], "toy")
+        return
+    with pytest.raises(Stop, match=says) as stop:
+        check_reporters(["wandb"], "toy")
+    assert stop.value.remedy
+
+
+MLFLOW = """
+import os
+asked = []
+
+def set_experiment(name):
+    asked.append((name, os.environ.get("MLFLOW_RUN_ID"), os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]))
+    where = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if "9" in where:
+        raise OSError(f"API request to {where}/api failed")
+    if name == "deleted":
+        raise RuntimeError("Cannot set a deleted experiment 'deleted' as the active experiment")
+"""
+
+
+@pytest.fixture
+def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of that name."""
+    (tmp_path / "mlflow.py").write_text(MLFLOW)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("mlflow", None)
+
+
+@pytest.mark.usefixtures("mlflow")
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [
+        ({}, ""),
+        ({"MLFLOW_TAGS": '{"team": "ours"}'}, ""),
+        ({"MLFLOW_RUN_ID": "another"}, ""),
+        ({"MLFLOW_TRACKING_URI": "http://me:secret@127.0.0.1:9"}, r"http://\*\*\*@127.0.0.1:9.*/api failed"),
+        ({"MLFLOW_EXPERIMENT_NAME": "deleted"}, "deleted experiment"),
+        ({"MLFLOW_TAGS": "team=ours"}, "MLFLOW_TAGS in the shell is no JSON object"),
+        ({"MLFLOW_TAGS": "[1]"}, "MLFLOW_TAGS in the shell is no JSON object"),
+        ({"DISABLE_MLFLOW_INTEGRATION": "TRUE"}, "DISABLE_MLFLOW_INTEGRATION=TRUE in the shell switches it off"),
+    ],
+    ids=str,
+)
+def test_an_experiment_that_cannot_be_opened_is_found_before_a_run(
+    shell: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    if says:
+        with pytest.raises(Stop, match=says) as stop:
+            check_reporters(["mlflow"], "toy")
+        assert "secret" not in str(stop.value)
+    else:
+        check_reporters(["mlflow"], "toy")
+        assert sys.modules["mlflow"].asked == [("toy", None, "1")]
+        assert ("MLFLOW_RUN_ID is ignored" in capfd.readouterr().out) == ("MLFLOW_RUN_ID" in shell)
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
