@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ORDER = [
     *("envs/wire", "envs", "envs/serving"),
-    *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/analysis", "tasks/models"),
+    *("tasks/reporting", "tasks/settings", "tasks/episodes", "tasks/artifacts", "tasks/judgement", "tasks/analysis"),
+    "tasks/models",
     *("tasks/engine", "tasks/players", "tasks/rollouts", "tasks/training", "tasks", "tasks/cards"),
     *("flows/recipe", "flows/runtime", "flows/audit", "flows/pages", "flows", "flows/cli"),
     "deployments",

@@ -57,7 +57,7 @@ class History:
         for role in ("challenger", "rival"):
             own = rates | {"model": role, "accuracy": accuracy}
             roles[f"evaluations.{role}"] = self.make(Evaluation, f"{role}-{name}", own, {"questions": asked})
-        files = {"verdict.json": json.dumps({"slices": slices})}
+        files = {"verdict.json": json.dumps({"slices": slices, "contamination": {"clean": True}})}
         counts = {"diagnosis": "", "contaminated": False}
         judged = self.make(Verdict, f"verdict-{name}", counts, {}, files=files)
         counts = {"promoted": promoted, "metric": "accuracy", "delta": 0.1, "reasons": []}
