@@ -104,7 +104,7 @@ ENOUGH = 0.05
 """The difference that an evaluation is expected to show, see `questions_for_5_points`."""
 
 
-class Change(NamedTuple):
+class Advice(NamedTuple):
     """What to change first: one field of the recipe."""
 
     field: str
@@ -130,7 +130,7 @@ class Ending(NamedTuple):
     """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
     signs: str
     """Signs that GRPO learned the reward's weakness instead of the task."""
-    change: Change | None
+    change: Advice | None
 
     @property
     def headline(self) -> str:
@@ -259,13 +259,13 @@ def _unmet(decision: GateDecision) -> str:
     return f"The gate asks for {margin}." if margin and found and found.ci[0] > 0 else ""
 
 
-def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any]) -> Change | None:
+def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any]) -> Advice | None:
     """The first thing to change, by the main obstacle: data, floor, regression evaluations, noise, GRPO."""
     if not verdict.contamination.clean:
-        return Change("windows.evaluate.start", "", "The questions must be ones that training has not seen.")
+        return Advice("windows.evaluate.start", "", "The questions must be ones that training has not seen.")
     unmet = {rule.id for rule in decision.unmet}
     if RuleId.UNSEEN in unmet:
-        return Change("windows.evaluate.start", "", "The champion has been trained on most of these questions.")
+        return Advice("windows.evaluate.start", "", "The champion has been trained on most of these questions.")
     if not decision.promoted and (formless := _formless(verdict, recipe)):
         return formless
     if decision.is_below_the_floor or verdict.stopped:
@@ -276,14 +276,14 @@ def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any
     if not decision.promoted and compared and compared.ci[0] <= 0 <= compared.ci[1]:
         needed = compared.questions_for_5_points
         if needed and needed > decision.unseen_by_both and 0 < compared.delta < ENOUGH:
-            return Change("evaluate.questions", f"{needed}", "So few questions cannot show so small a difference.")
+            return Advice("evaluate.questions", f"{needed}", "So few questions cannot show so small a difference.")
         return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
     if grpo and grpo.ci[0] <= 0:
         return _of_grpo(verdict, recipe)
     return None
 
 
-def _formless(verdict: Judgement, recipe: Mapping[str, Any]) -> Change | None:
+def _formless(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
     """More of SFT, where its answers are seldom valid calls: nothing that comes after can mend that."""
     sft, last = verdict.models.sft, verdict.models.last
     if sft is None or max(sft.format_compliance, last.format_compliance) >= FORM:
@@ -292,9 +292,9 @@ def _formless(verdict: Judgement, recipe: Mapping[str, Any]) -> Change | None:
     return _more(recipe, "sft.epochs", why, MUCH)
 
 
-def _to_reach_the_floor(verdict: Judgement, recipe: Mapping[str, Any]) -> Change:
+def _to_reach_the_floor(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     if verdict.stopped:
-        harder = Change("environment.settings", "", "A harder level leaves GRPO something to learn.")
+        harder = Advice("environment.settings", "", "A harder level leaves GRPO something to learn.")
         return harder if _mostly_right(verdict) else _more_sft(verdict, recipe)
     found = paid(verdict.comparisons)
     if found and found.ci[0] > 0:
@@ -308,7 +308,7 @@ def _to_reach_the_floor(verdict: Judgement, recipe: Mapping[str, Any]) -> Change
     return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
 
 
-def _more_sft(verdict: Judgement, recipe: Mapping[str, Any]) -> Change:
+def _more_sft(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     """More passes over the rows while they are not yet learned, more rows once they are."""
     learned = verdict.token_accuracy
     if learned is not None and learned < LEARNED:
@@ -318,12 +318,12 @@ def _more_sft(verdict: Judgement, recipe: Mapping[str, Any]) -> Change:
     return _more(recipe, "windows.collect.size", "SFT has learned its rows, and they are too few for more.")
 
 
-def _guarded(verdict: Judgement, recipe: Mapping[str, Any]) -> Change:
+def _guarded(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     stage = (GrpoSpec if verdict.grpo else SftSpec).section
     return _gentler(recipe, f"{stage}.learning_rate", "Another skill fell by more than it may.")
 
 
-def _of_grpo(verdict: Judgement, recipe: Mapping[str, Any]) -> Change | None:
+def _of_grpo(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
     """What the curves say of a GRPO that did not pay; None without GRPO."""
     if verdict.grpo is None:
         return None
@@ -331,7 +331,7 @@ def _of_grpo(verdict: Judgement, recipe: Mapping[str, Any]) -> Change | None:
     if found == Diagnosis.FELL or (gain and gain.ci[1] < 0):
         return _gentler(recipe, "grpo.learning_rate", "GRPO went too far: the model was better before.")
     if found in (Diagnosis.TOO_EASY, Diagnosis.SATURATED) and _mostly_right(verdict):
-        return Change("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
+        return Advice("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
     if found in (Diagnosis.NO_SIGNAL, Diagnosis.SATURATED):
         return _more(
             recipe, "grpo.num_generations", "In most groups all answers were wrong, so nothing told them apart."
@@ -343,14 +343,14 @@ def _mostly_right(verdict: Judgement) -> bool:
     return verdict.models.last.accuracy >= 0.5
 
 
-def _more(recipe: Mapping[str, Any], field: str, why: str, factor: int = FACTOR) -> Change:
+def _more(recipe: Mapping[str, Any], field: str, why: str, factor: int = FACTOR) -> Advice:
     now = _now(recipe, field)
-    return Change(field, f"{now * factor:g} ({now:g} now)" if now else f"{factor} times as many", why)
+    return Advice(field, f"{now * factor:g} ({now:g} now)" if now else f"{factor} times as many", why)
 
 
-def _gentler(recipe: Mapping[str, Any], field: str, why: str) -> Change:
+def _gentler(recipe: Mapping[str, Any], field: str, why: str) -> Advice:
     now = _now(recipe, field)
-    return Change(field, f"{now / GENTLER:.1e} ({now:.1e} now)" if now else "a third", why)
+    return Advice(field, f"{now / GENTLER:.1e} ({now:.1e} now)" if now else "a third", why)
 
 
 def _now(recipe: Mapping[str, Any], field: str) -> float | None:

@@ -81,7 +81,7 @@ class Comparison(Difference, ComparedModels):
     """The difference of two named models. Bases are in this order because fields of the last one come first."""
 
 
-class Rate(Content):
+class Accuracy(Content):
     """A rate with its 95% interval, over `n` questions."""
 
     n: int = 0
@@ -91,8 +91,8 @@ class Rate(Content):
 
 class BeforeAndAfter(Content):
     guard: str
-    before: Rate
-    after: Rate
+    before: Accuracy
+    after: Accuracy
     seen_in_training: int = 0
 
 
@@ -154,7 +154,7 @@ class Slice(Content):
     trait: str
     kind: str
     n: int = 0
-    models: Models[Rate]
+    models: Models[Accuracy]
 
 
 class TeacherRates(Content):

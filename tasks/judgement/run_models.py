@@ -13,8 +13,10 @@ from pydantic_core import CoreSchema, core_schema
 from apprentice.tasks.artifacts.types import ModelName
 
 T = TypeVar("T")
-TRAINED = (ModelName.BASE, ModelName.SFT, ModelName.GRPO)
-"""The models that one another's training begins from, in their order. The control is only measured, never released."""
+MEASURED = (ModelName.CONTROL, ModelName.CHAMPION)
+"""The models that others are compared with. They are never the last model of a run."""
+TRAINED = [name for name in ModelName if name not in MEASURED]
+"""The models of which each was trained from the one before, in this order."""
 EVALUATIONS = "evaluations"
 """The argument by which a verdict is given its models' evaluations."""
 
