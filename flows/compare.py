@@ -42,6 +42,8 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_episodes, same_text
+from apprentice.tasks.judgement.contents import Comparison, Content, GateDecision, Judgement, Rates
+from apprentice.tasks.judgement.run_models import Models, evaluations_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves_of_runs
@@ -59,6 +61,8 @@ class FinishedRun(NamedTuple):
     report: dict[str, Any]
     recipe: dict[str, Any]
     """As the run's folder has it: the code may have changed since."""
+    judgement: Judgement
+    decision: GateDecision
 
     @property
     def ended(self) -> float:
@@ -69,11 +73,6 @@ class FinishedRun(NamedTuple):
         with suppress(ValueError):
             return datetime.strptime("-".join(self.folder.name.split("-")[-3:]), "%Y%m%d-%H%M%S-%f").timestamp()
         return (self.folder / "report.json").stat().st_mtime
-
-    @property
-    def trained(self) -> str:
-        """The name of the model that the run ended with, such as grpo."""
-        return [*self.report["models"]][-1]
 
     def store(self, root: Path | None = None) -> LocalStore:
         """Return the store of its artifacts: a folder, which of a store on the Hub is the cache."""
@@ -93,15 +92,15 @@ class FinishedRun(NamedTuple):
         return False
 
     def row(self, root: Path | None = None) -> dict[str, str]:
-        model = self.report["models"][self.trained]
+        models = self.judgement.models
         return {
             "run": self.folder.name,
             "recipe": self.report["recipe"],
             "seed": str(self.report["seed"]),
             "when": f"{datetime.fromtimestamp(self.ended):%Y-%m-%d %H:%M}",
-            "model": label(self.trained),
-            "accuracy": percent(model["accuracy"], model["ci"]["accuracy"]),
-            "outcome": state_of(self.report, self.report["gate"]),
+            "model": label(models.last_name),
+            "accuracy": percent(models.last.accuracy, models.last.ci["accuracy"]),
+            "outcome": state_of(self.judgement, self.decision),
             "champion": "yes" if self.is_champion(root) else "no",
             "page": str(self.folder / "report.html"),
         }
@@ -132,12 +131,13 @@ def _read(folder: Path) -> FinishedRun | None:
     try:
         report = json.loads((folder / "report.json").read_text())
         recipe, _ = read_recipe((folder / "recipe.yaml").read_bytes())
+        if not (isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ and "store" in recipe):
+            return None
+        judged = Judgement.model_validate(report), GateDecision.model_validate(report["gate"])
     except (OSError, ValueError):
         return None
-    if not (isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ and "store" in recipe):
-        return None
     was = recipe | {name: None for name in TRAININGS if recipe.get(name) == "off"}  # as runs of older code wrote it
-    return FinishedRun(folder.absolute(), report, was)
+    return FinishedRun(folder.absolute(), report, was, *judged)
 
 
 LIKE_A_KEY = re.compile(r"[0-9a-f-]{6,}")
@@ -148,19 +148,13 @@ LOCAL = "local"
 class Side(NamedTuple):
     name: str
     """The run's folder, or repository@key."""
-    evaluations: dict[str, Node]
-    """By model, in the order of training."""
+    evaluations: Models[Node]
     recipe: dict[str, Any]
     row: dict[str, str]
     """run, recipe, seed, when, outcome, champion."""
     cost: dict[str, str]
     """What is known of it."""
     contaminated: bool
-
-    @property
-    def last(self) -> str:
-        """The name of the model that the training ended with, such as grpo."""
-        return [*self.evaluations][-1]
 
     def episodes(self) -> dict[str, list[EvaluatedEpisode]]:
         """By model. Raises Stop where they are gone."""
@@ -195,11 +189,11 @@ def of_run(run: FinishedRun, root: Path | None = None) -> Side:
     node = node_of(store, Parent(kind="Verdict", **verdict.model_dump(include={"repository", "revision", "key"})), {})
     return Side(
         name=run.folder.name,
-        evaluations=_evaluations(node),
+        evaluations=evaluations_of(node.inputs),
         recipe=run.recipe,
         row=run.row(root),
         cost=_cost(run),
-        contaminated=not run.report["contamination"]["clean"],
+        contaminated=not run.judgement.contamination.clean,
     )
 
 
@@ -212,8 +206,8 @@ def of_artifact(node: Node) -> Side:
             "Name a run, or the key of a verdict, a decision, a release or an evaluation.",
         )
     if node.is_a(Evaluation):
-        evaluations, contaminated = {node.counts["model"]: node}, _was_seen(node)
-    elif verdict is None or verdict.record is None or not (evaluations := _evaluations(verdict)):
+        evaluations, contaminated = Models({node.counts["model"]: node}), _was_seen(node)
+    elif verdict is None or verdict.record is None or not (evaluations := evaluations_of(verdict.inputs)):
         raise Stop(f"The verdict of {node.ref} no longer exists.", "Name another store with --store or --hub.")
     else:
         contaminated = verdict.counts["contaminated"]
@@ -230,11 +224,6 @@ def of_artifact(node: Node) -> Side:
         "champion": "–",
     }
     return Side(node.ref, evaluations, recipe, row, _bought(node, recipe), contaminated)
-
-
-def _evaluations(verdict: Node) -> dict[str, Node]:
-    of = {name.partition(".")[::2]: each for name, each in verdict.inputs.items()}
-    return {model: each for (purpose, model), each in of.items() if purpose == "evaluations"}
 
 
 def _was_seen(evaluation: Node) -> bool:
@@ -297,10 +286,23 @@ ASKED = ("name", "settings", "version", "revision")
 """What of an environment decides its questions and their rewards; `code` also changes with a comment."""
 
 
-def compare_runs(runs: list[Side], to: Path) -> dict[str, Any]:
+class RunsCompared(Content):
+    """compare.json."""
+
+    runs: dict[str, dict[str, str]]
+    settings: list[dict[str, str]]
+    """Those that differ: `setting`, and for each run its value."""
+    models: dict[str, Rates]
+    broken: str
+    comparisons: list[Comparison]
+    cost: dict[str, dict[str, str]]
+    sentence: str
+
+
+def compare_runs(runs: list[Side], to: Path) -> tuple[RunsCompared, Path]:
     """Compare the runs with the first one, and write compare.md, .html and .json into a new folder of `to`.
 
-    Returns what compare.json holds. Raises Stop for what cannot be compared, or whose artifacts are gone.
+    Returns what compare.json holds, and the page. Raises Stop for what cannot be compared, or whose artifacts are gone.
     """
     if len({(run.name, run.row.get("page")) for run in runs}) < len(runs) or not 2 <= len(runs) <= len(ascii_uppercase):
         raise Stop("Two or more different runs are compared.", "Name each once; `apprentice runs` lists them.")
@@ -310,52 +312,60 @@ def compare_runs(runs: list[Side], to: Path) -> dict[str, Any]:
     }
     _check_same_questions(named, episodes)
     episodes, broken = scored(episodes)
-    comparisons = [{"from": one, "to": other} | compare(episodes[one], episodes[other]) for one, other in _pairs(named)]
-    correct(comparisons)
-    found: dict[str, Any] = {
-        "runs": {name: run.row for name, run in named.items()},
-        "settings": _settings_that_differ(named),
-        "models": {name: with_intervals(records) for name, records in episodes.items()},
-        "broken": broken,
-        "comparisons": comparisons,
-        "cost": {name: run.cost for name, run in named.items()},
-    }
-    found["sentence"] = compared(found)
+    pairs = list(_pairs(named))
+    rows = [{"from": one, "to": other} | compare(episodes[one], episodes[other]) for _, one, other in pairs]
+    correct(rows)
+    comparisons = [Comparison.model_validate(row) for row in rows]
+    ends = {run: each for (run, _, _), each in zip(pairs, comparisons, strict=True)}  # the last pair of each run
+    settings = _settings_that_differ(named)
+    found = RunsCompared(
+        runs={name: run.row for name, run in named.items()},
+        settings=settings,
+        models={name: Rates.model_validate(with_intervals(records)) for name, records in episodes.items()},
+        broken=broken,
+        comparisons=comparisons,
+        cost={name: run.cost for name, run in named.items()},
+        sentence=compared(ends.values(), settings),
+    )
     folder = to / f"compared-{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder.mkdir(parents=True)
     logs = {name: {model: run.log(model) for model in SHOWN if model in run.evaluations} for name, run in named.items()}
     picture = curves_of_runs(logs, SHOWN, folder / "curves.png")
     markdown = templates(False, (cell, code, comparison_rows, markdown_table, table))
-    text = markdown.get_template("compare.md.j2").render(found, picture=data_uri(picture))
+    text = markdown.get_template("compare.md.j2").render(dict(found), picture=data_uri(picture))
+    page = folder / "compare.html"
     (folder / "compare.md").write_text(text)
-    (folder / "compare.html").write_text(as_html_page(text, "Runs side by side"))
-    (folder / "compare.json").write_text(json.dumps(found, indent=2) + "\n")
-    return found | {"page": str(folder / "compare.html")}
+    page.write_text(as_html_page(text, "Runs side by side"))
+    (folder / "compare.json").write_text(json.dumps(found.as_json(), indent=2) + "\n")
+    return found, page
 
 
-def shown_in_terminal(found: dict[str, Any]) -> None:
+def shown_in_terminal(found: RunsCompared) -> None:
     """Show what differs and by how much; the page has the rest."""
-    rows = [{"": name, "run": run["run"], "outcome": run["outcome"]} for name, run in found["runs"].items()]
+    rows = [{"": name, "run": run["run"], "outcome": run["outcome"]} for name, run in found.runs.items()]
     announce.table("runs", "Runs", rows)
-    announce.table("models", "On the same questions", table(found["models"]))
+    announce.table("models", "On the same questions", table(found.models))
     for key, title, shown in (
-        ("differences", "Differences, paired", comparison_rows(found["comparisons"])),
-        ("settings", "Settings that differ", found["settings"]),
+        ("differences", "Differences, paired", comparison_rows(found.comparisons)),
+        ("settings", "Settings that differ", found.settings),
     ):
         if shown:
             announce.table(key, title, shown)
-    announce.say(f"**{found['sentence']}**")
+    announce.say(f"**{found.sentence}**")
 
 
-def _pairs(named: dict[str, Side]) -> Iterator[tuple[str, str]]:
-    """Yield each model of the first run with the same of every other, and the models that the runs ended with."""
+def _pairs(named: dict[str, Side]) -> Iterator[tuple[str, str, str]]:
+    """Yield each model of the first run with the same of every other, and last the models that both ended with.
+
+    Each pair comes after the name of the other run.
+    """
     (first, one), *others = named.items()
     for name, other in others:
-        same = [model for model in one.evaluations if model in other.evaluations]
-        ends = [] if one.last == other.last else [(one.last, other.last)]
-        for mine, theirs in [*((model, model) for model in same), *ends]:
+        last = one.evaluations.last_name, other.evaluations.last_name
+        same = [(model, model) for model in one.evaluations if model in other.evaluations]
+        for mine, theirs in dict.fromkeys([*(pair for pair in same if pair != last), last]):
             if one.evaluations[mine].named.revision != other.evaluations[theirs].named.revision:
-                yield f"{first} {label(mine)}", f"{name} {label(theirs)}"
+                yield name, f"{first} {label(mine)}", f"{name} {label(theirs)}"
 
 
 def _check_same_questions(named: dict[str, Side], episodes: dict[str, list[EvaluatedEpisode]]) -> None:
@@ -388,7 +398,7 @@ def _check_same_questions(named: dict[str, Side], episodes: dict[str, list[Evalu
 
 def _rules(run: Side) -> dict[str, Any]:
     """What decides a run's questions and how they were scored."""
-    evaluation = run.evaluations[run.last]
+    evaluation = run.evaluations.last
     environment = evaluation.settings.get("environment", {})
     return {"protocol": evaluation.counts["protocol"]} | {
         f"environment.{field}": environment.get(field) for field in ASKED

@@ -36,6 +36,7 @@ from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
+from apprentice.tasks.judgement.contents import Comparison, Rates
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect
 from apprentice.tasks.players.play import CANNOT_SEE
@@ -200,7 +201,8 @@ def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | 
     first, *others = models
     comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
     correct(comparisons)
-    _show(models, comparisons, protocol)
+    rates = {name: Rates.model_validate(model) for name, model in models.items()}
+    _show(rates, [Comparison.model_validate(each) for each in comparisons], seen, protocol)
     if warning:
         announce.warn(warning)
     return {"models": models, "comparisons": comparisons, "broken": warning}
@@ -213,8 +215,7 @@ TITLES = {
 }
 
 
-def _show(models: dict[str, Any], comparisons: list[dict[str, Any]], protocol: str) -> None:
-    seen = {name: model["seen_in_training"] for name, model in models.items()}
+def _show(models: dict[str, Rates], comparisons: list[Comparison], seen: dict[str, int | None], protocol: str) -> None:
     rows = [
         row | {"seen in training": "unknown" if seen[row["model"]] is None else str(seen[row["model"]])}
         for row in table(models)

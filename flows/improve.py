@@ -29,6 +29,7 @@ from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
+from apprentice.tasks.analysis.kinds import OTHERS
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.limits import one_run
@@ -127,11 +128,10 @@ def _shares(last: PastRound) -> Shares | None:
     judged = last.node.inputs.get("judged")
     folder = judged.fetch() if judged else None
     kinds: dict[str, dict[str, float]] = {}
-    for row in read_verdict(folder)["slices"] if folder else []:
-        models = [*row["models"].values()]
-        if row["trait"] != "turns" and row["kind"] != "others":  # neither is a property of a question
-            champion = models[-1] if last.release.promoted else models[0]
-            kinds.setdefault(row["trait"], {})[row["kind"]] = champion["accuracy"]
+    for row in read_verdict(folder).slices if folder else []:
+        if row.trait != "turns" and row.kind != OTHERS:  # neither is a property of a question
+            champion = row.models.last if last.release.promoted else row.models.base
+            kinds.setdefault(row.trait, {})[row.kind] = champion.accuracy
     spread = {trait: max(of.values()) - min(of.values()) for trait, of in kinds.items()}
     trait = max(spread, key=lambda each: spread[each], default="")
     if not trait or spread[trait] < LEAST_SPREAD:

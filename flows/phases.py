@@ -38,6 +38,7 @@ from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.judge import gate, release, weights_of
+from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.questions import exam, fresh_questions, questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -188,14 +189,15 @@ def control(
 
 def held_out(
     run: RunContext, recipe: Recipe, questions: Questions, models: dict[str, Checkpoint]
-) -> dict[str, Evaluation]:
+) -> Models[Evaluation]:
     """Evaluate every model on the held-out questions; return the evaluations by model name."""
-    return {
+    evaluations = {
         name: evaluate.titled(f"Evaluation of {name} in {{environment}}")(
             run, recipe.evaluate, model, recipe.environment, questions, recipe.seed
         )
         for name, model in models.items()
     }
+    return Models(evaluations)
 
 
 def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
@@ -234,7 +236,7 @@ def promotion(
     questions: Questions,
     base: Checkpoint,
     trained: Checkpoint,
-    evaluations: dict[str, Evaluation],
+    evaluations: Models[Evaluation],
     guards: dict[str, Evaluation],
     results: Verdict,
 ) -> Outcome:
@@ -245,14 +247,14 @@ def promotion(
     """
     champions = Champions(run.store)
     champion = champions.current()
-    *_, challenger = evaluations
+    challenger = evaluations.last_name
     weights = weights_of(run.store.fetch(trained))
     allowances = {guard.name: guard.may_fall for guard in recipe.guards}
     if champion is not None and champion.weights == weights and recipe.round is None:  # a round always decides
-        rules = read_decision(run.store.fetch(champion))["decided_by"]
+        rules = read_decision(run.store.fetch(champion)).decided_by
         return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
-        evaluations = evaluations | held_out(run, recipe, questions, {ModelName.CHAMPION: champion})
+        evaluations = Models(evaluations | held_out(run, recipe, questions, {ModelName.CHAMPION: champion}))
         guards = guards | guard_rails(run, recipe, {ModelName.CHAMPION: champion})
     rival: Checkpoint = champion or base
     decision = gate(

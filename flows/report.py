@@ -54,6 +54,8 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
+from apprentice.tasks.judgement.contents import Judgement
+from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
@@ -110,7 +112,7 @@ def log_in_trackio(
     folder: Path,
     report: dict[str, Any],
     outcome: str,
-    played: dict[str, list[EvaluatedEpisode]],
+    played: Models[list[EvaluatedEpisode]],
     pictures: dict[str, Path],
     key: str,
 ) -> None:
@@ -134,7 +136,7 @@ def log_in_trackio(
             tables = {name: trackio.Table(dataframe=DataFrame(rows)) for name, rows in _tables(report).items() if rows}
             images = {f"picture/{title}": trackio.Image(str(path), caption=title) for title, path in pictures.items()}
             texts = {"report": trackio.Markdown(f"**{outcome}**\n\n{page}\n{links}")}
-            run.log({**texts, **rates, **tables, **images, "episodes": _traces(*[*played.items()][-1])}, step=0)
+            run.log({**texts, **rates, **tables, **images, "episodes": _traces(played.last_name, played.last)}, step=0)
             trackio.finish()
     except Exception as error:  # any error: what is only told there must not end a run that is done
         broken = broken_package(error)
@@ -143,14 +145,15 @@ def log_in_trackio(
 
 
 def _tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    judgement = Judgement.model_validate(report)
     return {
-        "models": rates_of(report["models"]),
-        "differences": comparison_rows(report["comparisons"]),
+        "models": rates_of(judgement.models),
+        "differences": comparison_rows(judgement.comparisons),
         "kinds of failure": kind_rows(report["kinds_of_failure"]),
         "slices": [
-            {"trait": row["trait"], "kind": row["kind"], "n": row["n"]}
-            | {as_title(model): found["accuracy"] for model, found in row["models"].items()}
-            for row in report["slices"]
+            {"trait": row.trait, "kind": row.kind, "n": row.n}
+            | {as_title(model): found.accuracy for model, found in row.models.items()}
+            for row in judgement.slices
         ],
     }
 
@@ -183,11 +186,11 @@ class Artifacts(NamedTuple):
     """What the stages of one run made."""
 
     asked: Questions
-    models: dict[str, Checkpoint]
-    """By name, in the order of training; the last one is released."""
+    models: Models[Checkpoint]
+    """The last one is released."""
     taught: Taught | None
     probed: Probed | None
-    examined: dict[str, Evaluation]
+    examined: Models[Evaluation]
     guards: dict[str, Evaluation]
     results: Verdict
     outcome: Outcome
@@ -224,22 +227,22 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     logs = {title: read_log(fetch(each)) for title, each in trained.items()}
     signals = {title: read_signals(fetch(each)) for title, each in trained.items()}
     decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
-    report = read_verdict(fetch(artifacts.results))
+    judgement = read_verdict(fetch(artifacts.results))
     if _rows_of(work, taught) == "dataset":  # a verdict of older code took it for a teacher's
-        report["teacher"] = None
+        judgement = judgement.model_copy(update={"teacher": None})
     decision = read_decision(fetch(artifacts.outcome.release))
-    ended = ending(report, decision, recipe.for_record())
-    played = {name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()}
+    ended = ending(judgement, decision, recipe.for_record())
+    played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()})
     counted, _ = scored(played)
-    report |= {
+    report = judgement.as_json() | {
         "kinds_of_failure": failures_by_kind(counted),
-        "both_ways": both_ways(counted, [(each["from"], each["to"]) for each in report["comparisons"]]),
+        "both_ways": both_ways(counted, [(each.from_, each.to) for each in judgement.comparisons]),
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
         "rows_of": as_title(_rows_of(work, taught)),
         "decoding": recipe.evaluate.decoding,
-        "gate": decision,
+        "gate": decision.as_json(),
         "ending": ended.as_json(),
         "warnings": announce.warned(),
         "is_champion": artifacts.outcome.is_champion,
@@ -268,8 +271,9 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
     pictures = _pictures(folder, report, trained, taught, work)
     samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
     text = as_markdown_page(report, samples, pictures)
-    differ = {each.place for each in played[[*played][-1]] if not each.is_right}
-    episodes = embedded(_sources(recipe, work, artifacts, (report.get("teacher") or {}).get("slices", [])), differ)
+    differ = {each.place for each in played.last if not each.is_right}
+    measured = judgement.teacher.slices if judgement.teacher else []
+    episodes = embedded(_sources(recipe, work, artifacts, measured), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, episodes))
     show_in_prefect(folder, first_screen(text), pictures)

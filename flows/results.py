@@ -15,6 +15,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.types import RECORD, Artifact, Checkpoint, Parent, parent
 from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting.errors import Stop
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ class Run:
         self.folder = folder
         self.report: dict[str, Any] = json.loads((folder / "report.json").read_text())
         made = self.report["artifacts"]
-        self.models: dict[str, Model[Any]] = _by_name(store, made["models"])
-        self.evaluations: dict[str, Rows[Any]] = _by_name(store, made["evaluations"])
+        self.models: Models[Model[Any]] = Models(_by_name(store, made["models"]))
+        self.evaluations: Models[Rows[Any]] = Models(_by_name(store, made["evaluations"]))
         self.rollouts: Rows[Any] | None = _by_name(store, {"": made["rollouts"]}).get("")
         self.kept: Rows[Any] | None = _by_name(store, {"": made["kept"]}).get("")
 
@@ -177,7 +178,7 @@ class Run:
 
     def model(self, **how: Any) -> Any:
         """Return the transformers model that was trained last, as `Model.model` does."""
-        return [*self.models.values()][-1].model(**how)
+        return self.models.last.model(**how)
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{name} {found['accuracy']:.1%}" for name, found in self.report["models"].items())

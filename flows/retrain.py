@@ -27,6 +27,7 @@ from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.judge import verdict
+from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.reporters import check_space
@@ -148,24 +149,25 @@ def train(
         question_set = asked(run, recipe)
         rungs = ladder(run, recipe, question_set)
         base = beginning(run, recipe, question_set)
-        models: dict[str, Checkpoint] = {ModelName.BASE: base}
+        models = Models[Checkpoint]({ModelName.BASE: base})
         taught = teach(run, recipe, question_set, base, rescore)
         if taught is not None:
             models |= {ModelName.SFT: taught.model, **taught.controls}
-        probed = probe(run, recipe, rungs, models.get(ModelName.SFT, base))
+        begins = models.last
+        probed = probe(run, recipe, rungs, begins)
         if recipe.grpo and probed and not probed.stopped:
-            begins = models.get(ModelName.SFT, base)
             models[ModelName.GRPO] = grpo(run, probed.grpo, begins, probed.environment, probed.questions, seed)
-        challenger = [*models][-1]
+        trained = models.last
 
         evals = held_out(run, recipe, question_set, models)
-        guards = guard_rails(run, recipe, {name: models[name] for name in (protected(recipe, base), challenger)})
+        guarded = {name: models[name] for name in (protected(recipe, base), models.last_name)}
+        guards = guard_rails(run, recipe, guarded)
         rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
         stopped = probed.stopped if probed else ""
-        results = verdict(run, recipe.gate, evals, guards, task, rollouts, models[challenger], beta, stopped)
+        results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, beta, stopped)
         if before_gate is not None:
-            before_gate(run, models[challenger])
-        outcome = promotion(run, recipe, question_set, base, models[challenger], evals, guards, results)
+            before_gate(run, trained)
+        outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
 
     made = Artifacts(question_set, models, taught, probed, evals, guards, results, outcome)
     ended = write_report(folder, recipe, run, made)

@@ -199,9 +199,9 @@ class Collector:
         file.write_text(json.dumps(sorted(missing)))
         refused = missing.keys() & before
         if missing.keys() - before or len(refused) > max(self.spec.max_refused * of, 1):
+            *_, last = missing.values()
             raise EndpointStop(
-                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: "
-                f"{[*missing.values()][-1].cause}.",
+                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: {last.cause}.",
                 "Run again: only these are asked. A question that is not answered then either is left out, as one that "
                 "the endpoint refuses (at most collect.max_refused of them).",
             )

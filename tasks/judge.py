@@ -14,7 +14,6 @@ contamination.
 `release` packages a trained model: its weights, and a card with its results and the gate's decision.
 """
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -35,7 +34,7 @@ from apprentice.tasks.analysis.comparison import (
     with_intervals,
 )
 from apprentice.tasks.analysis.diagnose import read_curves, read_signals, settled
-from apprentice.tasks.analysis.ending import READING, as_markdown, decided_by, floor_of, paid, read_verdict, unclean
+from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, paid, read_verdict, unclean
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
@@ -55,6 +54,20 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
+from apprentice.tasks.judgement.contents import (
+    Comparison,
+    Contamination,
+    Difference,
+    Floor,
+    GateDecision,
+    Judgement,
+    RegressionEvaluation,
+    Rule,
+    made_rule,
+    write,
+)
+from apprentice.tasks.judgement.rules import RuleId
+from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.settings.training import GrpoSignals
@@ -82,44 +95,49 @@ def verdict(
         guards: Keyed `<guard>.<model>`: the model whose skills are protected, then the one after training.
         stopped: Why GRPO did not start, where the probe found nothing to learn; else empty.
     """
-    episodes = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()}
+    evaluated = Models({name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()})
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
     bought = context.fetch(rollouts) if rollouts else None
     played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
-    shared = contamination(episodes[[*episodes][-1]], context.fetch(trained), bought, gate.max_overlap)
-    episodes, broke = scored(episodes)
-    compared = compare_all(episodes, guarded) if shared["clean"] else {"comparisons": [], "guards": []}
+    shared = Contamination(**contamination(evaluated.last, context.fetch(trained), bought, gate.max_overlap))
+    counted, broke = scored(evaluated)
+    episodes = Models(counted)
+    compared = compare_all(episodes, guarded) if shared.clean else {"comparisons": [], "guards": []}
+    comparisons = [Comparison(**each) for each in compared["comparisons"]]
     reading, signs = None, []
     if trained.stage == ModelName.GRPO:
         checkpoint = context.fetch(trained)
         rules = GrpoSignals.model_validate(read_signals(checkpoint)["rules"])
-        over = paid(compared["comparisons"])
-        reading = settled(read_curves(read_log(checkpoint), beta, rules), over["ci"] if over else None)._asdict()
-        began = episodes.get(ModelName.SFT) or next(iter(episodes.values()))
-        signs = reward_hacking(began, episodes[ModelName.GRPO], teacher_of(bought) if bought and played else None)
-    report = {
-        "models": {name: with_intervals(records) for name, records in episodes.items()},
-        "broken": broke,
-        **compared,
-        "contamination": shared,
-        READING: reading,
-        "signs": [sign._asdict() for sign in signs],
-        "stopped": stopped,
-        "token_accuracy": _token_accuracy(context, trained),
-        "slices": slices(episodes),
-        "failures": [record.model_dump() for record in worst(episodes)],
-        "side_by_side": side_by_side(episodes),
-        "teacher": calibration(bought, environment) if bought and played else None,
-    }
-    (context.out / "verdict.json").write_text(json.dumps(report, indent=2))
-    announce.rows("models", "Held-out evaluation", table(report["models"]))
+        over = paid(comparisons)
+        reading = settled(read_curves(read_log(checkpoint), beta, rules), over.ci if over else None)
+        began = episodes.sft or episodes.base
+        signs = reward_hacking(began, episodes.last, teacher_of(bought) if bought and played else None)
+    judgement = Judgement.model_validate(
+        {
+            "models": {name: with_intervals(records) for name, records in episodes.items()},
+            "broken": broke,
+            "comparisons": comparisons,
+            "guards": compared["guards"],
+            "contamination": shared,
+            "grpo": reading,
+            "signs": [sign._asdict() for sign in signs],
+            "stopped": stopped,
+            "token_accuracy": _token_accuracy(context, trained),
+            "slices": slices(episodes),
+            "failures": [record.model_dump() for record in worst(episodes)],
+            "side_by_side": side_by_side(episodes),
+            "teacher": calibration(bought, environment) if bought and played else None,
+        }
+    )
+    write(context.out, judgement)
+    announce.rows("models", "Held-out evaluation", table(judgement.models))
     if broke:
         announce.warn(broke)
     if reading:
-        announce.markdown("diagnosis", f"**{reading['diagnosis']}**: {reading['advice']}", "Diagnosis of GRPO's curves")
-    if not shared["clean"]:
+        announce.markdown("diagnosis", f"**{reading.diagnosis}**: {reading.advice}", "Diagnosis of GRPO's curves")
+    if not shared.clean:
         announce.warn(unclean(shared))
-    return {"diagnosis": reading["diagnosis"] if reading else "", "contaminated": not shared["clean"]}
+    return {"diagnosis": str(reading.diagnosis) if reading else "", "contaminated": not shared.clean}
 
 
 def _token_accuracy(context: StageContext, trained: Checkpoint) -> float | None:
@@ -159,50 +177,48 @@ def gate(
     seen = seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
     unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
-    compared = compare(unseen[0], unseen[1], spec.metric) if new else None
+    compared = Difference(**compare(unseen[0], unseen[1], spec.metric)) if new else None
     verdict = read_verdict(context.fetch(judged))
     learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
-        verdict["teacher"] = None
-    shared = verdict["contamination"]
+        verdict = verdict.model_copy(update={"teacher": None})
     floor = _floor(spec, verdict, ours)
     guarded = _guarded(context, challenger, guards, allowances)
     rules = [
-        _clean(shared),
+        _clean(verdict.contamination),
         _enough(spec, new, asked),
-        *([_rule(f"at least {floor['at_least']:.1%}", floor["holds"], floor["found"])] if floor["at_least"] else []),
+        *([made_rule(RuleId.FLOOR, floor.holds, floor.found, floor=f"{floor.at_least:.1%}")] if floor.at_least else []),
         *_better(spec, compared, new),
         *(rule for rule, _ in guarded),
     ]
     if rolled_back:
-        rules.append(_rule("not rolled back", False, "It was the champion once and was rolled back."))
+        rules.append(made_rule(RuleId.NOT_ROLLED_BACK, False, "It was the champion once and was rolled back."))
     if not champion_known:
-        rules.append(_rule("the champion is known", False, "The Hub, where it would be, was out of reach."))
-    decision = {
-        "rival": rival.stage,
-        "rival_revision": rival.revision,
-        "challenger_revision": challenger.revision,
-        "metric": spec.metric,
-        "decided_by": decided_by(spec, allowances),
-        "questions": asked,
-        "unseen_by_both": new,
-        "broken": broke,
-        "comparison": compared,
-        "floor": floor,
-        "guards": [row for _, row in guarded],
-        "rules": rules,
-        "promoted": all(rule["holds"] for rule in rules),
-    }
-    (context.out / "decision.json").write_text(json.dumps(decision, indent=2))
+        rules.append(made_rule(RuleId.CHAMPION_KNOWN, False, "The Hub, where it would be, was out of reach."))
+    decision = GateDecision(
+        rival=rival.stage,
+        rival_revision=rival.revision,
+        challenger_revision=challenger.revision,
+        metric=spec.metric,
+        decided_by=decided_by(spec, allowances),
+        questions=asked,
+        unseen_by_both=new,
+        broken=broke,
+        comparison=compared,
+        floor=floor,
+        guards=[row for _, row in guarded],
+        rules=rules,
+        promoted=all(rule.holds for rule in rules),
+    )
+    write(context.out, decision)
     announce.markdown("gate", as_markdown(decision), "The gate's verdict")
-    reasons = [rule["found"] for rule in rules if not rule["holds"]]
-    delta = compared and compared["delta"]
-    return {"promoted": decision["promoted"], "metric": spec.metric, "delta": delta, "reasons": reasons}
+    delta = compared and compared.delta
+    return {"promoted": decision.promoted, "metric": spec.metric, "delta": delta, "reasons": decision.reasons}
 
 
 def _guarded(
     context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
-) -> list[Any]:
+) -> list[tuple[Rule, RegressionEvaluation]]:
     return [
         _guard(
             guard,
@@ -214,57 +230,61 @@ def _guarded(
     ]
 
 
-def _rule(rule: str, holds: bool, found: str) -> dict[str, Any]:
-    return {"rule": rule, "holds": holds, "found": found}
+def _clean(shared: Contamination) -> Rule:
+    found = f"{shared.shared_with_training} of {shared.questions} questions were seen in training."
+    return made_rule(RuleId.NO_CONTAMINATION, shared.clean, found if shared.clean else unclean(shared))
 
 
-def _clean(shared: dict[str, Any]) -> dict[str, Any]:
-    found = f"{shared['shared_with_training']} of {shared['questions']} questions were seen in training."
-    return _rule("no contamination", shared["clean"], found if shared["clean"] else unclean(shared))
-
-
-def _enough(spec: GateSpec, unseen: int, questions: int) -> dict[str, Any]:
+def _enough(spec: GateSpec, unseen: int, questions: int) -> Rule:
     found = f"{unseen} of {questions} questions are new to both models; {spec.least_unseen:.0%} must be."
-    return _rule("enough questions that neither has seen", unseen >= spec.least_unseen * questions, found)
+    return made_rule(RuleId.UNSEEN, unseen >= spec.least_unseen * questions, found)
 
 
-def _floor(spec: GateSpec, verdict: dict[str, Any], ours: list[EvaluatedEpisode]) -> dict[str, Any]:
+def _floor(spec: GateSpec, verdict: Judgement, ours: list[EvaluatedEpisode]) -> Floor:
     """The bar that does not depend on a baseline: better than nothing is not yet good."""
     at_least, why = floor_of(spec, verdict)
     reached, metric = fmean(per_question(ours, spec.metric)), spec.metric.replace("_", " ")
     found = f"{metric} {reached:.1%}; the floor is {at_least:.1%} ({why})."
-    return {"at_least": at_least, "why": why, "holds": reached >= at_least - ROUNDING, "found": found}
+    return Floor(at_least=at_least, why=why, holds=reached >= at_least - ROUNDING, found=found)
 
 
-def _better(spec: GateSpec, compared: dict[str, Any] | None, questions: int = 0) -> list[dict[str, Any]]:
+def _better(spec: GateSpec, compared: Difference | None, questions: int = 0) -> list[Rule]:
     metric = spec.metric.replace("_", " ")
-    agreed = f"exact test agrees (p below {spec.level:.2g})"
-    rules = (f"{metric} better{f' by {_points(spec.margin)}' if spec.margin else ''}", "interval above zero", agreed)
+    margin = {"margin": _points(spec.margin)} if spec.margin else {}
+    rules: dict[RuleId, dict[str, str]] = {
+        RuleId.MARGIN: {"metric": metric, **margin},
+        RuleId.INTERVAL: {},
+        RuleId.EXACT_TEST: {"level": f"{spec.level:.2g}"},
+    }
     if compared is None:
-        return [_rule(rule, False, "There was no question to compare them on.") for rule in rules]
-    low, high = compared["ci"]
-    found = f"{_points(compared['delta'])} ({_points(low)} to {_points(high)}), p = {compared['p_value']:.2g}"
+        none = "There was no question to compare them on."
+        return [made_rule(rule, False, none, **stated) for rule, stated in rules.items()]
+    low, high = compared.ci
+    found = f"{_points(compared.delta)} ({_points(low)} to {_points(high)}), p = {compared.p_value:.2g}"
     if questions and (few := cannot_pass(questions, spec.level)):
         found += f"; {few}"
-    margin_met = compared["delta"] >= spec.margin - ROUNDING and compared["delta"] > 0
+    margin_met = compared.delta >= spec.margin - ROUNDING and compared.delta > 0
     # with few changes the bootstrap is overconfident
-    agrees = compared["delta"] > 0 and compared["p_value"] < spec.level
+    agrees = compared.delta > 0 and compared.p_value < spec.level
     held = (margin_met, low > 0, agrees)
-    return [_rule(rule, holds, f"{metric}: {found}") for rule, holds in zip(rules, held, strict=True)]
+    return [
+        made_rule(rule, holds, f"{metric}: {found}", **stated)
+        for (rule, stated), holds in zip(rules.items(), held, strict=True)
+    ]
 
 
 def _guard(
     guard: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Rule, RegressionEvaluation]:
     pair, _ = scored({"before": before, "after": after})
     before, after = pair.values()
     seen = len(seen_by(challenger, after))
-    row = {"guard": guard, "before": rate(before), "after": rate(after), "seen_in_training": seen}
-    row |= compare(before, after)
-    low, high = row["ci"]
-    found = f"{guard}: {_points(row['delta'])} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
+    both = {"before": rate(before), "after": rate(after), "seen_in_training": seen}
+    row = RegressionEvaluation(guard=guard, **both, **compare(before, after))
+    low, high = row.ci
+    found = f"{guard}: {_points(row.delta)} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
     found += f" {seen} of its questions were trained on." if seen else ""
-    return _rule(f"guard rail {guard}", row["delta"] >= -allowed - ROUNDING, found), row
+    return made_rule(RuleId.REGRESSION, row.delta >= -allowed - ROUNDING, found, evaluation=guard), row
 
 
 def _points(share: float) -> str:

@@ -23,6 +23,7 @@ ORDER = [
         "tasks/files",
         "tasks/episodes",
         "tasks/artifacts",
+        "tasks/judgement",
         "tasks/analysis",
         "tasks/models",
     ),

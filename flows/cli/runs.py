@@ -77,12 +77,12 @@ def compare(
         quiet()
         from apprentice.flows.compare import compare_runs, shown_in_terminal, side_named
 
-        found = compare_runs([side_named(each, runs, store, hub) for each in run], runs)
+        found, page = compare_runs([side_named(each, runs, store, hub) for each in run], runs)
         if json_:
-            print(json.dumps(found, ensure_ascii=False))
+            print(json.dumps(found.as_json() | {"page": str(page)}, ensure_ascii=False))
             return
         shown_in_terminal(found)
-        print(found["page"])
+        print(page)
 
 
 champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the gate's promotions.")

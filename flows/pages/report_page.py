@@ -5,6 +5,7 @@ In: the report's data, its pictures, its episodes. Out: two texts that need no o
 What the report says in words: outcome, decision, cost, contamination, power. Both templates read it.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,22 @@ from apprentice.flows.pages.html import (
     templates,
 )
 from apprentice.flows.pages.run_graph import placed, run_graph
-from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, label, percent, table
+from apprentice.tasks.analysis.comparison import Interval, comparison_rows, difference_cells, label, percent, table
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.ending import as_markdown, reading_of, unclean
+from apprentice.tasks.analysis.ending import as_markdown, unclean
 from apprentice.tasks.analysis.kinds import faults_of_calls, text_of_turns
+from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.judgement.contents import (
+    Contamination,
+    Curves,
+    GateDecision,
+    Judgement,
+    Rates,
+    RegressionEvaluation,
+    TeacherRates,
+)
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table, points, visible
 from apprentice.tasks.training.reporters import as_table
 
@@ -64,26 +75,34 @@ def closing_lines(report: dict[str, Any]) -> str:
 
 
 def view_of(report: dict[str, Any]) -> dict[str, Any]:
-    """What the page says of a run beyond its figures."""
+    """What the page says of a run beyond its figures. `report`: as report.json has it."""
+    judgement, decision = Judgement.model_validate(report), GateDecision.model_validate(report["gate"])
     return {
-        "rate_rows": rate_rows(report),
-        "weakness": _weakness(report),
-        "standing": _standing(report),
+        "last": judgement.models.last_name,
+        "rate_rows": rate_rows(judgement.models, judgement.teacher),
+        "model_rows": table(judgement.models),
+        "rates": rates_of(judgement.models),
+        "pass_rows": pass_rows(judgement.models),
+        "weakness": _weakness(judgement, report["kinds_of_failure"]),
+        "decision": decision,
+        "standing": _standing(report, decision),
         "cost": _cost(report),
         "duration": _duration(report["stages"]),
-        "contaminated_by": "" if report["contamination"]["clean"] else unclean(report["contamination"]),
-        "contamination_line": _contamination(report["contamination"]),
-        "power": _power(report),
+        "contaminated_by": "" if judgement.contamination.clean else unclean(judgement.contamination),
+        "contamination_line": _contamination(judgement.contamination),
+        "power": _power(judgement),
+        "comparison_rows": comparison_rows(judgement.comparisons),
         "difference_rows": [
-            row | {"from": as_title(each["from"]), "to": as_title(each["to"])}
-            for row, each in zip(comparison_rows(report["comparisons"]), report["comparisons"], strict=True)
+            row | {"from": as_title(each.from_), "to": as_title(each.to)}
+            for row, each in zip(comparison_rows(judgement.comparisons), judgement.comparisons, strict=True)
         ],
-        "guards_at_zero": ", ".join(each["guard"] for each in report["guards"] if not each["before"]["accuracy"]),
+        "guard_rows": guard_rows(judgement.guards),
+        "guards_at_zero": ", ".join(each.guard for each in judgement.guards if not each.before.accuracy),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
-        "reward_line": _reward_line(reading_of(report)),
+        "reward_line": _reward_line(judgement.grpo),
         "drawings": {
-            stage: [curve_of(drawn, _says(reading_of(report) if stage == "GRPO" else None, drawn)) for drawn in of_it]
+            stage: [curve_of(drawn, _says(judgement.grpo if stage == "GRPO" else None, drawn)) for drawn in of_it]
             for stage, of_it in report["curves"].items()
         },
         "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
@@ -92,22 +111,22 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def pass_rows(models: dict[str, Any]) -> list[dict[str, str]]:
+def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:
     """A row a model that was asked several times; pass@k for k = 1, 2, 4, 8, …"""
     return [
         {"model": name} | {f"pass@{row['k']}": percent(row["pass_at_k"], row["ci"]) for row in rows}
         for name, model in models.items()
-        if (rows := [row for row in model.get("pass_at_k", []) if row["k"] & (row["k"] - 1) == 0])
+        if (rows := [row for row in model.pass_at_k if row["k"] & (row["k"] - 1) == 0])
     ]
 
 
-def guard_rows(guards: list[dict[str, Any]]) -> list[dict[str, str]]:
+def guard_rows(guards: list[RegressionEvaluation]) -> list[dict[str, str]]:
     return [
         {
-            "guard rail": each["guard"],
-            "n": str(each["before"]["n"]),
-            "before": percent(each["before"]["accuracy"], each["before"]["ci"]),
-            "after": percent(each["after"]["accuracy"], each["after"]["ci"]),
+            "guard rail": each.guard,
+            "n": str(each.before.n),
+            "before": percent(each.before.accuracy, each.before.ci),
+            "after": percent(each.after.accuracy, each.after.ci),
             **difference_cells(each),
         }
         for each in guards
@@ -121,44 +140,43 @@ def kind_rows(kinds: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def rate_rows(report: dict[str, Any]) -> list[dict[str, str]]:
+def rate_rows(models: Mapping[str, Rates], teacher: TeacherRates | None) -> list[dict[str, str]]:
     """The first table: how often each model is right, and the teacher on the questions that it was asked."""
     rows = [
         {
             "": as_title(name),
-            "right": percent(model["accuracy"], model["ci"]["accuracy"]),
-            "valid calls": f"{model['format_compliance']:.1%}",
-            "n": f"{model['n']:,}",
+            "right": percent(model.accuracy, model.ci["accuracy"]),
+            "valid calls": f"{model.format_compliance:.1%}",
+            "n": f"{model.n:,}",
         }
-        for name, model in report["models"].items()
+        for name, model in models.items()
     ]
-    teacher = report.get("teacher")
     if teacher:
-        right = percent(teacher["accuracy"], teacher["ci"])
-        rows.append({"": "Teacher, as it taught", "right": right, "valid calls": "", "n": f"{teacher['episodes']:,}"})
+        right = percent(teacher.accuracy, teacher.ci)
+        rows.append({"": "Teacher, as it taught", "right": right, "valid calls": "", "n": f"{teacher.episodes:,}"})
     return rows
 
 
-def _weakness(report: dict[str, Any]) -> dict[str, Any]:
+def _weakness(judgement: Judgement, failures: list[dict[str, Any]]) -> dict[str, Any]:
     """What the last model gets wrong, in a few figures: episodes by kind, and the slice that lies surely below all."""
-    model, found = [*report["models"].items()][-1]
-    kinds = [(row["kind"], row["models"][model]) for row in report["kinds_of_failure"] if row["models"][model]]
-    below = [row for row in report["slices"] if row["models"][model]["ci"][1] < found["accuracy"]]
+    model, found = judgement.models.last_name, judgement.models.last
+    kinds = [(row["kind"], row["models"][model]) for row in failures if row["models"][model]]
+    below = [row for row in judgement.slices if row.models.last.ci[1] < found.accuracy]
     return {
         "model": as_title(model),
-        "episodes": found["n"] * found.get("samples", 1),
+        "episodes": found.n * found.samples,
         "wrong": sum(number for _, number in kinds),
         "kinds": kinds[:3],
-        "slice": min(below, key=lambda row: row["models"][model]["accuracy"], default=None),
+        "slice": min(below, key=lambda row: row.models.last.accuracy, default=None),
     }
 
 
-def _standing(report: dict[str, Any]) -> str:
+def _standing(report: dict[str, Any], decision: GateDecision) -> str:
     if not report["hub_in_reach"]:
         standing = "The Hub was out of reach: who is champion is settled by the next run after `apprentice publish`."
     elif report["is_champion"]:
         standing = "It is the champion."
-    elif report["gate"]["rival"] == "champion":
+    elif decision.rival == ModelName.CHAMPION:
         standing = "The champion stays who it was."
     else:
         standing = "There is no champion yet."
@@ -186,36 +204,36 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _contamination(found: dict[str, Any]) -> str:
-    trained, learned = found["shared_with_training"], found["learned_from"]
+def _contamination(found: Contamination) -> str:
+    learned = found.learned_from
     return (
-        f"Contamination: of the {found['questions']} questions {trained} were trained on, by text; "
-        f"{found['shared_seeds']} seeds are shared. SFT learned from {learned['sft']} seeds and GRPO from "
-        f"{learned['grpo']}; the rollouts that were bought share {found['shared_with_rollouts']} questions with the "
-        "evaluation, which the filter drops."
+        f"Contamination: of the {found.questions} questions {found.shared_with_training} were trained on, by text; "
+        f"{found.shared_seeds} seeds are shared. SFT learned from {learned[ModelName.SFT]} seeds and GRPO from "
+        f"{learned[ModelName.GRPO]}; the rollouts that were bought share {found.shared_with_rollouts} questions with "
+        "the evaluation, which the filter drops."
     )
 
 
-def _power(report: dict[str, Any]) -> str:
+def _power(judgement: Judgement) -> str:
     """How many questions show a difference of five points; empty where nothing was compared."""
-    needed = report["comparisons"][-1]["questions_for_5_points"] if report["comparisons"] else None
-    asked = [*report["models"].values()][-1]["n"]
+    needed = judgement.comparisons[-1].questions_for_5_points if judgement.comparisons else None
     if needed is None:
         return ""
+    asked = judgement.models.last.n
     return f"Power: {needed} questions show a difference of 5 points four times in five; {asked} were asked."
 
 
-def _reward_line(grpo: dict[str, Any] | None) -> str:
+def _reward_line(grpo: Curves | None) -> str:
     if not grpo:
         return ""
-    ci = f" ({points(grpo['ci'][0])} to {points(grpo['ci'][1])})" if grpo["ci"] else ""
+    ci = f" ({points(grpo.ci[0])} to {points(grpo.ci[1])})" if grpo.ci else ""
     return (
-        f"Training reward: {grpo['reward_initial']:.1%} in the first five logs, {grpo['reward_final']:.1%} in the last "
-        f"five: {points(grpo['delta'])}{ci}."
+        f"Training reward: {grpo.reward_initial:.1%} in the first five logs, {grpo.reward_final:.1%} in the last "
+        f"five: {points(grpo.delta)}{ci}."
     )
 
 
-def _says(grpo: dict[str, Any] | None, drawn: dict[str, Any]) -> str:
+def _says(grpo: Curves | None, drawn: dict[str, Any]) -> str:
     """What the diagnosis says of a curve: how it went, and its warnings."""
     if grpo and drawn["title"] == "reward":
         return " ".join([_reward_line(grpo), *drawn["warnings"]])
@@ -297,12 +315,13 @@ def as_report_page(report: dict[str, Any], episodes: str) -> str:
     )
 
 
-def rates_of(models: dict[str, Any]) -> list[dict[str, Any]]:
+def rates_of(models: Mapping[str, Rates]) -> list[dict[str, Any]]:
     """A row a model: every rate with the ends of its interval, as report.json has them."""
-    rates = ("accuracy", "format_compliance", "mean_score")
     return [
-        {"model": name, "n": model["n"]}
-        | {key: value for rate in rates for key, value in _with_ends(rate, model[rate], model["ci"][rate]).items()}
+        {"model": name, "n": model.n}
+        | _with_ends("accuracy", model.accuracy, model.ci)
+        | _with_ends("format_compliance", model.format_compliance, model.ci)
+        | _with_ends("mean_score", model.mean_score, model.ci)
         for name, model in models.items()
     ]
 
@@ -337,16 +356,14 @@ def _failures(report: dict[str, Any]) -> list[EvaluatedEpisode]:
     return [EvaluatedEpisode.model_validate(each) for each in report["failures"]]
 
 
-def _with_ends(rate: str, value: float, ci: list[float]) -> dict[str, float]:
-    return {rate: value, f"{rate} low": ci[0], f"{rate} high": ci[1]}
+def _with_ends(rate: str, value: float, ci: Mapping[str, Interval]) -> dict[str, float]:
+    low, high = ci[rate]
+    return {rate: value, f"{rate} low": low, f"{rate} high": high}
 
 
-BOTH = (as_markdown, as_table, comparison_rows, difficulty_as_markdown, guard_rows, pass_rows, table)
-BOTH += (text_of_turns,)
+BOTH = (as_markdown, as_table, difficulty_as_markdown, text_of_turns)
 MARKDOWN = templates(
     False,
     (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent, visible),
 )
-HTML = templates(
-    True, (*BOTH, as_title, curve_rows, from_markdown, kind_over_time_rows, placed, rates_of, as_script, visible)
-)
+HTML = templates(True, (*BOTH, as_title, curve_rows, from_markdown, kind_over_time_rows, placed, as_script, visible))

@@ -12,7 +12,7 @@ Checks whether a model was trained on the questions it is evaluated on, by seed 
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import NormalDist
@@ -21,11 +21,11 @@ from typing import Any
 from apprentice.tasks.analysis.exact_tests import mcnemar, sign_flips
 from apprentice.tasks.artifacts.types import Evaluation, ModelName
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
+from apprentice.tasks.judgement.contents import Comparison, Difference, Interval, PairedTest, Rates
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import points
 from apprentice.tasks.settings.training import TRAININGS
 
-Interval = tuple[float, float]
 RESAMPLES = 10_000
 POWER = 0.8
 LEVEL = 0.05
@@ -124,7 +124,7 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> dict[s
         "delta": sum(differences) / len(differences),
         "ci": mean_interval(differences),
         "p_value": mcnemar(won, lost) if binary else sign_flips(differences),
-        "test": "McNemar, exact" if binary else "paired permutation",
+        "test": PairedTest.MCNEMAR if binary else PairedTest.PERMUTATION,
         "won": won,
         "lost": lost,
         "questions_for_5_points": questions_for(0.05, differences),
@@ -251,7 +251,7 @@ def compare_all(
     """Compares consecutive models on the held-out questions, and before with after in regression evaluations;
     Holm-corrected over all comparisons. With a control, GRPO is compared with it and with its starting SFT."""
     comparisons = []
-    beyond = [(ModelName.SFT, ModelName.GRPO)] if ModelName.CONTROL in episodes else []
+    beyond = [(ModelName.SFT, ModelName.GRPO)] if {ModelName.CONTROL, ModelName.GRPO} <= episodes.keys() else []
     for one, other in [*itertools.pairwise(episodes), *beyond]:
         compared = compare(episodes[one], episodes[other])
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
@@ -324,24 +324,28 @@ def _passes(records: list[EvaluatedEpisode]) -> dict[str, Any]:
     return {"samples": samples, "pass_at_k": rows}
 
 
-def table(models: dict[str, Any]) -> list[dict[str, str]]:
+def table(models: Mapping[str, Rates]) -> list[dict[str, str]]:
     """One row per model: the three rates with their intervals."""
-    rates = ("format_compliance", "accuracy", "mean_score")
     return [
-        {"model": label(name), "n": str(model["n"])}
-        | {rate.replace("_", " "): percent(model[rate], model["ci"][rate]) for rate in rates}
+        {
+            "model": label(name),
+            "n": str(model.n),
+            "format compliance": percent(model.format_compliance, model.ci["format_compliance"]),
+            "accuracy": percent(model.accuracy, model.ci["accuracy"]),
+            "mean score": percent(model.mean_score, model.ci["mean_score"]),
+        }
         for name, model in models.items()
     ]
 
 
-def percent(rate: float, ci: tuple[float, float] | list[float]) -> str:
+def percent(rate: float, ci: Interval | list[float]) -> str:
     """A rate with its interval as text."""
     return f"{rate:.1%} ({ci[0]:.1%} to {ci[1]:.1%})"
 
 
-def comparison_rows(comparisons: list[dict[str, Any]]) -> list[dict[str, str]]:
+def comparison_rows(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     """One row per pair of models, differences in percentage points."""
-    return [{"from": label(each["from"]), "to": label(each["to"]), **difference_cells(each)} for each in comparisons]
+    return [{"from": label(each.from_), "to": label(each.to), **difference_cells(each)} for each in comparisons]
 
 
 def label(model: str) -> str:
@@ -353,13 +357,14 @@ def named(model: str) -> str:
     return NAMES.get(model, label(model))
 
 
-def difference_cells(each: dict[str, Any]) -> dict[str, str]:
+def difference_cells(each: Difference) -> dict[str, str]:
     """The cells of a paired difference: delta, interval, p and corrected p."""
+    low, high = each.ci
     return {
-        each["metric"].replace("_", " "): points(each["delta"]),
-        "95% interval": f"{points(each['ci'][0])} to {points(each['ci'][1])}",
-        "p (McNemar)" if each["test"].startswith("McNemar") else "p (permutation)": f"{each['p_value']:.2g}",
-        "p (Holm)": f"{each['p_holm']:.2g}",
+        each.metric.replace("_", " "): points(each.delta),
+        "95% interval": f"{points(low)} to {points(high)}",
+        "p (McNemar)" if each.test == PairedTest.MCNEMAR else "p (permutation)": f"{each.p_value:.2g}",
+        "p (Holm)": f"{each.p_holm:.2g}",
     }
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from apprentice.tasks.analysis.comparison import Interval, welch_interval
 from apprentice.tasks.analysis.kinds import kinds_over_time
+from apprentice.tasks.judgement.contents import Curves, Diagnosis
 from apprentice.tasks.settings.training import GrpoSignals, Signals
 
 Entry = dict[str, Any]
@@ -212,12 +213,13 @@ STILL = 0.9
 ENDS = 5
 """Logged rewards to average at the start and at the end (walkthrough, section 10)."""
 
-OF_THE_REWARD = ("fell", "flat", "learning")
+OF_THE_REWARD = (Diagnosis.FELL, Diagnosis.FLAT, Diagnosis.LEARNING)
 """Diagnoses of the reward's course."""
 HELD_OUT_DECIDES = {
-    "learning": "The logged rewards do not show it, since each log asks other questions; the held-out ones do.",
-    "flat": "The reward moved on the training's questions; on the held-out ones the difference is within its noise.",
-    "fell": "The logged rewards do not show it; on the held-out questions the model is worse than before.",
+    Diagnosis.LEARNING: "The logged rewards do not show it, since each log asks other questions; the held-out ones do.",
+    Diagnosis.FLAT: "The reward moved on the training's questions; on the held-out ones the difference is within its "
+    "noise.",
+    Diagnosis.FELL: "The logged rewards do not show it; on the held-out questions the model is worse than before.",
 }
 CHOSEN_BY_SUCCESS = (
     "The questions were chosen by what the model can do, harder ones as it learned, so the rewards of different steps "
@@ -225,21 +227,7 @@ CHOSEN_BY_SUCCESS = (
 )
 
 
-class Reading(NamedTuple):
-    """The result. Rewards are 0.0 to 1.0; `ci` is the 95% interval of the delta."""
-
-    reward_initial: float
-    reward_final: float
-    delta: float
-    ci: Interval | None
-    logs: int
-    dead_groups: float
-    """Mean of frac_reward_zero_std over the last logs."""
-    diagnosis: str
-    advice: str
-
-
-def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Reading:
+def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Curves:
     """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without any."""
     rewards = [reward for entry in log if (reward := value_of(entry, "reward")) is not None]
     if not rewards:
@@ -250,8 +238,18 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RUL
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
     judged = _judge(mean(first), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta, rules)
     if judged[0] in OF_THE_REWARD and kinds_over_time(log):
-        judged = "follows the curriculum", CHOSEN_BY_SUCCESS
-    return Reading(mean(first), mean(last), delta, ci, len(rewards), mean(dead[-ENDS:]), *judged)
+        judged = Diagnosis.FOLLOWS_THE_CURRICULUM, CHOSEN_BY_SUCCESS
+    diagnosis, advice = judged
+    return Curves(
+        reward_initial=mean(first),
+        reward_final=mean(last),
+        delta=delta,
+        ci=ci,
+        logs=len(rewards),
+        dead_groups=mean(dead[-ENDS:]),
+        diagnosis=diagnosis,
+        advice=advice,
+    )
 
 
 def learned_nothing(log: list[dict[str, Any]]) -> str:
@@ -266,43 +264,43 @@ def learned_nothing(log: list[dict[str, Any]]) -> str:
     )
 
 
-def settled(reading: Reading, gain: Interval | None) -> Reading:
+def settled(reading: Curves, gain: Interval | None) -> Curves:
     """The reading with its course as the held-out questions have it: they decide where the two differ.
 
     `gain`: the 95% interval of GRPO's gain on the held-out questions; None where nothing was compared.
     """
     if gain is None or reading.diagnosis not in OF_THE_REWARD:
         return reading
-    course = "learning" if gain[0] > 0 else "fell" if gain[1] < 0 else "flat"
+    course = Diagnosis.LEARNING if gain[0] > 0 else Diagnosis.FELL if gain[1] < 0 else Diagnosis.FLAT
     if course == reading.diagnosis:
         return reading
-    return reading._replace(diagnosis=course, advice=HELD_OUT_DECIDES[course])
+    return reading.model_copy(update={"diagnosis": course, "advice": HELD_OUT_DECIDES[course]})
 
 
 def _judge(
     first: float, ci: Interval | None, logs: int, dead_first: float, dead_last: float, beta: float, rules: GrpoSignals
-) -> tuple[str, str]:
+) -> tuple[Diagnosis, str]:
     if ci is None and logs < 2 * ENDS:
-        return "too short", f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."
+        return Diagnosis.TOO_SHORT, f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."
     if first >= rules.high:
         return (
-            "too easy",
+            Diagnosis.TOO_EASY,
             f"The reward was at {first:.0%} before GRPO began; make the task harder (environment.settings).",
         )
     if have_no_signal(dead_first, first, rules):
-        return "no signal", ADVICE["no_signal"]
+        return Diagnosis.NO_SIGNAL, ADVICE["no_signal"]
     if ci is not None and ci[1] < 0:
         cause = (
             "With beta = 0 no KL term pulls the policy back; look at the learning rate and the number of steps."
             if beta == 0
             else "Look at the learning rate, at beta, and stop earlier."
         )
-        return "fell", f"The reward fell during training. {cause}"
+        return Diagnosis.FELL, f"The reward fell during training. {cause}"
     if are_dead(dead_last, rules):
-        return "saturated", ADVICE["saturated"]
+        return Diagnosis.SATURATED, ADVICE["saturated"]
     if ci is None or ci[0] <= 0:
         return (
-            "flat",
+            Diagnosis.FLAT,
             "The reward's rise is within its noise: more steps, a larger batch, or a higher learning rate.",
         )
-    return "learning", "The reward rose and groups still differ: more steps may give more."
+    return Diagnosis.LEARNING, "The reward rose and groups still differ: more steps may give more."

@@ -228,8 +228,7 @@ class PastRound(NamedTuple):
 
     def _reasons(self) -> list[str]:
         folder = self.node.fetch()
-        rules = read_decision(folder)["rules"] if folder else []
-        return [rule["found"] for rule in rules if not rule["holds"]]
+        return read_decision(folder).reasons if folder else []
 
     def _trained_on(self) -> Node | None:
         """The kept rollouts of this round's own SFT, not those of the champion that it began from."""

@@ -47,6 +47,8 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.judgement.contents import DECISION
+from apprentice.tasks.judgement.run_models import evaluations_of
 from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
@@ -256,7 +258,7 @@ class ModelFacts(Facts):
     def __init__(self, made: Node, out: Path):
         super().__init__(made, out)
         self.sources = made.ancestors()
-        self.decision = read_decision(out) if "decision.json" in self.files else None
+        self.decision = read_decision(out) if DECISION in self.files else None
         nearest = {title: made.nearest(kind) for title, kind in TRAININGS.items()}
         self.trainings = {title: each for title, each in nearest.items() if each and "spec" in each.settings}
         self.warnings = as_lines(read_signals(out))
@@ -299,10 +301,9 @@ class ModelFacts(Facts):
         judged = self.made.inputs.get("judged")  # not the one of a champion that the training began from
         folder = judged.fetch() if judged else None
         self.verdict = read_verdict(folder) if folder else None
-        evaluated = judged.inputs if judged else {}
-        examined = evaluated.get("evaluations.grpo") or evaluated.get("evaluations.sft")
-        given = self.verdict and self.decision
-        self.ending = ending(self.verdict, self.decision, {}) if given else None  # type: ignore[arg-type]
+        evaluations = evaluations_of(judged.inputs if judged else {})
+        examined = evaluations.last if evaluations else None
+        self.ending = ending(self.verdict, self.decision, {}) if self.verdict and self.decision else None
         self.asked = examined.nearest(Questions) if examined else None
         self.decoding = examined.settings.get("spec") if examined else None
 
@@ -333,7 +334,7 @@ class ModelFacts(Facts):
         from huggingface_hub import EvalResult
 
         verdict, asked, environment = self.verdict, self.asked, self.environment
-        if verdict is None or asked is None or environment is None or not verdict["contamination"]["clean"]:
+        if verdict is None or asked is None or environment is None or not verdict.contamination.clean:
             return []
         return [
             EvalResult(
@@ -346,7 +347,7 @@ class ModelFacts(Facts):
                 dataset_args={"purpose": "evaluate", "environment": shown(environment)},
                 metric_type=metric,
                 metric_name=name,
-                metric_value=round([*verdict["models"].values()][-1][metric], 4),
+                metric_value=round(getattr(verdict.models.last, metric), 4),
             )
             for metric, name in METRICS.items()
         ]

@@ -65,7 +65,7 @@ class History:
             settings = {"spec": {"samples": samples}}
             made = self.make(Evaluation, f"{role}-{name}", own, {"questions": asked}, settings=settings)
             roles[f"evaluations.{role}"] = made
-        files = {"verdict.json": json.dumps({"slices": slices})}
+        files = {"verdict.json": json.dumps({"slices": slices, "contamination": {"clean": True}})}
         counts = {"diagnosis": "", "contaminated": False}
         judged = self.make(Verdict, f"verdict-{name}", counts, {}, files=files)
         counts = {"promoted": promoted, "metric": "accuracy", "delta": 0.1, "reasons": []}

@@ -14,6 +14,7 @@ from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Decision
+from apprentice.tasks.judgement.run_models import Models
 from tests.flows.commands import TOY
 from tests.tasks.family import Family
 
@@ -47,14 +48,16 @@ def decided(tmp_path: Path, chain_sum: EnvironmentSpec) -> Callable[..., dict[st
 
         @flow
         def promote() -> None:
-            given = family.questions, family.base, family.grpo, family.evaluations, guards, family.verdict
-            promotion(family.work, recipe, *given)
+            evaluations = Models(family.evaluations)
+            promotion(
+                family.work, recipe, family.questions, family.base, family.grpo, evaluations, guards, family.verdict
+            )
 
         promote()
         refs = next(folder for folder in (tmp_path / "artifacts/datasets/local").glob("*-decisions")) / "refs"
         made = [family.store.find(Decision, ref.name) for ref in refs.iterdir() if ref.name != family.decision.key]
         (decision,) = [each for each in made if each is not None]
-        return read_decision(family.store.fetch(decision)) | {"allowed": recipe.guards[0].may_fall}
+        return read_decision(family.store.fetch(decision)).as_json() | {"allowed": recipe.guards[0].may_fall}
 
     return run
 

@@ -84,7 +84,8 @@ class Runs:
         return Judgement(inputs, verdict, released)
 
     def compare(self, *names: str) -> dict[str, Any]:
-        return compare_runs([side_named(name, self.folder, self.store.root) for name in names], self.folder)
+        found, page = compare_runs([side_named(name, self.folder, self.store.root) for name in names], self.folder)
+        return found.as_json() | {"page": str(page)}
 
 
 def key_of(*names: str) -> str:

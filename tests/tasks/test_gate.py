@@ -11,6 +11,7 @@ from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoi
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judge import _better, gate
+from apprentice.tasks.judgement.contents import Difference, GateDecision
 from apprentice.tasks.settings.spec import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
@@ -71,7 +72,7 @@ class Case:
             self.context, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back, **given
         )
         Decision(repository="a/b", revision="c", key="d", **self.counts)
-        return read_decision(self.context.out)
+        return read_decision(self.context.out).as_json()
 
     def checkpoint(self, kind: Any, stage: str, rows: str) -> Any:
         counts = {"parameters": 1, "stage": stage}
@@ -83,6 +84,10 @@ def case(context: StageContext) -> Case:
     return Case(context)
 
 
+def shown(decision: dict[str, Any]) -> str:
+    return as_markdown(GateDecision.model_validate(decision))
+
+
 def refused(decision: dict[str, Any]) -> list[str]:
     return [rule["rule"] for rule in decision["rules"] if not rule["holds"]]
 
@@ -92,7 +97,7 @@ def test_a_better_model_is_promoted(case: Case):
     assert decision["promoted"]
     assert decision["comparison"]["delta"] == pytest.approx(0.2)
     assert case.counts["reasons"] == []
-    assert "**Promoted**" in as_markdown(decision)
+    assert "**Promoted**" in shown(decision)
 
 
 def test_an_equal_model_is_not_and_neither_is_a_worse_one(case: Case):
@@ -260,17 +265,17 @@ def test_without_a_champion_the_untrained_student_is_the_rival(case: Case):
     decision = case.decide(episodes(BETTER), episodes(WORSE), rival=base)
     assert decision["promoted"]
     assert (decision["rival"], decision["rival_revision"]) == ("base", base.revision)
-    assert "the untrained student; there was no champion" in as_markdown(decision)
+    assert "the untrained student; there was no champion" in shown(decision)
 
 
 def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):
     never = episodes([0.0] * 60)
     decision = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (never, never)}, allowed=0.05)
     assert decision["promoted"]
-    assert "It was at 0.0%: it could not fall by more." in as_markdown(decision)
+    assert "It was at 0.0%: it could not fall by more." in shown(decision)
     once = episodes([1.0] * 60)
     held = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (once, once)}, allowed=0.05)
-    assert "could not fall" not in as_markdown(held)
+    assert "could not fall" not in shown(held)
 
 
 def test_a_gate_of_many_rounds_is_stricter_than_a_single_one(case: Case):
@@ -294,13 +299,13 @@ def test_a_gate_of_many_rounds_is_stricter_than_a_single_one(case: Case):
 def test_a_margin_may_be_met_exactly_and_chance_must_be_beaten(
     delta: float, low: float, p_value: float, held: list[bool]
 ):
-    compared = {"delta": delta, "ci": (low, 2 * delta), "p_value": p_value}
-    assert [rule["holds"] for rule in _better(GateSpec(margin=0.02, level=0.05), compared)] == held
+    compared = Difference(delta=delta, ci=(low, 2 * delta), p_value=p_value)
+    assert [rule.holds for rule in _better(GateSpec(margin=0.02, level=0.05), compared)] == held
 
 
 def test_equal_models_are_not_better_without_a_margin_either():
-    rules = _better(GateSpec(margin=0.0), {"delta": 0.0, "ci": (0.0, 0.0), "p_value": 0.0})
-    assert not any(rule["holds"] for rule in rules)
+    rules = _better(GateSpec(margin=0.0), Difference(delta=0.0, ci=(0.0, 0.0), p_value=0.0))
+    assert not any(rule.holds for rule in rules)
 
 
 def test_a_guard_rail_may_fall_by_its_allowance_exactly(case: Case):

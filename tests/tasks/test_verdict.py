@@ -15,6 +15,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.judge import verdict
+from apprentice.tasks.judgement.contents import Comparison, Contamination
 from apprentice.tasks.settings.spec import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
@@ -39,12 +40,16 @@ def test_every_comparison_is_corrected_for_all_of_them():
     assert found["comparisons"][0]["p_holm"] == pytest.approx(4 * found["comparisons"][0]["p_value"])
 
 
-def with_control(control: list[float], grpo: list[float]) -> list[dict]:
-    held_out = {"base": [0.0] * 40, "sft": [1.0] * 10 + [0.0] * 30, "control": control, "grpo": grpo}
-    return compare_all({name: episodes(rewards) for name, rewards in held_out.items()}, {})["comparisons"]
+def comparisons_of(held_out: dict[str, list[float]]) -> list[Comparison]:
+    found = compare_all({name: episodes(rewards) for name, rewards in held_out.items()}, {})["comparisons"]
+    return [Comparison(**each) for each in found]
 
 
-def shown(comparisons: list[dict]) -> dict:
+def with_control(control: list[float], grpo: list[float]) -> list[Comparison]:
+    return comparisons_of({"base": [0.0] * 40, "sft": [1.0] * 10 + [0.0] * 30, "control": control, "grpo": grpo})
+
+
+def shown(comparisons: list[Comparison]) -> Comparison:
     found = paid(comparisons)
     assert found
     return found
@@ -52,33 +57,38 @@ def shown(comparisons: list[dict]) -> dict:
 
 def test_a_gain_is_over_sft_at_its_best_where_that_was_measured():
     found = with_control(control=[1.0] * 20 + [0.0] * 20, grpo=[1.0] * 36 + [0.0] * 4)
-    assert [(each["from"], each["to"], each["delta"]) for each in found] == [
+    assert [(each.from_, each.to, each.delta) for each in found] == [
         ("base", "sft", 0.25),
         ("sft", "control", 0.25),
         ("control", "grpo", 0.4),
         ("sft", "grpo", 0.65),
     ]
-    assert found[2]["p_holm"] == pytest.approx(3 * found[2]["p_value"]), "the second smallest of four"
+    assert found[2].p_holm == pytest.approx(3 * found[2].p_value), "the second smallest of four"
     assert paid(found) is found[2], "whether GRPO paid is read off the model that it must beat"
 
 
 def test_a_gain_over_stopped_sft_alone_is_told_as_none():
     found = with_control(control=[1.0] * 38 + [0.0] * 2, grpo=[1.0] * 36 + [0.0] * 4)
-    assert found[3]["ci"][0] > 0, "GRPO betters the SFT that it started from"
-    assert shown(found)["delta"] == pytest.approx(-0.05)
+    assert found[3].ci[0] > 0, "GRPO betters the SFT that it started from"
+    assert shown(found).delta == pytest.approx(-0.05)
 
 
 def test_a_gain_within_its_noise_beats_nobody():
     """Three questions won and one lost, of forty."""
     found = with_control(control=[1.0] * 20 + [0.0] * 20, grpo=[0.0] + [1.0] * 22 + [0.0] * 17)
-    assert found[2]["delta"] > 0 > found[2]["ci"][0]
-    assert shown(found)["ci"][0] < 0
+    assert found[2].delta > 0 > found[2].ci[0]
+    assert shown(found).ci[0] < 0
 
 
 def test_without_a_control_the_gain_is_over_the_sft_that_grpo_started_from():
-    held_out = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20), "grpo": episodes([1.0] * 40)}
-    found = compare_all(held_out, {})["comparisons"]
-    assert (shown(found)["from"], shown(found)["delta"]) == ("sft", 0.5)
+    found = comparisons_of({"base": [0.0] * 40, "sft": [1.0] * 20 + [0.0] * 20, "grpo": [1.0] * 40})
+    assert (shown(found).from_, shown(found).delta) == ("sft", 0.5)
+
+
+def test_where_grpo_did_not_start_the_control_is_compared_with_sft():
+    found = comparisons_of({"base": [0.0] * 4, "sft": [1.0] * 2 + [0.0] * 2, "control": [1.0] * 3 + [0.0]})
+    assert [(each.from_, each.to) for each in found] == [("base", "sft"), ("sft", "control")]
+    assert paid(found) is None
 
 
 def test_models_that_were_asked_other_questions_are_not_compared():
@@ -108,7 +118,7 @@ def test_one_sample_of_a_question_needs_no_pass_at_k():
 
 
 def test_the_refusal_says_what_was_seen_and_what_to_do():
-    shared = {"shared_with_training": 3, "questions": 40, "share": 0.075, "limit": 0.0, "shared_seeds": 0}
+    shared = Contamination(shared_with_training=3, questions=40, share=0.075, clean=False)
     assert "3 of the 40 questions by text (7.5%; gate.max_overlap allows 0.0%)" in unclean(shared)
     assert "Move windows.evaluate" in unclean(shared)
 
@@ -145,7 +155,7 @@ def judged(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[..., d
         checkpoint = published(store, GrpoCheckpoint, "g" * 20, files, {"parameters": 1})
         given = gate or GateSpec(), named, guarded, chain_sum, rollouts, checkpoint, beta
         counted = verdict.body(context, *given)
-        return read_verdict(context.out) | {"counted": counted}
+        return read_verdict(context.out).as_json() | {"counted": counted}
 
     return run
 

@@ -21,6 +21,7 @@ from apprentice.tasks.analysis.kinds import (
     worst,
 )
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.judgement.contents import GateDecision, Judgement
 from apprentice.tasks.reporting.announce import StageRun
 from tests.tasks.examined import episode
 
@@ -129,7 +130,12 @@ def report(folder: Path) -> dict[str, Any]:
         "rules": rules,
     }
     told = _told(folder, chain_sum, models, guards, decision)
-    return told | {"ending": ending(told, decision, {}).as_json(), "warnings": [NASTY]}
+    return told | {"ending": ended(told), "warnings": [NASTY]}
+
+
+def ended(told: dict[str, Any]) -> dict[str, Any]:
+    """The ending of a report."""
+    return ending(Judgement.model_validate(told), GateDecision.model_validate(told["gate"]), {}).as_json()
 
 
 def _told(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict[str, Any]) -> dict[str, Any]:

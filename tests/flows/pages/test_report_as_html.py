@@ -11,8 +11,7 @@ import pytest
 
 from apprentice.flows.pages.html import as_html_page
 from apprentice.flows.pages.report_page import as_report_page
-from apprentice.tasks.analysis.ending import ending
-from tests.flows.pages.hostile_report import NASTY, report
+from tests.flows.pages.hostile_report import NASTY, ended, report
 
 NO_EPISODES = '{"rows": []}'
 
@@ -49,7 +48,7 @@ def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_uns
     told = report(tmp_path)
     shared = {"clean": False, "shared_with_training": 9, "share": 0.3, "limit": 0.0}
     told |= {"contamination": told["contamination"] | shared, "comparisons": [], "both_ways": [], "guards": []}
-    told |= {"ending": ending(told, told["gate"], {}).as_json()}
+    told |= {"ending": ended(told)}
     page = as_report_page(told, NO_EPISODES)
     assert "questions that training has partly seen (62.7%" in page
     assert "<strong>Contaminated.</strong> Nothing was compared: training has seen 9 of the 30" in page

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.flows.pages.report_page import _bought, _duration, _power, _says, _stage_rows
+from apprentice.tasks.judgement.contents import Curves, Diagnosis, Judgement
 
 
 def stage(seconds: float, state: str = "ran", **given: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def test_how_many_stages_were_cached_is_told_where_some_were():
     assert _duration([stage(10), stage(1, "cached"), stage(1, "cached")]) == "12 s, 2 of 3 stages cached"
 
 
-GRPO = {"reward_initial": 0.25, "reward_final": 0.5, "delta": 0.25, "ci": None}
+GRPO = Curves(reward_initial=0.25, reward_final=0.5, delta=0.25, diagnosis=Diagnosis.LEARNING)
 
 
 def drawn(title: str, values: list[float], held_out: list[float] | None = None, warnings: Any = ()) -> dict[str, Any]:
@@ -73,12 +74,19 @@ def test_what_was_bought_is_told_by_its_share_the_commonest_cause_first():
 
 
 def test_the_power_is_that_of_the_last_comparison_and_nothing_is_said_without_one():
-    report = {"comparisons": [{"questions_for_5_points": 7}, {"questions_for_5_points": 9}], "models": {"a": {"n": 1}}}
-    report["models"]["b"] = {"n": 4}
-    assert _power(report).startswith("Power: 9 questions show")
-    assert "; 4 were asked" in _power(report)
-    assert _power(report | {"comparisons": []}) == ""
-    assert _power(report | {"comparisons": [{"questions_for_5_points": None}]}) == ""
+    rates: dict[str, Any] = {"format_compliance": 1.0, "accuracy": 0.5, "ci": {}}
+    pair = {"from": "base", "to": "sft", "delta": 0.1, "ci": (0.0, 0.2)}
+
+    def power(*needed: int | None) -> str:
+        models = {"base": rates | {"n": 1}, "sft": rates | {"n": 4}}
+        comparisons = [pair | {"questions_for_5_points": each} for each in needed]
+        content = {"models": models, "comparisons": comparisons, "contamination": {"clean": True}}
+        return _power(Judgement.model_validate(content))
+
+    assert power(7, 9).startswith("Power: 9 questions show")
+    assert "; 4 were asked" in power(7, 9)
+    assert power() == ""
+    assert power(None) == ""
 
 
 def test_columns_of_stages_that_tell_nothing_are_left_out():
