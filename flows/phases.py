@@ -214,12 +214,16 @@ def guard_rails(run: RunContext, recipe: Recipe, models: dict[str, Checkpoint]) 
     return evaluations
 
 
-def protected(recipe: Recipe, base: Checkpoint) -> ModelName:
+def protected(recipe: Recipe, base: Checkpoint, last: str) -> ModelName:
     """Return the baseline of the regression evaluations if there is no champion: the student, or the first trained
-    model if the student was built here and is trained further, because random weights have no skill to lose."""
+    model if the student was built here and was trained further, because random weights have no skill to lose.
+
+    Args:
+        last: The name of the model that was trained last: not that of the recipe's last training if it did not start.
+    """
     built = base.stage == ModelName.BASE and recipe.student.build is not None
-    first, *further = recipe.trains_on
-    return ModelName(first) if built and further else ModelName.BASE
+    first = ModelName(recipe.trains_on[0])
+    return first if built and last != first else ModelName.BASE
 
 
 def guard_questions(run: RunContext, recipe: Recipe) -> dict[str, Questions]:
@@ -271,7 +275,7 @@ def promotion(
             for guard in recipe.guards
             for role, model in (
                 ("challenger", challenger),
-                ("rival", ModelName.CHAMPION if champion else protected(recipe, base)),
+                ("rival", ModelName.CHAMPION if champion else protected(recipe, base, challenger)),
             )
         },
         allowances,

@@ -160,7 +160,7 @@ def train(
         trained = models.last
 
         evals = held_out(run, recipe, question_set, models)
-        guarded = {name: models[name] for name in (protected(recipe, base), models.last_name)}
+        guarded = {name: models[name] for name in (protected(recipe, base, models.last_name), models.last_name)}
         guards = guard_rails(run, recipe, guarded)
         rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
         stopped = probed.stopped if probed else ""

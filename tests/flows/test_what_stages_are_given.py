@@ -1,6 +1,7 @@
 """What each stage of a run was given, by its artifact's record: no option and no artifact is lost on the way.
 
-A run of the toy recipe, and one in which every player, control and regression evaluation takes part.
+A run of the toy recipe, one in which every player, control and regression evaluation takes part, and one in which GRPO
+does not start.
 """
 
 import json
@@ -65,6 +66,14 @@ EVERYBODY = [
 def everybody(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     folder = tmp_path_factory.mktemp("everybody")
     recipe = load_recipe(TOY, [*EVERYBODY, f"store.path={folder / 'artifacts'}"])
+    return stages_of(recipe, train(pinned_for_run(recipe, []), folder / "runs", gpu="").folder, folder / "artifacts")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    folder = tmp_path_factory.mktemp("stopped")
+    halted = ["sft.control=true", "probe.on_hopeless=stop", f"store.path={folder / 'artifacts'}"]
+    recipe = load_recipe(TOY, halted)
     return stages_of(recipe, train(pinned_for_run(recipe, []), folder / "runs", gpu="").folder, folder / "artifacts")
 
 
@@ -133,6 +142,13 @@ def test_a_stage_of_the_toy_recipe_has_these_inputs(toy: Stages, title: str):
 @pytest.mark.parametrize("title", OF_EVERYBODY)
 def test_where_everybody_plays_a_stage_has_these_inputs(everybody: Stages, title: str):
     assert everybody.inputs(title) == OF_EVERYBODY[title]
+
+
+def test_where_grpo_does_not_start_sft_is_released_and_compared_with_the_student(stopped: Stages):
+    judged, gate = stopped.inputs("Comparison and diagnosis"), stopped.inputs("Gate: challenger against base")
+    assert stopped.inputs("Release")["trained"] == judged["trained"] == gate["challenger"] == SFT
+    assert gate["guards.longer-words.rival"] == judged["guards.longer-words.base"] == f"{GUARD}: base"
+    assert judged["evaluations.control"] == f"Evaluation of control {IN}"
 
 
 def section(name: str) -> Any:
