@@ -204,8 +204,10 @@ def _long_run(
         return None
     asked = {same_text(row["question"]) for row in read_rows(store.fetch(first.questions) / "questions.jsonl")}
     new = [each for each in read_episodes(store.fetch(found)) if same_text(each.question) not in asked]
-    measured = rate(new) if new else None
-    return measured and (measured["accuracy"], measured["ci"])
+    if not new:
+        return None
+    measured = rate(new)
+    return measured["accuracy"], measured["ci"]
 
 
 def _spec(recipe: Recipe) -> EvaluateSpec:

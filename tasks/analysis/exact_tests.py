@@ -8,6 +8,7 @@ With 10,000 random permutations no p is below 2 / 10,000.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 CELLS = 2**17
 """Steps of the lattice that sums are rounded to, where the differences are no multiples of one fraction."""
@@ -48,7 +49,7 @@ def mcnemar(won: int, lost: int) -> float:
     """McNemar's exact test."""
     from statsmodels.stats.contingency_tables import mcnemar
 
-    tested = mcnemar([[0, lost], [won, 0]], exact=True)  # concordant pairs do not matter
+    tested: Any = mcnemar([[0, lost], [won, 0]], exact=True)  # concordant pairs do not matter
     return max(float(tested.pvalue), TINY)
 
 

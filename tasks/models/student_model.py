@@ -213,7 +213,7 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
     with readable(spec.model), _code_refused(spec):
         config = AutoConfig.from_pretrained(copied or spec.model, **where)
         tokenizer = AutoTokenizer.from_pretrained(copied or spec.model, **where)
-    at = {"revision": spec.revision} if "revision" in where else {}
+    at: Any = {"revision": spec.revision} if "revision" in where else {}
     with readable(f"generation_config.json of {spec.model}"), suppress(OSError):  # loading ignores one that is no JSON
         GenerationConfig.from_pretrained(copied or spec.model, **at)
     if spec.chat_template is not None:

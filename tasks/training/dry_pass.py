@@ -219,7 +219,8 @@ def _make_optimizer(config: Any, trainer: str, tokenizer: Any) -> None:
 
     getattr(trl, trainer)  # imports what it needs
     model = built_model(TOY, tokenizer, seed=0)
-    Trainer(model=model, args=config, eval_dataset=[]).create_optimizer_and_scheduler(STEPS)
+    nothing: Any = []
+    Trainer(model=model, args=config, eval_dataset=nothing).create_optimizer_and_scheduler(STEPS)
 
 
 def check_sft_arguments(spec: SftSpec, tokenizer: Any, tools: list[dict[str, Any]]) -> None:

@@ -32,6 +32,7 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
     parent,
 )
+from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes, read_learned, read_questions, same_text
@@ -85,7 +86,7 @@ class Climbed(NamedTuple):
 @pytest.fixture(scope="module")
 def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer, prefect_server: None) -> Climbed:
     recipe = with_ladder(server, LADDER)
-    store = LocalStore(tmp_path_factory.mktemp("ladder"), "toy")
+    store = LocalStore(tmp_path_factory.mktemp("ladder"), "toy", describe=write_card)
 
     @flow
     def climb() -> Climbed:
@@ -198,7 +199,7 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
     @flow
     def climb() -> None:
         with RunServers(recipe) as servers:
-            work = RunContext(LocalStore(tmp_path, "toy"), servers, recipe=recipe.for_record())
+            work = RunContext(LocalStore(tmp_path, "toy", describe=write_card), servers, recipe=recipe.for_record())
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             [rung] = ladder(work, recipe, asked)
             examined = guard_questions(work, recipe)["again"]

@@ -13,6 +13,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions, Rollouts
+from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
@@ -360,7 +361,7 @@ def rollouts(work: RunContext, artifact: Rollouts) -> bytes:
 
 
 def of_project(work: RunContext, project: str) -> RunContext:
-    return RunContext(LocalStore(work.store.root, project), work.servers)
+    return RunContext(LocalStore(work.store.root, project, describe=write_card), work.servers)
 
 
 @pytest.mark.long

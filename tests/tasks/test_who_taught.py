@@ -94,7 +94,7 @@ def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -
     }
     trained = published(context.run.store, GrpoCheckpoint, "t" * 20, files, {"parameters": 1, "stage": "grpo"})
     verdict.body(context, GateSpec(), evaluations, {}, environment, rollouts, trained, 0.0)
-    return read_verdict(context.out)
+    return read_verdict(context.out).as_json()
 
 
 @whose
@@ -125,7 +125,7 @@ def test_the_gate_asks_what_a_verdict_of_older_code_was_made_of(
         "rival": evaluation(store, "er" * 10, episodes([0.0] * 100)),
     }
     gate.body(context, GateSpec(), trained, base, both, {}, {}, results, False)
-    decision = read_decision(context.out)
+    decision = read_decision(context.out).as_json()
     assert decision["floor"]["at_least"] == (0.5 if is_teacher else 0.2)
     assert decision["promoted"] is not is_teacher, "30% of the questions are right"
 
