@@ -88,7 +88,7 @@ def collect_shard(
         "prompt": [{"messages": prompt(part, ""), "tools": described_text(part)} for part in instance._parts()],
     }
     _check_address(context.scratch / "address", teacher)
-    with journal(context.scratch, begun_with) as kept:
+    with journal(context.scratch, begun_with, announce.warn) as kept:
         for lost in Collector(context, spec, teacher, environment, kept).play(window):
             kept.append(lost)
         if len(kept) != window.size:

@@ -145,7 +145,8 @@ def evaluation_journal(
     """
     rows = used_questions(context.fetch(questions), Purpose.EVALUATE)
     plays = plays_of(rows, spec.samples)
-    with journal(context.scratch, {"evaluate": spec.in_key(), "plays": len(plays)}, numbered_by="place") as kept:
+    begun_with = {"evaluate": spec.in_key(), "plays": len(plays)}
+    with journal(context.scratch, begun_with, announce.warn, numbered_by="place") as kept:
         done = kept.done()
         with announce.progress(f"evaluate {model}", len(plays), len(done)) as advance:
 

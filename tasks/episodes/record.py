@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.reward import is_right
 from apprentice.tasks.episodes.texts import same_text as same_text
-from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.lease import held
 
@@ -198,11 +197,15 @@ class Journal:
 
     Args:
         numbered_by: The record field with its number.
+        say: Called with a warning, where the file is not as one process writes it.
         check: Called before each change; raises where another process may change the file.
     """
 
-    def __init__(self, path: Path, numbered_by: str, check: Callable[[], None] = lambda: None):
+    def __init__(
+        self, path: Path, numbered_by: str, say: Callable[[str], None], check: Callable[[], None] = lambda: None
+    ):
         self._lines = JsonLines(path)
+        self._say = say
         self._numbered_by = numbered_by
         self.check = check
         self._read()
@@ -221,12 +224,12 @@ class Journal:
             self._index(None if number in known else number, line)
             known.add(number)
         if twice:
-            announce.warn(
+            self._say(
                 f"Episodes that are played twice in {self._lines.path}: {twice:,}. Two processes wrote it at the same "
                 "time; the first of each counts."
             )
         if unreadable:
-            announce.warn(f"Unreadable lines in {self._lines.path}: {unreadable:,}. Their episodes are played again.")
+            self._say(f"Unreadable lines in {self._lines.path}: {unreadable:,}. Their episodes are played again.")
 
     def _number(self, line: bytes) -> int | None:
         try:
@@ -273,15 +276,17 @@ class Journal:
 
 
 @contextmanager
-def journal(folder: Path, begun_with: dict[str, Any], numbered_by: str = "seed") -> Iterator[Journal]:
+def journal(
+    folder: Path, begun_with: dict[str, Any], say: Callable[[str], None], numbered_by: str = "seed"
+) -> Iterator[Journal]:
     """Opens and locks the journal in `folder`. Raises Stop when it is locked or was started under other settings."""
 
     def busy() -> None:
         raise Stop("Another run is playing the same episodes.", "Wait for it to end; this run then uses its result.")
 
-    with held(folder / "lock", busy, announce.warn) as lease:
+    with held(folder / "lock", busy, say) as lease:
         check_begun_with(folder / "settings.json", begun_with)
-        yield Journal(folder / "episodes.jsonl", numbered_by, lease.check)
+        yield Journal(folder / "episodes.jsonl", numbered_by, say, lease.check)
 
 
 def check_begun_with(path: Path, now: dict[str, Any]) -> None:

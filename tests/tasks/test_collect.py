@@ -266,7 +266,7 @@ def test_a_journal_that_two_collections_wrote_at_once_gives_the_same_rollouts(sc
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     collected(scripted_bench, chain_sum)
     begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
-    with journal(scripted_bench.scratch, begun_with), pytest.raises(Stop, match="Another run is playing"):
+    with journal(scripted_bench.scratch, begun_with, print), pytest.raises(Stop, match="Another run is playing"):
         collected(scripted_bench, chain_sum)
 
 

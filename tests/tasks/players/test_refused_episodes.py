@@ -30,7 +30,7 @@ class Answers:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "episodes.jsonl", "seed")
+    return Journal(tmp_path / "episodes.jsonl", "seed", print)
 
 
 def test_only_an_answer_that_was_asked_for_later_makes_a_refusal_final(journal: Journal):

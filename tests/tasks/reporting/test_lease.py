@@ -231,7 +231,7 @@ def test_who_stood_still_and_was_succeeded_neither_writes_nor_buys(how: str, tmp
 
     def one() -> None:
         with held(tmp_path / "k") as mine:
-            kept = Journal(tmp_path / "episodes.jsonl", "place", mine.check)
+            kept = Journal(tmp_path / "episodes.jsonl", "place", print, mine.check)
             budget = Budget(None, None, tmp_path / "spent", mine.check)
             stand_still(mine)
             kept.append(episode(0, 1.0))  # nobody took over yet
