@@ -62,7 +62,7 @@ class Recipe(BaseModel):
     section as it is. Trained weights are fp32 all the same. The sections' choice enters the keys."""
     report_to: list[Reporter] = ["trackio"]
     """Experiment trackers that receive the training curves, such as [trackio, wandb]; no key depends on them. Configure
-    Weights & Biases and MLflow with their own environment variables."""
+    Weights & Biases and MLflow with their own environment variables. Where Trackio's curves go is `trackio`'s alone."""
     windows: WindowSpecs
     teacher: TeacherSpec | None = None
     """Not needed where `sft` is off, or where SFT learns from `collect.students` or `collect.dataset`."""

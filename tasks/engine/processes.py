@@ -92,6 +92,7 @@ def forget_launcher() -> None:
     found = [name for name in os.environ if name in OF_A_LAUNCHER or name.startswith(BEGINNINGS)]
     for name in found:
         del os.environ[name]
+    found = [name for name in found if not name.startswith("ACCELERATE_DYNAMO_")]  # transformers sets it, too
     if found:
         announce.say(
             f"Ignored, because the recipe decides how to train (`processes`, `accelerate_config`, `bf16`): "

@@ -247,7 +247,7 @@ def check_downloaded(spec: StudentSpec) -> None:
     """Raises Stop if the Hub may not be asked for a model's weights, and this machine does not have them all."""
     from huggingface_hub import constants, try_to_load_from_cache
 
-    if spec.model is None or spec.content or not constants.HF_HUB_OFFLINE:
+    if spec.model is None or spec.content or not is_repository(spec.model) or not constants.HF_HUB_OFFLINE:
         return
 
     def here(name: str) -> Path | None:

@@ -199,7 +199,8 @@ class SftSpec(TrainerSpec):
     learning_rate: LearningRate = 2e-5
     """Peak learning rate; a built student needs about a hundred times as much."""
     scheduler: Scheduler = "cosine"
-    """Learning rate schedule, one of transformers' schedulers."""
+    """Learning rate schedule, one of transformers' schedulers. Arguments go into `args`: `warmup_stable_decay` needs
+    {lr_scheduler_kwargs: {num_decay_steps: 10}}, the two with a minimum {lr_scheduler_kwargs: {min_lr_rate: 0.1}}."""
     logging_steps: int = Field(default=5, ge=1)
     """Steps between two logs."""
     epochs: float = Field(default=3.0, gt=0.0)
@@ -246,7 +247,8 @@ class GrpoSpec(TrainerSpec):
     learning_rate: LearningRate = 1e-6
     """Peak learning rate; a built student needs about a thousand times as much."""
     scheduler: Scheduler = "linear"
-    """Learning rate schedule, one of transformers' schedulers."""
+    """Learning rate schedule, one of transformers' schedulers. Arguments go into `args`: `warmup_stable_decay` needs
+    {lr_scheduler_kwargs: {num_decay_steps: 10}}, the two with a minimum {lr_scheduler_kwargs: {min_lr_rate: 0.1}}."""
     max_steps: Positive = 150
     """Optimizer steps."""
     num_generations: int = Field(default=2, ge=2)

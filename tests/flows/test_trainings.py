@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
+from tests.flows.commands import BIN
 from tests.hostile.endings import assert_clear
 from tests.tasks.test_one_prompt import tiny_model
 
@@ -145,7 +145,7 @@ def run(folder: Path, *overrides: str, **shell: str) -> tuple[int, str, bool]:
     ]
     own = {"PREFECT_HOME": str(folder / "prefect"), "HOME": str(folder), "COLUMNS": "220", "HF_HUB_OFFLINE": "1"}
     ended = subprocess.run(
-        [sys.executable, "-m", "apprentice.deployments.cli", "run", "toy", *given],
+        [str(BIN / "apprentice"), "run", "toy", *given],
         cwd=folder,
         env=os.environ | own | shell,
         stdin=subprocess.DEVNULL,

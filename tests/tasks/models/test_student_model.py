@@ -1,13 +1,25 @@
 """What a built student knows before the first episode: to repeat and to reverse letters, and nothing of the task."""
 
+import json
 import random
+from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.models.student_model import BATCH_SIZE, BETWEEN, LETTERS, batch_of, built_model, text_of
+from apprentice.tasks.models.student_model import (
+    BATCH_SIZE,
+    BETWEEN,
+    LETTERS,
+    batch_of,
+    built_model,
+    check_downloaded,
+    text_of,
+)
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.settings.spec import BuiltStudent
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
 
 
 @pytest.fixture
@@ -65,3 +77,40 @@ def test_pretraining_lowers_the_loss_on_new_texts_and_the_same_seed_gives_the_sa
         weights.append(torch.cat([each.flatten() for each in model.parameters()]))
     assert losses[1] < losses[0] - 1.0
     assert torch.equal(weights[1], weights[2])
+
+
+COMMIT = "c0ffee" * 6 + "c0ff"
+
+
+@pytest.mark.parametrize(
+    ("files", "missing"),
+    [
+        (["model.safetensors"], ""),
+        (["model.safetensors.index.json", "a.safetensors", "b.safetensors"], ""),
+        (["model.safetensors.index.json", "a.safetensors"], "b.safetensors"),
+        (["config.json"], "model.safetensors"),
+        (["pytorch_model.bin"], "model.safetensors"),  # which is not read, because it is pickled
+    ],
+    ids=str,
+)
+def test_weights_that_may_not_be_downloaded_are_on_this_machine_before_a_run(
+    files: list[str], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "models--owner--name" / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    shards = {"weight_map": {"one": "a.safetensors", "two": "b.safetensors"}}
+    for name in files:
+        (folder / name).write_text(json.dumps(shards))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    spec = StudentSpec(model="owner/name", revision=COMMIT)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    check_downloaded(spec)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    if not missing:
+        check_downloaded(spec)
+        return
+    with pytest.raises(
+        Stop, match=f"has no {missing} on this machine.*\n→ .*hf download owner/name --revision {COMMIT}"
+    ):
+        check_downloaded(spec)
+    check_downloaded(StudentSpec(build=BuiltStudent()))
