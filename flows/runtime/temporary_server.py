@@ -40,7 +40,7 @@ def main() -> None:
         from prefect.server.api.server import create_app
         from prefect.settings import PREFECT_HOME, PREFECT_SERVER_API_AUTH_STRING, temporary_settings
 
-        Config.get_prepend_sys_paths_list = lambda _: None  # Prefect's alembic.ini lists the current folder
+        Config.get_prepend_sys_paths_list = lambda self: None  # Prefect's alembic.ini lists the current folder
         # two commands that begin at once on a new machine would both do it, and one of them would fail
         with flock(PREFECT_HOME.value() / "apprentice-database.lock"):
             asyncio.run(migrate())
