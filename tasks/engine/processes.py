@@ -13,6 +13,7 @@ import os
 import pickle
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable
 from multiprocessing import Pipe
@@ -136,9 +137,10 @@ def on_processes(
     config = _configured(spec, context.scratch / "accelerate.yaml")
     folder = context.scratch / "processes"
     shutil.rmtree(folder, ignore_errors=True)  # how an interrupted training ended
-    folder.mkdir()
-    with open(folder / "job", "wb", opener=_for_the_owner) as job:  # it may name private servers
-        job.write(pickle.dumps(_job(body, context, given)))
+    folder.mkdir(mode=0o770)  # the job may name private servers
+    if not folder.stat().st_mode & stat.S_IWGRP:  # else the store is a group's, who may resume this
+        folder.chmod(0o700)
+    (folder / "job").write_bytes(pickle.dumps(_job(body, context, given)))
     _run(config, spec, folder)
     outcomes = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("outcome-*"))]
     return _judged(outcomes, folder / "log")
@@ -150,10 +152,6 @@ def check_processes(spec: TrainerSpec) -> None:
     if spec.processes > 1:
         with TemporaryDirectory() as folder:
             _configured(spec, Path(folder) / "accelerate.yaml")
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, mode=0o600)
 
 
 def _job(body: Callable[..., Any], context: StageContext, given: tuple[Any, ...]) -> Job:

@@ -14,7 +14,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 
 SAYS = 'open("{mark}", "a").write(__name__ + chr(10))\nprint("this is a script of my own")\nraise SystemExit(9)\n'
-NAMES = ("random", "queue", "types", "datasets", "trl", "prefect", "apprentice", "uvicorn", "torch/__init__")
+NAMES = ("random queue types json", "datasets trl prefect uvicorn", "apprentice", "torch/__init__ openenv/__init__")
 
 
 @pytest.fixture
@@ -33,9 +33,10 @@ def write(folder: Path, name: str, code: str) -> None:
     file.write_text(code)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_is_named_like_a_library_is_not_run(name: str, here: Path, tmp_path: Path):
-    write(here, name, SAYS.format(mark=tmp_path / "ran"))
+@pytest.mark.parametrize("names", NAMES)
+def test_files_that_are_named_like_libraries_are_not_run(names: str, here: Path, tmp_path: Path):
+    for name in names.split():
+        write(here, name, SAYS.format(mark=tmp_path / "ran"))
     with local_server("apprentice.envs.serving.serve", "echo") as url:
         session = Session(EnvironmentServer(url=url))
         session.close()
@@ -133,4 +134,17 @@ def test_processes_that_a_child_starts_by_spawn_have_a_safe_path_as_well(here: P
     )
     sys.path.append(str(tmp_path))
     assert run("spawns") == "3"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.long
+def test_prefects_server_migrates_its_database_with_the_installed_libraries(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Prefect's settings of Alembic put the current folder first."""
+    for name in ("aiosqlite", "alembic", "random"):
+        write(here, name, SAYS.format(mark=tmp_path / "ran"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    with local_server("apprentice.flows.runtime.temporary_server") as url:
+        assert httpx.get(f"{url}/api/health", trust_env=False).is_success
     assert not (tmp_path / "ran").exists()

@@ -309,6 +309,15 @@ def test_on_several_machines_each_is_started_by_the_command_that_is_told(
     assert "--machine_rank N" in capfd.readouterr().out
 
 
+def test_processes_of_a_training_do_not_run_the_files_beside_them(
+    context: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "datasets", "accelerate"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    assert on_processes(SPEC, together, context) == {"ranks": [0, 1]}
+
+
 def _until(condition: Any, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
