@@ -27,7 +27,7 @@ from uuid import uuid4
 import tenacity
 
 from apprentice.envs.defaults import debugging, old_objects_ignored
-from apprentice.envs.serving.child import child_command, child_environment
+from apprentice.envs.serving.child import child_command
 from apprentice.envs.wire.server import ServerFailed as ServerFailed
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def local_server(module: str, *arguments: str, hash_seed: int = 0) -> Iterator[s
             stderr=None if debugging() else errors,
             text=True,
             errors="replace",
-            env=child_environment(PYTHONHASHSEED=str(hash_seed)),
+            env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
             start_new_session=True,  # Ctrl-C reaches only the parent; the child ends with this block
         )
         assert process.stdin is not None

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from apprentice.envs.serving.child import child_command, child_environment
+from apprentice.envs.serving.child import child_command
 from apprentice.tasks.reporting.announce import LOCAL
 
 UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]
@@ -30,7 +30,6 @@ def guarded() -> Iterator[None]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # it must survive a signal to this process group
-        env=child_environment(),
     )
     with tags(LOCAL, tag):
         yield

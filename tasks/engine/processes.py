@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.serving.child import child_command, child_environment
+from apprentice.envs.serving.child import child_command
 from apprentice.envs.wire.metrics import Counted, count
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact
@@ -254,7 +254,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is ours to handle
-            env=child_environment(APPRENTICE_FIRST_MACHINE="1"),
+            env={**os.environ, "APPRENTICE_FIRST_MACHINE": "1"},
         )
     try:
         with announce.relaying() as show:

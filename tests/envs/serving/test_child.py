@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from apprentice.envs.serving.child import OURS, SAFE_PATH, child_command, child_environment
+from apprentice.envs.serving.child import OURS, SAFE_PATH, child_command
 from apprentice.envs.serving.process import ServerFailed, local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
@@ -96,7 +96,7 @@ def test_a_server_that_fails_says_why(code: str, why: str, tmp_path: Path, monke
 
 
 def run(module: str, *arguments: str, **variables: str) -> str:
-    command, environment = child_command(module, *arguments), child_environment(**variables)
+    command, environment = child_command(module, *arguments), os.environ | variables
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
