@@ -22,7 +22,6 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from tests.prefect_database import new_database
@@ -72,7 +71,7 @@ def server() -> Iterator[EnvironmentServer]:
 def work(tmp_path: Path, server: EnvironmentServer) -> RunContext:
     """A run's work over an empty store and the session's server."""
     return RunContext(
-        LocalStore(tmp_path / "artifacts", project="toy", describe=write_card),
+        LocalStore(tmp_path / "artifacts", project="toy"),
         StandingServers({"reasoning_gym": server}, None),
     )
 

@@ -19,7 +19,8 @@ def environment(config: Path) -> dict[str, str]:
     args = launch_command_parser().parse_args(words[words.index("accelerate.commands.launch") + 1 :])
     args, _, _ = _validate_launch_command(args)
     assert args.num_processes == 4
-    assert args.training_script == "apprentice.tasks.engine.launched"
+    assert args.no_python
+    assert "apprentice.tasks.engine.launched" in args.training_script_args
     if args.use_deepspeed:
         args.deepspeed_fields_from_accelerate_config = ""
         return prepare_deepspeed_cmd_env(args)[1]

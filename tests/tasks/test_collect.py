@@ -450,6 +450,7 @@ def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
 
 
 def test_the_card_explains_every_column(scripted_bench: StageContext, chain_sum, prefect_server):
+    scripted_bench.run.store.describe = write_card
     made = in_shards(scripted_bench.run, 1, chain_sum)
     card = (scripted_bench.run.store.fetch(made) / "README.md").read_text()
     columns = json.loads(rollouts(scripted_bench.run, made).splitlines()[0])

@@ -32,6 +32,7 @@ from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.judge import gate, verdict
+from apprentice.tasks.judgement.contents import Judgement
 from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
 from apprentice.tasks.sft import mix_rollouts
 from tests.flows.commands import TOY
@@ -80,7 +81,7 @@ def rows(chain_sum: Any) -> str:
     return lines(chain_sum, range(40), 1.0)
 
 
-def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> dict[str, Any]:
+def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> Judgement:
     """The verdict on a model that is right without calling anything, as GRPO may learn it."""
     silent = episodes([1.0] * 40, messages=[])
     evaluations = {
@@ -94,7 +95,7 @@ def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -
     }
     trained = published(context.run.store, GrpoCheckpoint, "t" * 20, files, {"parameters": 1, "stage": "grpo"})
     verdict.body(context, GateSpec(), evaluations, {}, environment, rollouts, trained, 0.0)
-    return read_verdict(context.out).as_json()
+    return read_verdict(context.out)
 
 
 @whose
@@ -104,7 +105,7 @@ def test_only_a_teachers_rows_set_the_floor_and_are_measured(
     known: list[Any] = []
     monkeypatch.setattr("apprentice.tasks.judge.reward_hacking", lambda *given: known.append(given[-1]) or [])
     report = judged(context, make(context.run.store, rows), chain_sum)
-    assert (report["teacher"] is not None) is is_teacher
+    assert (report.teacher is not None) is is_teacher
     assert floor_of(GateSpec(), report)[0] == (0.5 if is_teacher else 0.2)
     assert (known[0] is not None) is is_teacher, "what a teacher's episodes have in common is no rule for a model"
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,7 +234,7 @@ def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     assert report == {"models": {"one": {"accuracy": 0.5}}}
     spec = spec.model_copy(update={"questions": chosen.evaluate.questions})
     assert asked[-1][1:4] == (["a", "b"], spec, chosen.seed_windows().evaluate)
-    assert asked[-1][4:] == ((False, None) if protocol == "inspect" else (str(date.today()), False, None))
+    assert asked[-1][4:] == ((False, None) if protocol == "inspect" else (None, False, None))
     refused = typed("evaluate", TOY, "--model", "http://me:secret@there/v1#it", "--protocol", protocol)
     assert (refused.exit_code, len(asked)) == (1, 2)
     assert "must not hold a user or password" in " ".join(refused.stdout.split())
@@ -251,12 +250,13 @@ def test_an_evaluation_computes_in_what_the_recipe_says(stand: Stand):
 
 def test_runs_are_laid_side_by_side_as_text_or_as_json(stand: Stand):
     named = stand(compare, "side_named", "side")
-    laid, shown = stand(compare, "compare_runs", {"page": "the page"}), stand(compare, "shown_in_terminal")
+    found = SimpleNamespace(as_json=lambda: {"runs": {}})
+    laid, shown = stand(compare, "compare_runs", (found, Path("the page"))), stand(compare, "shown_in_terminal")
     ended = typed("compare", "a", "b", "--runs", "mine", "--store", "there", "--hub", "me")
     assert named == [(each, Path("mine"), Path("there"), "me") for each in ("a", "b")]
     assert laid == [(["side", "side"], Path("mine"))]
-    assert (ended.stdout, shown) == ("the page\n", [({"page": "the page"},)])
-    assert json.loads(typed("compare", "a", "--json").stdout) == {"page": "the page"}
+    assert (ended.stdout, shown) == ("the page\n", [(found,)])
+    assert json.loads(typed("compare", "a", "--json").stdout) == {"runs": {}, "page": "the page"}
     assert named[-1] == ("a", Path("runs"), None, None)
     assert len(shown) == 1
 

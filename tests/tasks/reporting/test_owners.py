@@ -119,8 +119,9 @@ def as_user(number: int, mask: int, do: Callable[[], Any]) -> str:
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """A folder of the group, as `chgrp` and `chmod g+s` leave it."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # those of pytest are the user's alone
-        folder.chmod(mode(folder) | 0o011)
+    for folder in (tmp_path, *tmp_path.parents):  # those of pytest are the user's alone
+        if not mode(folder) & 0o001:
+            folder.chmod(mode(folder) | 0o011)
     folder = tmp_path / "store"
     folder.mkdir()
     os.chown(folder, ONE, GROUP)

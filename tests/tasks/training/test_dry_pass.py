@@ -17,7 +17,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.training import GrpoSpec, HeldOut, Scheduler, SftSpec
 from apprentice.tasks.sft import arguments_ahead
 from apprentice.tasks.training.dry_pass import check_scheduler, check_trainer, fault_of
-from apprentice.tasks.training.families import templates, toy_tokenizer
+from tests.students_page import templates, toy_tokenizer
 
 NEED_ONE = {
     "warmup_stable_decay": "num_decay_steps",
