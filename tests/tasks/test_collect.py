@@ -430,6 +430,7 @@ def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
 
     from tests.tasks.test_one_prompt import tiny_model
 
+    scripted_bench.run.store.describe = write_card
     made = in_shards(scripted_bench.run, 1, chain_sum)
     folder = scripted_bench.run.store.fetch(made)
     dataset = load_dataset(str(folder), "rollouts", split="train", cache_dir=str(tmp_path / "hf"))

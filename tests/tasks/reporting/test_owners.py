@@ -135,7 +135,7 @@ def work(store: Path, key: str, text: str = "{}\n") -> str:
     scratch = store / ".scratch" / "collect"
     with opened.exclusive("collect", print):
         scratch.mkdir(parents=True, exist_ok=True)
-        with journal(scratch, {"seed": 1}):
+        with journal(scratch, {"seed": 1}, print):
             made = publish(opened, key, text)
             opened.tag(made, "champion")
     with opened.locked(Questions):
