@@ -41,7 +41,7 @@ class Bench:
 
     def given(self, **changed: Any) -> tuple[EvaluateSpec, EndpointSpec, EnvironmentSpec, Questions]:
         of_spec = {name: changed.pop(name) for name in ("samples", "max_new_tokens") if name in changed}
-        endpoint = EndpointSpec(**({"base_url": "http://there/v1", "model": "toy"} | changed))
+        endpoint = EndpointSpec.model_validate({"base_url": "http://there/v1", "model": "toy"} | changed)
         return SPEC.model_copy(update=of_spec), endpoint, self.task, self.questions
 
     def as_of(self, today: date = TODAY, **changed: Any) -> str:

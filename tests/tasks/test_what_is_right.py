@@ -172,9 +172,8 @@ def test_a_reward_beyond_its_range_by_more_is_a_failure_of_the_server(given: Any
 def test_a_range_that_does_not_end_at_1_is_refused_before_anything_is_bought(low: float, high: float, status: str):
     played = SimpleNamespace(reward=high)
     game = SimpleNamespace(reward_range=(low, high))
-    found = exploits.in_range.run(
-        SimpleNamespace(environments=[game], seen=SimpleNamespace(broken=[], played=[played]))
-    )  # type: ignore[arg-type]
+    subject: Any = SimpleNamespace(environments=[game], seen=SimpleNamespace(broken=[], played=[played]))
+    found = exploits.in_range.run(subject)
     assert found.status == status
     if status == "failed":
         assert f"reward_range ends at {high:g}, and only a reward of 1 counts as solved" in found.found
