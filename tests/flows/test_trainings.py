@@ -144,6 +144,7 @@ def run(folder: Path, *overrides: str, **shell: str) -> tuple[int, str, bool]:
         for word in ("--set", each)
     ]
     own = {"PREFECT_HOME": str(folder / "prefect"), "HOME": str(folder), "COLUMNS": "220", "HF_HUB_OFFLINE": "1"}
+    own["TRACKIO_DIR"] = ""  # another test of this process may have set it
     ended = subprocess.run(
         [str(BIN / "apprentice"), "run", "toy", *given],
         cwd=folder,
