@@ -139,11 +139,13 @@ def test_a_stage_of_the_toy_recipe_has_these_inputs(toy: Stages, title: str):
     assert toy.inputs(title) == OF_TOY[title]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", OF_EVERYBODY)
 def test_where_everybody_plays_a_stage_has_these_inputs(everybody: Stages, title: str):
     assert everybody.inputs(title) == OF_EVERYBODY[title]
 
 
+@pytest.mark.long
 def test_where_grpo_does_not_start_sft_is_released_and_compared_with_the_student(stopped: Stages):
     judged, gate = stopped.inputs("Comparison and diagnosis"), stopped.inputs("Gate: challenger against base")
     assert stopped.inputs("Release")["trained"] == judged["trained"] == gate["challenger"] == SFT
@@ -163,6 +165,7 @@ PLAYED = EvaluateSpec(questions=60, samples=2, decoding="sampled", temperature=0
 """As GRPO plays."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("title", "argument", "given"),
     [
@@ -186,10 +189,12 @@ def test_a_stage_has_its_section_of_the_recipe(everybody: Stages, title: str, ar
     assert everybody.settings(title)[argument] == (spec.in_made_by() if isinstance(spec, Spec) else spec.in_key())
 
 
+@pytest.mark.long
 def test_the_gate_knows_what_each_regression_evaluation_may_lose(everybody: Stages):
     assert everybody.settings("Gate: challenger against base")["allowances"] == {"longer-words": 0.05}
 
 
+@pytest.mark.long
 def test_every_stage_that_plays_does_so_in_the_recipes_environment_but_for_a_regression_evaluation(everybody: Stages):
     own = everybody.recipe.environment.in_key()
     other = everybody.recipe.guards[0].environment.in_key()
