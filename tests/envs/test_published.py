@@ -158,6 +158,7 @@ def test_trls_wordle_script_sees_the_marks_of_each_guess(servers: dict[tuple[str
 # --- Wordle ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_wordle_is_the_same_game_on_a_published_server(playing: Any):
     def game(side: str, seed: int) -> list[Any]:
         environment = playing(WORDLE, side)

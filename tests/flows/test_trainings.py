@@ -75,6 +75,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("overrides", "says"), ROWS.values(), ids=ROWS)
 def test_what_a_section_lacks_stops_the_run_before_the_teacher_is_asked(
     overrides: list[str], says: str, endpoint: Endpoint, echo: str, tmp_path: Path
@@ -101,6 +102,7 @@ REMEDIED = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overrides", REMEDIED, ids=str)
 def test_with_what_the_message_asks_for_the_teacher_is_asked(
     overrides: list[str], endpoint: Endpoint, echo: str, tmp_path: Path

@@ -52,6 +52,7 @@ def test_settings_that_prefect_refuses_are_named_with_the_file(
     assert "Traceback" not in words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "content"),
     [

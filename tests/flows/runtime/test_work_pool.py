@@ -201,6 +201,7 @@ def test_an_environment_that_stays_away_ends_the_run_with_words_that_say_so():
         dispatched(recipe(url=environment.url, patience=2), "k8")
 
 
+@pytest.mark.long
 def test_a_service_that_was_away_costs_retries_up_to_a_limit_and_is_not_waited_for_without_an_address(
     monkeypatch: pytest.MonkeyPatch,
 ):

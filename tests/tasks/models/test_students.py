@@ -116,6 +116,7 @@ def test_answers_and_completions_end_with_the_context(tmp_path: Path):
     assert max(grpo(chosen).to_pandas()["completions/max_length"]) <= 860 - longest + 2
 
 
+@pytest.mark.long
 def test_of_several_named_templates_the_one_with_tools_is_used(tmp_path: Path):
     tokenizer = toy_tokenizer(templates()["qwen2_5"])
     tiny_model(tokenizer, positions=2048).save_pretrained(tmp_path / "student")
