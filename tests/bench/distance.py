@@ -10,6 +10,8 @@ import sys
 import threading
 from contextlib import suppress
 
+from apprentice.envs.serving.process import SERVES_AT
+
 
 async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, seconds: float) -> None:
     """Passes on what comes, in order, each piece as late as it would be over a long line."""
@@ -48,7 +50,7 @@ async def main() -> None:
 
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1024)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    print(f"{SERVES_AT}http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 

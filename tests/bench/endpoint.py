@@ -13,6 +13,7 @@ import sys
 import threading
 
 from apprentice.envs.reasoning_gym import env
+from apprentice.envs.serving.process import SERVES_AT
 
 
 class Endpoint(asyncio.Protocol):
@@ -66,7 +67,7 @@ async def main() -> None:
     server = await asyncio.get_running_loop().create_server(
         lambda: Endpoint(given.latency_ms / 1000, given.close), "127.0.0.1", 0, backlog=1024
     )
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    print(f"{SERVES_AT}http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 

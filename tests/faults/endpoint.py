@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from apprentice.envs.serving.process import SERVES_AT
 from tests.bench.endpoint import Endpoint
 
 ERRORS = {
@@ -76,7 +77,7 @@ async def main() -> None:
         return Failing(given.latency_ms / 1000, given.folder, given.dataset)
 
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=1024)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    print(f"{SERVES_AT}http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
