@@ -21,9 +21,8 @@ from pydantic import BaseModel
 
 from apprentice.envs.catalog import known
 from apprentice.flows.recipe.loading import load_recipe, packaged, recipe_file
-from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe import TRAINING_SECTIONS, Recipe
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import TRAININGS
 
 FILES = Path(__file__).parent
 RECIPE = "recipe.yaml"
@@ -123,13 +122,14 @@ def editor_schema() -> str:
     for name, field in Recipe.model_fields.items():
         if model_of(field.annotation):
             others: list[Any] = [{"type": "null"}]  # an empty section has the defaults
-            others += [{"enum": ["off", False]}] if name in TRAININGS else []
+            others += [{"enum": ["off", False]}] if name in TRAINING_SECTIONS else []
             schema["properties"][name] = _or(schema["properties"][name], *others)
     environment = schema["$defs"]["EnvironmentSpec"]
     environment["required"].remove("name")
     environment["anyOf"] = [{"required": ["name"]}, {"required": ["path"]}]
-    grpo = schema["$defs"]["GrpoSpec"]["properties"]
-    grpo["curriculum"] = _or(grpo["curriculum"], {"enum": ["on", "reasoning_gym", True]})
+    for section in schema["$defs"].values():
+        if curriculum := section.get("properties", {}).get("curriculum"):
+            section["properties"]["curriculum"] = _or(curriculum, {"enum": ["on", "reasoning_gym", True]})
     return json.dumps(schema, indent=1) + "\n"
 
 

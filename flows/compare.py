@@ -35,7 +35,6 @@ from apprentice.tasks.artifacts.types import (
     Decision,
     Evaluation,
     KeptRollouts,
-    ModelName,
     Parent,
     Release,
     Rollouts,
@@ -48,7 +47,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves_of_runs
 from apprentice.tasks.reporting.safe_text import cell, code, markdown_table
-from apprentice.tasks.settings.training import TRAININGS
+from apprentice.tasks.trainings import TRAININGS
 
 LAST = "last"
 """Names the newest run."""
@@ -136,7 +135,9 @@ def _read(folder: Path) -> FinishedRun | None:
         judged = Judgement.model_validate(report), GateDecision.model_validate(report["gate"])
     except (OSError, ValueError):
         return None
-    was = recipe | {name: None for name in TRAININGS if recipe.get(name) == "off"}  # as runs of older code wrote it
+    was = recipe | {
+        each.name: None for each in TRAININGS if recipe.get(each.name) == "off"
+    }  # as runs of older code wrote it
     return FinishedRun(folder.absolute(), report, was, *judged)
 
 
@@ -276,8 +277,7 @@ def _paid(rollouts: dict[str, Any], kept: int, price: float | None) -> dict[str,
 
 
 SHOWN: dict[str, dict[str, str]] = {
-    ModelName.SFT: {"loss": "SFT: loss"},
-    ModelName.GRPO: {"reward": "GRPO: reward", "frac_reward_zero_std": "GRPO: dead groups"},
+    each.name: {metric: f"{each.spec.label}: {title}" for metric, title in each.compared.items()} for each in TRAININGS
 }
 """The curves of each training that are laid over each other."""
 WHERE = ("server", "store", "trackio", "report_to")

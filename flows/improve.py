@@ -25,7 +25,6 @@ from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
 from apprentice.tasks.analysis.comparison import evaluated_interval, percent, rate
-from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
@@ -114,7 +113,7 @@ def _next_rung(recipe: Recipe, last: PastRound) -> int:
     """Return the index of the last round's difficulty level, or of the next one if the champion has mastered it."""
     ladder, settings = recipe.improve.ladder, _settings(last)
     rung = ladder.index(settings) if settings in ladder else 0
-    found = difficulty(last.judged, recipe.grpo.signals if recipe.grpo else RULES)
+    found = difficulty(last.judged, recipe.reward_signals())
     mastered = settings in ladder and found.reading == "too easy" and not found.not_ruled_out
     return min(rung + mastered, max(len(ladder) - 1, 0))
 

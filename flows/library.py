@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
+from apprentice.flows.beginning import beginning, question_set
 from apprentice.flows.compare_models import checkpoint_of
-from apprentice.flows.phases import asked, beginning, held_out, rollouts_of
+from apprentice.flows.lessons import rollouts_of
+from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
-from apprentice.flows.probe import ladder, probe
 from apprentice.flows.recipe.loading import RecipeLike, given_path, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.results import Model, Result, Rows, Run, open_artifact
@@ -37,12 +38,14 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo as grpo_stage
+from apprentice.tasks.lengths import lengths
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import DatasetSpec, ProbeSpec
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.sft import filter_rollouts, lengths
 from apprentice.tasks.sft import sft as sft_stage
 
 A = TypeVar("A", bound=Artifact)
@@ -117,7 +120,7 @@ def collect(recipe: RecipeLike) -> Rows[Rollouts]:
     """
     chosen = pinned_recipe(recipe)
     with at_work(chosen, Preflight(_only(chosen, grpo=None), trains_here=False)) as run:
-        found = rollouts_of(run, chosen, asked(run, chosen))
+        found = rollouts_of(run, chosen, question_set(run, chosen))
         if found is None:
             raise Stop(f"{chosen.name} has no teacher to collect from.", "Name one: teacher.model.")
         return Rows(run.store, found)
@@ -144,7 +147,7 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
     chosen = pinned_recipe(recipe)
     with _training(chosen, SftSpec.section, _only(chosen, grpo=None, teacher=None)) as run:
         assert chosen.sft is not None
-        questions = asked(run, chosen)
+        questions = question_set(run, chosen)
         student = model_given(run, chosen, model, questions)
         given = rollouts_given(run, chosen, rollouts, questions)
         kept = given if isinstance(given, KeptRollouts) else filter_rollouts(run, given, questions)
@@ -170,11 +173,10 @@ def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint
     chosen = pinned_recipe(recipe)
     with _training(chosen, GrpoSpec.section, _only(chosen, sft=None, teacher=None)) as run:
         assert chosen.grpo is not None
-        questions = asked(run, chosen)
+        questions = question_set(run, chosen)
         begins = model_given(run, chosen, model, questions)
         probing = chosen if chosen.rungs() else chosen.model_copy(update={"probe": ProbeSpec(questions=0)})
-        task = probe(run, probing, ladder(run, chosen, questions), begins)
-        assert task is not None
+        task = Pipeline(run, probing, base=begins).task
         return Model(run.store, grpo_stage(run, chosen.grpo, begins, task.environment, task.questions, chosen.seed))
 
 
@@ -193,9 +195,9 @@ def evaluate(recipe: RecipeLike, model: Given | None = None) -> Rows[Evaluation]
     """
     chosen = pinned_recipe(recipe)
     with at_work(chosen, EvaluationPreflight(chosen, chosen.seed_windows().evaluate)) as run:
-        questions = asked(run, chosen)
+        questions = question_set(run, chosen)
         found = model_given(run, chosen, model, questions)
-        return Rows(run.store, held_out(run, chosen, questions, {found.stage: found})[found.stage])
+        return Rows(run.store, Pipeline(run, chosen).held_out({found.stage: found})[found.stage])
 
 
 def _training(recipe: Recipe, stage: str, checked: Recipe) -> AbstractContextManager[RunContext]:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
@@ -25,10 +26,11 @@ from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
 from apprentice.flows.audit.subject import Needs, Subject
-from apprentice.flows.phases import begun_from, to_rescore
+from apprentice.flows.beginning import begun_from
+from apprentice.flows.lessons import to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
-from apprentice.flows.trainings import check_adapters, check_packages, check_trainings, layers_ahead, trainings_ahead
+from apprentice.flows.training_checks import check_adapters, check_packages, check_trainings, layers_ahead
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.processes import forget_launcher
@@ -53,12 +55,13 @@ from apprentice.tasks.reporting.errors import (
 )
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import Window
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.spec import StudentSpec, Window
+from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training import forecast
-from apprentice.tasks.training.dry_pass import check_template
 from apprentice.tasks.training.reporters import check_reporters
+from apprentice.tasks.training.template import check_template
+from apprentice.tasks.trainings import training_of
 
 
 def check_teacher(
@@ -156,7 +159,9 @@ TRIES = 3
 """Questions that a teacher is asked before it counts as one that calls no tools."""
 
 
-class TrainedQuestions(NamedTuple):
+class AuditedTask(NamedTuple):
+    """An environment that was audited, with the questions that it gave."""
+
     spec: EnvironmentSpec
     environment: ToolEnvironment
     seeds: Sequence[int]
@@ -194,10 +199,10 @@ class Preflight:
             )
         windows = recipe.seed_windows()
         ahead = [section for section in recipe.trains_on if section not in done]
-        trainings = trainings_ahead(recipe, ahead)
+        trainings = recipe.trainings_ahead(ahead)
         if self.trains_here and trainings:
             forget_launcher()
-            check_hardware(recipe, ahead)
+            check_hardware({name: spec for name in ahead if (spec := recipe.training(name))})
             check_downloaded(recipe.student)
             check_reporters(recipe.report_to, recipe.name)
         buys = self._teacher_ahead(run, done)
@@ -215,9 +220,9 @@ class Preflight:
                 meanwhile.submit(import_module, "apprentice.tasks.players.endpoint_client")
             if new:
                 meanwhile.submit(import_module, "trl.chat_template_utils")
-            needs = Needs.of(recipe, grpo=GrpoSpec.section in ahead, collect=buys is not None)
+            needs = Needs.of(recipe, recipe.training_sessions(ahead), collect=buys is not None)
             seen = _check_environments(self._tasks(run, needs))
-        tokenizer = _check_student(recipe, model, seen) if new else None
+        tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
         if model is not None and self.trains_here:
             _predict(recipe, model, seen[0])
         if begun is not None:
@@ -228,8 +233,12 @@ class Preflight:
             checkpoint = begun or known or None
             if tokenizer is None and checkpoint is not None:
                 tokenizer = load_tokenizer(run.store.fetch(checkpoint), run.trusted)
-            check_adapters(trainings, lambda: layers_ahead(run, recipe, model, checkpoint, tokenizer), self.trains_here)
-            check_trainings(run, recipe, trainings, tokenizer, seen[0].environment, self.trains_here)
+
+            def layers() -> Any:
+                return layers_ahead(run, recipe.student, model, checkpoint, tokenizer)
+
+            check_adapters(trainings, layers, self.trains_here)
+            check_trainings(run, trainings, tokenizer, seen[0].environment, recipe.seed, self.trains_here)
         if buys:
             first = seen[0]
             asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
@@ -277,8 +286,8 @@ class EvaluationPreflight:
             self.checked = True
 
 
-def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
-    seen: list[TrainedQuestions] = []
+def _check_environments(tasks: Sequence[Task]) -> list[AuditedTask]:
+    seen: list[AuditedTask] = []
     granted: set[str] = set()
     for task in tasks:
         _wait_for(task.server)
@@ -290,7 +299,7 @@ def _check_environments(tasks: Sequence[Task]) -> list[TrainedQuestions]:
             announce.warn(f"{found} See envs/AUDIT.md.")
         if wrong := report.wrong:
             raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.remedy)
-        seen.append(TrainedQuestions(task.spec, task.spec.make(), task.seeds, report.questions))
+        seen.append(AuditedTask(task.spec, task.spec.make(), task.seeds, report.questions))
     return seen
 
 
@@ -317,9 +326,10 @@ def _wait_for(server: EnvironmentServer) -> None:
         raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.remedy) from lost
 
 
-def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[TrainedQuestions]) -> Any:
+def _check_student(
+    spec: StudentSpec, trainings: list[TrainerSpec], model: tuple[Any, Any] | None, seen: list[AuditedTask]
+) -> Any:
     """Return the tokenizer that the student will have. Raises Stop."""
-    spec = recipe.student
     if model is None:
         assert spec.build is not None
         texts = [(each.environment, list(each.questions)) for each in seen]
@@ -329,29 +339,34 @@ def _check_student(recipe: Recipe, model: tuple[Any, Any] | None, seen: list[Tra
         name, longest = str(spec.model), context_length(config)
         layers = without_weights(config, spec)
         check_rows(layers, tokenizer, name)
-    room = recipe.grpo.generation.max_model_length if recipe.grpo else None
-    if room is not None and longest is not None and room > longest:
-        raise Stop(
-            f"grpo.generation.max_model_length is {room}, and {name} accepts at most {longest} tokens.",
-            f"Set it to {longest} or less, or leave it out.",
-        )
+    for field, room in (each.longest_context for each in trainings if each.longest_context):
+        if longest is not None and room > longest:
+            raise Stop(
+                f"{field} is {room}, and {name} accepts at most {longest} tokens.",
+                f"Set it to {longest} or less, or leave it out.",
+            )
     _check_rendering(name, tokenizer, longest, seen)
     return tokenizer
 
 
-def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> None:
+def _predict(recipe: Recipe, model: tuple[Any, Any], seen: AuditedTask) -> None:
     """Say how long the stages of a pretrained student will take, and how much memory, where they can be measured."""
     config, tokenizer = model
-    sft, grpo = recipe.sft, recipe.grpo
+    specs = {training_of(name): spec for name in recipe.trains_on if (spec := recipe.training(name))}
     weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
-    if not forecast.can_be_measured(config, weights, [each for each in (sft, grpo) if each]):
+    if not forecast.can_be_measured(config, weights, [*specs.values()]):
         return
     announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
     texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), _known_calls(seen))
     student = forecast.Student(config, weights, tokenizer, texts)
     episodes = recipe.seed_windows().collect.size
     try:
-        found = forecast.of_stages(student, sft, episodes, grpo, recipe.evaluate)
+        trainings = {
+            training.spec.label: partial(training.forecast, spec, episodes)
+            for training, spec in specs.items()
+            if training.forecast
+        }
+        found = forecast.of_stages(student, trainings, recipe.evaluate)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
         if stop := broken_package(error):
             raise stop from error
@@ -360,7 +375,7 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: TrainedQuestions) -> 
         announce.say(forecast.told(found))
 
 
-def _known_calls(seen: TrainedQuestions) -> list[Call]:
+def _known_calls(seen: AuditedTask) -> list[Call]:
     """The first calls of the scripted policy; empty where there is none, or it does not know the questions."""
     asked = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
     try:
@@ -369,7 +384,7 @@ def _known_calls(seen: TrainedQuestions) -> list[Call]:
         return []
 
 
-def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[TrainedQuestions]) -> None:
+def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[AuditedTask]) -> None:
     for each in seen:
         check_template(student, tokenizer, each.environment)
         check_prompt(student, tokenizer, longest, each.environment, each.questions)

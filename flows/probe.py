@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.phases import guard_questions
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
@@ -31,11 +30,11 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.safe_text import code
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
-from apprentice.tasks.settings.training import GrpoSpec
 
 
-class Rung(NamedTuple):
+class Level(NamedTuple):
     environment: EnvironmentSpec
     questions: Questions
 
@@ -43,12 +42,12 @@ class Rung(NamedTuple):
 class Probed(NamedTuple):
     """The task that GRPO trains on, and why."""
 
-    rungs: list[Rung]
+    rungs: list[Level]
     asked: list[Questions]
     """The questions that the probe played of each level; empty without a probe."""
     played: list[Evaluation]
     chosen: int
-    grpo: GrpoSpec
+    trains_with: GrpoSpec
     """What GRPO trains with. Its signals are the thresholds for too easy and too hard, its group size decides how many
     groups teach, and its curriculum knows what the probe found."""
     groups: list[Evaluation]
@@ -72,7 +71,7 @@ class Probed(NamedTuple):
         """Return the report's section; None without a probe."""
         if not self.played:
             return None
-        found = [difficulty(each, self.grpo.signals) for each in self.played]
+        found = [difficulty(each, self.trains_with.signals) for each in self.played]
         words = label_differences([rung.environment.settings for rung in self.rungs])
         rungs = [
             {"called": called, "settings": rung.environment.settings} | each._asdict()
@@ -82,61 +81,53 @@ class Probed(NamedTuple):
         return {"rungs": rungs, "chosen": self.chosen, "says": says, "stopped": self.stopped}
 
     def _says(self, found: Difficulty, called: str) -> str:
-        judged = f"{judgement(found)} {advice_on_groups(found, self.grpo)}".rstrip()
+        judged = f"{judgement(found)} {advice_on_groups(found, self.trains_with)}".rstrip()
         if len(self.rungs) == 1:
             return judged
         which = f"rung {self.chosen + 1} of {len(self.rungs)} ({code(called)}), whose rate is nearest to half"
         return f"GRPO trains on {which}. {judged}"
 
 
-def ladder(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
+def levels(run: RunContext, recipe: Recipe, questions: Questions, guards: dict[str, Questions]) -> list[Level]:
     """Return the tasks that GRPO can train on, with their questions; without difficulty levels the recipe's own task.
 
-    Excludes all evaluation questions, also of regression evaluations, from every level. Raises Stop before anything is
-    bought or trained: for an invalid level, for one with too few questions, and for a curriculum with one slice.
+    Excludes all evaluation questions, also those of regression evaluations (`guards`), from every level. Raises Stop
+    before anything is bought or trained: for an invalid level, for one with too few questions, and for a curriculum
+    with one slice.
     """
-    rungs = _rungs(run, recipe, questions)
-    if recipe.grpo and recipe.grpo.curriculum:
-        [rung] = rungs
-        rows = used_questions(run.store.fetch(rung.questions), Purpose.GRPO)
-        kinds_of(rung.environment, rows, recipe.grpo.curriculum.by)
-    return rungs
-
-
-def _rungs(run: RunContext, recipe: Recipe, questions: Questions) -> list[Rung]:
-    rungs = recipe.rungs()
-    if not rungs:
-        return [Rung(recipe.environment, questions)]
-    excluded = {"held_out": questions, **guard_questions(run, recipe)}
-    window = recipe.seed_windows().grpo
-    return [
-        Rung(
-            rung,
+    window, excluded = recipe.seed_windows().grpo, {"held_out": questions, **guards}
+    found = [
+        Level(
+            task,
             questions
-            if rung == recipe.environment and not recipe.guards  # `questions` does not exclude the guards' questions
-            else rung_questions.titled(f"Questions of rung {number}")(run, rung, window, excluded),
+            if task == recipe.environment and not guards  # `questions` does not exclude the guards' questions
+            else rung_questions.titled(f"Questions of rung {number}")(run, task, window, excluded),
         )
-        for number, rung in enumerate(rungs, 1)
-    ]
+        for number, task in enumerate(recipe.rungs(), 1)
+    ] or [Level(recipe.environment, questions)]
+    if recipe.grpo and recipe.grpo.curriculum:
+        [level] = found
+        rows = used_questions(run.store.fetch(level.questions), Purpose.GRPO)
+        kinds_of(level.environment, rows, recipe.grpo.curriculum.by)
+    return found
 
 
-def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint) -> Probed | None:
+def probe(run: RunContext, recipe: Recipe, spec: GrpoSpec, rungs: list[Level], model: Checkpoint) -> Probed:
     """Play every level with the model from which GRPO begins, and report how hard GRPO's task is."""
-    spec = recipe.grpo
-    if spec is None:
-        return None
     if not recipe.probe.questions:
         return Probed(rungs, [], [], 0, spec, [], "")
     asked = [probe_questions(run, rung.questions, recipe.probe.questions) for rung in rungs]
+    plays = as_grpo_plays(spec, recipe.probe.questions, recipe.evaluate.batch_size)
     played = []
     for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
         title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
-        played.append(stage(run, _as_grpo_plays(recipe, spec), model, rung.environment, questions, recipe.seed))
+        played.append(stage(run, plays, model, rung.environment, questions, recipe.seed))
     chosen = nearest_to_half([each.accuracy for each in played])
     groups, stopped = [], ""
     if recipe.probe.on_hopeless == "stop" and all(each.accuracy in (0.0, 1.0) for each in played):
-        chosen, groups, stopped = _in_groups(run, recipe, spec, rungs, asked, played, model)
+        in_groups = plays.model_copy(update={"samples": spec.num_generations})
+        chosen, groups, stopped = _in_groups(run, in_groups, spec, rungs, asked, played, model, recipe.seed)
     if spec.curriculum:
         known = right_and_wrong(read_episodes(run.store.fetch(played[chosen])), spec.curriculum.by)
         curriculum = spec.curriculum.model_copy(update={"known": known | spec.curriculum.known})
@@ -148,12 +139,13 @@ def probe(run: RunContext, recipe: Recipe, rungs: list[Rung], model: Checkpoint)
 
 def _in_groups(
     run: RunContext,
-    recipe: Recipe,
+    plays: EvaluateSpec,
     spec: GrpoSpec,
-    rungs: list[Rung],
+    rungs: list[Level],
     asked: list[Questions],
     played: list[Evaluation],
     model: Checkpoint,
+    seed: int,
 ) -> tuple[int, list[Evaluation], str]:
     """Answer each question as often as a group of GRPO does, level after level, until a group differs.
 
@@ -162,8 +154,7 @@ def _in_groups(
     chosen, groups, why = nearest_to_half([each.accuracy for each in played]), [], {}
     for place in sorted(range(len(rungs)), key=lambda place: place != chosen):
         stage = evaluate.titled(f"Groups of {model.stage} in {{environment}}")
-        tries = _as_grpo_plays(recipe, spec, spec.num_generations)
-        groups.append(stage(run, tries, model, rungs[place].environment, asked[place], recipe.seed))
+        groups.append(stage(run, plays, model, rungs[place].environment, asked[place], seed))
         records = read_episodes(run.store.fetch(groups[-1]))
         differ, of = groups_that_differ(records, spec.reward == "exact")
         if differ:
@@ -172,14 +163,14 @@ def _in_groups(
     return chosen, groups, why[chosen]
 
 
-def _as_grpo_plays(recipe: Recipe, spec: GrpoSpec, samples: int = 1) -> EvaluateSpec:
+def as_grpo_plays(spec: GrpoSpec, questions: int, batch_size: int) -> EvaluateSpec:
+    """Return an evaluation whose answers are drawn as in GRPO."""
     return EvaluateSpec(
-        samples=samples,
-        questions=recipe.probe.questions,
+        questions=questions,
         decoding="sampled",
         temperature=spec.temperature,
         max_new_tokens=spec.max_completion_length,
-        batch_size=recipe.evaluate.batch_size,
+        batch_size=batch_size,
         bf16=spec.bf16,
     )
 

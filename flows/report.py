@@ -24,11 +24,11 @@ from apprentice.flows.pages.report_page import (
     kind_rows,
     rates_of,
 )
-from apprentice.flows.phases import Outcome, Taught
-from apprentice.flows.probe import Probed
+from apprentice.flows.pipeline import Pipeline
+from apprentice.flows.promotion import Outcome
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.comparison import LABELS, comparison_rows, scored
-from apprentice.tasks.analysis.diagnose import as_lines, read_signals
+from apprentice.tasks.analysis.comparison import comparison_rows, label, scored
+from apprentice.tasks.analysis.diagnose import as_lines, has_rewards, read_signals
 from apprentice.tasks.analysis.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.kinds import (
@@ -43,11 +43,9 @@ from apprentice.tasks.analysis.kinds import (
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.types import (
     Artifact,
-    Checkpoint,
     Decision,
     Evaluation,
     ModelName,
-    Questions,
     Verdict,
     parent,
 )
@@ -61,9 +59,10 @@ from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
 from apprentice.tasks.settings.spec import Purpose
-from apprentice.tasks.settings.training import TRAININGS
+from apprentice.tasks.training.method import Lessons, Training
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
 from apprentice.tasks.training.trainer import read_log
+from apprentice.tasks.trainings import training_of
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""
@@ -182,57 +181,79 @@ def _traces(model: str, records: list[EvaluatedEpisode]) -> list[Any]:
 EPISODES = "episodes.jsonl"
 
 
+class Trained(NamedTuple):
+    """A model that a run has trained, in its folder."""
+
+    training: Training[Any]
+    folder: Path
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return read_log(self.folder)
+
+    @property
+    def signals(self) -> dict[str, Any]:
+        return read_signals(self.folder)
+
+    def curves(self) -> list[dict[str, Any]]:
+        return curves_of(self.training.curves, self.log, self.signals["signals"])
+
+
 class Artifacts(NamedTuple):
     """What the stages of one run made."""
 
-    asked: Questions
-    models: Models[Checkpoint]
-    """The last one is released."""
-    taught: Taught | None
-    probed: Probed | None
-    examined: Models[Evaluation]
+    stages: Pipeline
+    evaluations: Models[Evaluation]
     guards: dict[str, Evaluation]
     results: Verdict
     outcome: Outcome
 
     def artifacts(self) -> list[Artifact]:
-        probed = [each for each in self.probed.artifacts() if each != self.asked] if self.probed else []
-        taught = self.taught.artifacts() if self.taught else []
-        models = [each for each in self.models.values() if each not in taught]
-        evaluated = [*self.examined.values(), *self.guards.values()]
-        return [self.asked, *taught, *models, *probed, *evaluated, self.results, self.outcome.release]
+        asked, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
+        learned = [each for each in lessons or () if each]
+        tasks = [each for each in probed.artifacts() if each != asked] if probed else []
+        evaluated = [*self.evaluations.values(), *self.guards.values()]
+        models = self.stages.models.values()
+        return [asked, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
 
     def by_name(self) -> dict[str, Any]:
         """What a reader of report.json finds in the store: kind, repository, revision and key of each."""
-        taught = self.taught
+        lessons = self.stages.learned_from
         named: dict[str, Artifact | None] = {
-            "rollouts": taught and taught.rollouts,
-            "kept": taught and taught.kept,
+            "rollouts": lessons and lessons.rollouts,
+            "kept": lessons and lessons.kept,
         }
         return {
-            "models": {name: parent(each).model_dump() for name, each in self.models.items()},
-            "evaluations": {name: parent(each).model_dump() for name, each in self.examined.items()},
+            "models": {name: parent(each).model_dump() for name, each in self.stages.models.items()},
+            "evaluations": {name: parent(each).model_dump() for name, each in self.evaluations.items()},
             **{name: each and parent(each).model_dump() for name, each in named.items()},
         }
 
-    def trainings(self) -> dict[str, Checkpoint]:
-        """The trained models by the title of their stage."""
-        return {LABELS.get(name, name.upper()): model for name, model in self.models.items() if name != ModelName.BASE}
+    def trained(self) -> dict[str, Trained]:
+        """The trained models with their logs, by the title of their stage."""
+        fetch, found = self.stages.run.store.fetch, {}
+        for name, model in self.stages.models.items():
+            if name != ModelName.BASE:
+                training = training_of(model.stage)
+                found[label(name) if name == ModelName.CONTROL else training.spec.label] = Trained(
+                    training, fetch(model)
+                )
+        return found
 
 
-def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Artifacts) -> Ending:
+def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     """Writes report.json, report.md and report.html into `folder`, shows the page in Prefect, and says how it ended."""
-    fetch = work.store.fetch
-    taught, trained = artifacts.taught, artifacts.trainings()
-    logs = {title: read_log(fetch(each)) for title, each in trained.items()}
-    signals = {title: read_signals(fetch(each)) for title, each in trained.items()}
+    stages = artifacts.stages
+    recipe, work, fetch, lessons = stages.recipe, stages.run, stages.run.store.fetch, stages.learned_from
+    trained = artifacts.trained()
+    by_reward = next((each for each in trained.values() if has_rewards(each.log)), None)
     decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
     judgement = read_verdict(fetch(artifacts.results))
-    if _rows_of(work, taught) == "dataset":  # a verdict of older code took it for a teacher's
+    if _rows_of(work, lessons) == "dataset":  # a verdict of older code took it for a teacher's
         judgement = judgement.model_copy(update={"teacher": None})
     decision = read_decision(fetch(artifacts.outcome.release))
     ended = ending(judgement, decision, recipe.for_record())
-    played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()})
+    played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     counted, _ = scored(played)
     report = judgement.as_json() | {
         "kinds_of_failure": failures_by_kind(counted),
@@ -240,7 +261,7 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
-        "rows_of": as_title(_rows_of(work, taught)),
+        "rows_of": as_title(_rows_of(work, lessons)),
         "decoding": recipe.evaluate.decoding,
         "gate": decision.as_json(),
         "ending": ended.as_json(),
@@ -248,15 +269,15 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "is_champion": artifacts.outcome.is_champion,
         "hub_in_reach": work.store.in_reach,
         "by_these_rules": artifacts.outcome.by_these_rules,
-        "collect": _collected(recipe, taught),
+        "collect": _collected(recipe, lessons),
         "rounds": [each.row() for each in past_rounds(work.store)] if recipe.round else [],
-        "probe": artifacts.probed.as_json() if artifacts.probed else None,
-        "effort": _effort(recipe, work, logs),
-        "signals": {title: as_lines(each) for title, each in signals.items()},
-        "curves": {title: curves_of(title, log, signals[title]["signals"]) for title, log in logs.items()},
-        "curriculum": kinds_over_time(logs.get("GRPO", [])),
-        "completions": last_groups(read_completions(fetch(trained["GRPO"]))) if "GRPO" in trained else [],
-        "lengths": taught.length_stats.model_dump(exclude=set(Artifact.model_fields)) if taught else None,
+        "probe": stages.probed.as_json() if stages.probed else None,
+        "effort": _effort(work, by_reward, recipe),
+        "signals": {title: as_lines(each.signals) for title, each in trained.items()},
+        "curves": {title: each.curves() for title, each in trained.items()},
+        "curriculum": kinds_over_time(by_reward.log if by_reward else []),
+        "completions": last_groups(read_completions(by_reward.folder)) if by_reward else [],
+        "lengths": lessons.length_stats.model_dump(exclude=set(Artifact.model_fields)) if lessons else None,
         "stages": [run._asdict() for run in work.log],
         "seeds": {purpose: window.model_dump() for purpose, window in recipe.seed_windows()},
         "versions": {name: installed(name) for name in PACKAGES},
@@ -268,12 +289,12 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
         "peak_memory_mb": _peak_memory_mb(),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    pictures = _pictures(folder, report, trained, taught, work)
-    samples = (fetch(taught.kept) / "samples.md").read_text() if taught else ""
+    pictures = _pictures(folder, report, trained, lessons and fetch(lessons.length_stats))
+    samples = (fetch(lessons.kept) / "samples.md").read_text() if lessons else ""
     text = as_markdown_page(report, samples, pictures)
     differ = {each.place for each in played.last if not each.is_right}
     measured = judgement.teacher.slices if judgement.teacher else []
-    episodes = embedded(_sources(recipe, work, artifacts, measured), differ)
+    episodes = embedded(_sources(artifacts, measured), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, episodes))
     show_in_prefect(folder, first_screen(text), pictures)
@@ -283,31 +304,36 @@ def write_report(folder: Path, recipe: Recipe, work: RunContext, artifacts: Arti
 
 
 def _pictures(
-    folder: Path, report: dict[str, Any], trained: dict[str, Checkpoint], taught: Taught | None, work: RunContext
+    folder: Path, report: dict[str, Any], trained: dict[str, Trained], lengths: Path | None
 ) -> dict[str, Path]:
     """Draws accuracies and slices, copies the artifacts' own pictures, and returns all by title."""
     titles = {name: as_title(name) for name in report["models"]}
     pictures = {"accuracy": rates(report["models"], titles, folder / "accuracy.png")}
     if report["slices"]:
         pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
-    copied: list[tuple[str, Artifact, str]] = [
-        *((title, model, "curves") for title, model in trained.items()),
-        *([("GRPO by kind", trained["GRPO"], "curriculum")] if report["curriculum"] else []),
-        *([("lengths", taught.length_stats, "histogram")] if taught else []),
+    copied: list[tuple[str, Path, str]] = [
+        *((title, model.folder, "curves") for title, model in trained.items()),
+        *(
+            (f"{title} by kind", model.folder, "curriculum")
+            for title, model in trained.items()
+            if (model.folder / "curriculum.png").exists()
+        ),
+        *([("lengths", lengths, "histogram")] if lengths else []),
     ]
     for title, artifact, name in copied:
         pictures[title] = folder / f"{title.lower().replace(' ', '-')}-{name}.png"
-        shutil.copyfile(work.store.fetch(artifact) / f"{name}.png", pictures[title])
+        shutil.copyfile(artifact / f"{name}.png", pictures[title])
     return pictures
 
 
-def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:
+def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:
     """The episodes that the page shows: of the held-out questions, the regression evaluations, the teacher.
 
     `measured`: the teacher's slices that have a figure in the page.
     """
+    work, environment = artifacts.stages.run, artifacts.stages.recipe.environment.make()
     fetch = work.store.fetch
-    counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.examined.items()})
+    counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     held_out_slices: dict[int, list[str]] = {}
     for (trait, kind), places in places_of_slices(counted).items():
         for place in places:
@@ -318,59 +344,61 @@ def _sources(recipe: Recipe, work: RunContext, artifacts: Artifacts, measured: l
 
     examined = [
         Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
-        for name, each in artifacts.examined.items()
+        for name, each in artifacts.evaluations.items()
     ]
     guarded = [
         Source(as_title(model), guard, fetch(each) / EPISODES)
         for name, each in artifacts.guards.items()
         for guard, _, model in [name.rpartition(".")]
     ]
-    if not (artifacts.taught and artifacts.taught.rollouts):
+    lessons = artifacts.stages.learned_from
+    if not (lessons and lessons.rollouts):
         return [*examined, *guarded]
-    environment = recipe.environment.make()
-    asked = frozenset(same_text(row["question"]) for row in used_questions(fetch(artifacts.asked), Purpose.EVALUATE))
+    asked = frozenset(
+        same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
+    )
     teacher = Source(
-        as_title(_rows_of(work, artifacts.taught)),
+        as_title(_rows_of(work, lessons)),
         "collected",
-        fetch(artifacts.taught.rollouts) / "rollouts.jsonl",
+        fetch(lessons.rollouts) / "rollouts.jsonl",
         asked,
         lambda _, row: slices_of(row, environment, measured),
     )
     return [*examined, *guarded, teacher]
 
 
-def _rows_of(work: RunContext, taught: Taught | None) -> Literal["dataset", "teacher"]:
+def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "teacher"]:
     """Whose the collected episodes are."""
-    rollouts = taught.rollouts if taught else None
+    rollouts = lessons.rollouts if lessons else None
     return "dataset" if rollouts and node_of(work.store, parent(rollouts), {}).is_of_a_dataset else "teacher"
 
 
-def _collected(recipe: Recipe, taught: Taught | None) -> dict[str, Any] | None:
+def _collected(recipe: Recipe, lessons: Lessons | None) -> dict[str, Any] | None:
     """The rows of SFT, and their cost; None without SFT."""
-    if taught is None:
+    if lessons is None:
         return None
-    bought, names = taught.rollouts if recipe.buys else None, ("prompt_tokens", "completion_tokens")
+    bought, names = lessons.rollouts if recipe.buys else None, ("prompt_tokens", "completion_tokens")
     return {
-        "episodes": taught.kept.episodes,
-        "kept": taught.kept.kept,
-        "causes": taught.kept.dropped,
+        "episodes": lessons.kept.episodes,
+        "kept": lessons.kept.kept,
+        "causes": lessons.kept.dropped,
         **{name: getattr(bought, name) if bought else 0 for name in names},
         "cost_usd": bought.cost_usd if bought and recipe.teacher and recipe.teacher.prices else None,
     }
 
 
-def _effort(recipe: Recipe, work: RunContext, logs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Seconds of each training that this run made, and GRPO's rollouts with their tokens."""
-    spec, log = recipe.grpo, logs.get("GRPO", [])
-    asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
-    rollouts = (fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step) if spec else 0
-    lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
-    trained = [each for each in work.log if each.name in TRAININGS and each.state == "ran"]
-    return {
-        "seconds": {each.title: each.seconds for each in trained},
-        "rollouts": round(rollouts * max((each["step"] for each in log), default=0)),
-        "tokens": round(sum(lengths) * spec.logging_steps * rollouts) if spec else 0,
-    }
+def _effort(work: RunContext, by_reward: Trained | None, recipe: Recipe) -> dict[str, Any]:
+    """Seconds of each training that this run made, and the rollouts of one by reward with their tokens."""
+    made = [each for each in work.log if each.name in recipe.trains_on and each.state == "ran"]
+    played = {"rollouts": 0, "tokens": 0}
+    if by_reward is not None and recipe.grpo is not None:
+        spec, log = recipe.grpo, by_reward.log
+        asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
+        rollouts = fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step
+        lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
+        played["rollouts"] = round(rollouts * max((each["step"] for each in log), default=0))
+        played["tokens"] = round(sum(lengths) * spec.logging_steps * rollouts)
+    return {"seconds": {each.title: each.seconds for each in made}, **played}
 
 
 def _made_from(snapshot: Path, artifact: Artifact) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.phases import asked, beginning, guard_rails, held_out, promotion, protected, teach
+from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import Preflight
-from apprentice.flows.probe import ladder, probe
+from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.report import Artifacts, link_up, write_report
@@ -23,14 +23,12 @@ from apprentice.flows.runtime.servers import RunServers, open_store, run_folder,
 from apprentice.flows.runtime.work_pool import Pool, current_location
 from apprentice.flows.watch import seen
 from apprentice.tasks.analysis.ending import Ending
-from apprentice.tasks.artifacts.types import Checkpoint, ModelName
+from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.grpo import grpo
-from apprentice.tasks.judge import verdict
-from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.reporters import check_space
+from apprentice.tasks.verdict import verdict
 
 
 def _run_name() -> str:
@@ -144,31 +142,17 @@ def train(
         pool = Pool(recipe, gpu) if gpu else None
         run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
         run.preflight = _missing if only_cached else Preflight(recipe, trains_here=not gpu, rescore=rescore)
-        task, seed = recipe.environment, recipe.seed
+        stages = Pipeline(run, recipe, rescore)
+        _ = stages.levels  # an invalid one is refused before anything is bought
+        models = stages.train()
 
-        question_set = asked(run, recipe)
-        rungs = ladder(run, recipe, question_set)
-        base = beginning(run, recipe, question_set)
-        models = Models[Checkpoint]({ModelName.BASE: base})
-        taught = teach(run, recipe, question_set, base, rescore)
-        if taught is not None:
-            models |= {ModelName.SFT: taught.model, **taught.controls}
-        begins = models.last
-        probed = probe(run, recipe, rungs, begins)
-        if recipe.grpo and probed and not probed.stopped:
-            models[ModelName.GRPO] = grpo(run, probed.grpo, begins, probed.environment, probed.questions, seed)
-        trained = models.last
-
-        evals = held_out(run, recipe, question_set, models)
-        guarded = {name: models[name] for name in (protected(recipe, base, models.last_name), models.last_name)}
-        guards = guard_rails(run, recipe, guarded)
-        rollouts, beta = taught and taught.rollouts, recipe.grpo.beta if recipe.grpo else 0.0
-        stopped = probed.stopped if probed else ""
-        results = verdict(run, recipe.gate, evals, guards, task, rollouts, trained, beta, stopped)
+        evaluations = stages.held_out(models)
+        guards = stages.regressions({name: models[name] for name in (stages.protected(), models.last_name)})
+        results = verdict(run, recipe.gate, evaluations, guards, *stages.for_verdict())
         if before_gate is not None:
-            before_gate(run, trained)
-        outcome = promotion(run, recipe, question_set, base, trained, evals, guards, results)
+            before_gate(run, models.last)
+        outcome = promotion(stages, evaluations, guards, results)
 
-    made = Artifacts(question_set, models, taught, probed, evals, guards, results, outcome)
-    ended = write_report(folder, recipe, run, made)
+    made = Artifacts(stages, evaluations, guards, results, outcome)
+    ended = write_report(folder, made)
     return Trained(folder, all(stage.state == "cached" for stage in run.log), ended)

@@ -6,77 +6,58 @@ A stage that loses its environment or the Hub saves its progress, frees the devi
 cause; the flow that dispatched it waits and schedules it again.
 """
 
-from typing import Annotated, Any
+import inspect
+from typing import Annotated, Any, Union
 
-from prefect import flow
+from prefect import Flow, flow
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.states import Completed, Failed, State
 from pydantic import Field
 
-from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.metrics import counted
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import AWAY, COUNTS, current_location
-from apprentice.tasks.artifacts.types import (
-    BaseStudent,
-    GrpoCheckpoint,
-    KeptRollouts,
-    LengthStats,
-    Questions,
-    Release,
-    SftCheckpoint,
-)
+from apprentice.tasks.artifacts.types import BaseStudent, Checkpoint, Release
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.failures import failure_of
-from apprentice.tasks.settings.spec import EvaluateSpec
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.sft import sft
 from apprentice.tasks.training.reporters import check_reporters
+from apprentice.tasks.trainings import TRAININGS
 
-AnyCheckpoint = Annotated[BaseStudent | SftCheckpoint | GrpoCheckpoint | Release, Field(discriminator="stage")]
-
-
-@flow(name=sft.name, result_serializer="json")
-def sft_stage(
-    recipe: Recipe, spec: SftSpec, student: AnyCheckpoint, kept: KeptRollouts, lengths: LengthStats, seed: int
-) -> State:
-    """Supervised fine-tuning on the kept rollouts."""
-    return _made(recipe, sft, spec, student, kept, lengths, seed)
+AnyCheckpoint = Annotated[
+    Union[(BaseStudent, Release, *(training.checkpoint for training in TRAININGS))],
+    Field(discriminator="stage"),
+]
 
 
-@flow(name=grpo.name, result_serializer="json")
-def grpo_stage(
-    recipe: Recipe,
-    spec: GrpoSpec,
-    checkpoint: AnyCheckpoint,
-    environment: EnvironmentSpec,
-    questions: Questions,
-    seed: int,
-) -> State:
-    """GRPO in the recipe's environment, or in that of the chosen difficulty level."""
-    return _made(recipe, grpo, spec, checkpoint, environment, questions, seed)
+def _as_flow(stage: Stage[..., Any]) -> Flow[..., State]:
+    """Return a flow whose parameters are the recipe and what the stage takes."""
+
+    def run(recipe: Recipe, *given: Any) -> State:
+        return _made(recipe, stage, *given)
+
+    _, *taken = inspect.signature(stage.body).parameters.values()
+    shown = [
+        each.replace(annotation=AnyCheckpoint if each.annotation is Checkpoint else each.annotation) for each in taken
+    ]
+    first = inspect.Parameter("recipe", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Recipe)
+    run.__signature__ = inspect.Signature([first, *shown], return_annotation=State)  # type: ignore[attr-defined]
+    run.__name__ = run.__qualname__ = f"{stage.name}_stage"
+    run.__doc__ = stage.body.__doc__
+    return flow(name=stage.name, result_serializer="json")(run)
 
 
-@flow(name=evaluate.name, result_serializer="json")
-def evaluate_stage(
-    recipe: Recipe,
-    spec: EvaluateSpec,
-    checkpoint: AnyCheckpoint,
-    environment: EnvironmentSpec,
-    questions: Questions,
-    seed: int,
-) -> State:
-    """Evaluate one model on held-out questions."""
-    return _made(recipe, evaluate, spec, checkpoint, environment, questions, seed)
+STAGES = {stage.name: _as_flow(stage) for stage in (*(training.stage for training in TRAININGS), evaluate)}
+"""The flows by stage name. A deployment names one as an attribute of this module, such as `sft_stage`."""
 
 
-STAGES = {each.name: each for each in (sft_stage, grpo_stage, evaluate_stage)}
-"""The flows by stage name."""
+def __getattr__(name: str) -> Flow[..., State]:
+    if (found := STAGES.get(name.removesuffix("_stage"))) and name.endswith("_stage"):
+        return found
+    raise AttributeError(name)
 
 
 def _made(recipe: Recipe, stage: Stage[..., Any], *given: Any) -> State:

@@ -23,18 +23,20 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
-from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
+from apprentice.tasks.models.memory import Machine, check_training, explained_oom, this_machine
+from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.context import within_context
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream, evaluation, held_out_rows, split, streams_of
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Purpose
-from apprentice.tasks.settings.training import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_scheduler, within_context
+from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.reporters import log_completions
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
@@ -57,12 +59,11 @@ def grpo(
     Raises Stop when more than `spec.max_failed` of the rollouts are lost, or when the server is unavailable for longer
     than `server.patience`; the last finished step is kept.
     """
-    machine = this_machine()._replace(processes=spec.processes)
-    check_training(spec, machine)
-    check_generation(spec.generation, machine)
+    check_machine(spec, this_machine())
     check_scheduler(spec)
     if spec.args:  # here and not in train_grpo: its processes share a world, and its seed is set
-        check_grpo_arguments(spec, load_tokenizer(context.fetch(checkpoint), context.run.trusted))
+        tokenizer = load_tokenizer(context.fetch(checkpoint), context.run.trusted)
+        check_arguments(spec, lambda given: first_step(spec, given, tokenizer, []))
     if spec.processes > 1:  # check the total first; each process then opens its own
         server = context.run.servers.environment(environment.name)
         sessions = spec.sessions() * spec.processes
@@ -70,6 +71,30 @@ def grpo(
             _open_sessions(pool, environment)
     with explained_oom(spec):
         return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
+
+
+def check_machine(spec: GrpoSpec, machine: Machine) -> None:
+    """Raises Stop for hardware, a package or a generation server that is missing."""
+    machine = machine._replace(processes=spec.processes)
+    check_training(spec, machine)
+    check_generation(spec.generation, machine)
+
+
+def first_step(spec: GrpoSpec, given: dict[str, Any], tokenizer: Any, _tools: list[dict[str, Any]]) -> None:
+    """Makes a step of GRPO on a toy model; transformers generates."""
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "user"}]}] * 2)
+    own = {"per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 2, "beta": spec.beta}
+    with config_of_a_step(spec, own, given) as config:
+        GRPOTrainer(
+            model=built_model(TOY, tokenizer, seed=0),
+            processing_class=tokenizer,
+            train_dataset=rows,
+            reward_funcs=lambda prompts, **_: [float(place) for place in range(len(prompts))],
+            args=config,
+        ).train()
 
 
 def train_grpo(
@@ -101,11 +126,12 @@ def train_grpo(
             raise Stop("No question of windows.grpo is left to ask.", "Widen the task or the window.")
         tokenizer = load_tokenizer(folder, context.run.trusted)
         own = grpo_arguments(context, spec, seed, streams)
-        own["max_completion_length"] = within_context(spec, folder, tokenizer, instance, used)
-        config = config_of(spec.section, own, spec.args)  # before the model: it decides how the model is sharded
+        own["max_completion_length"] = within_context(spec.max_completion_length, folder, tokenizer, instance, used)
+        config = config_of(type(spec), own, spec.args)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
-        trainer_class = sharing_prompts(trainer_class, spec)
+        if spec.share_prompts:
+            trainer_class = sharing_prompts(trainer_class, generates=spec.plain_generation, fast=spec.bf16)
         reward = EnvironmentReward(spec, asked, rollouts, streams)
         rows = _rows(environment, used, spec, seed)
         curriculum = _curriculum(environment, used, rows, spec, seed, streams)
@@ -125,7 +151,7 @@ def train_grpo(
         if curriculum:
             keep_in_checkpoints(trainer, curriculum)
         watch(trainer, spec.signals)
-        completions = log_completions(context, trainer, rollouts, spec)
+        completions = log_completions(context, trainer, rollouts, spec.num_generations, spec.said_every)
         train(context, "GRPO steps", trainer, spec.max_steps)
         select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():

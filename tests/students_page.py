@@ -20,7 +20,7 @@ from apprentice.tasks.episodes.rendering import (
 )
 from apprentice.tasks.models.tokenizer import byte_level, unparsed
 from apprentice.tasks.reporting.safe_text import code, markdown_table
-from apprentice.tasks.training.dry_pass import fault_of
+from apprentice.tasks.training.template import fault_of
 
 OPENING = """# Students
 

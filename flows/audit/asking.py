@@ -187,10 +187,9 @@ def questions(subject: Subject) -> Verdict:
 
 def _costs(subject: Subject) -> str:
     """Return how long a training waits for its questions."""
-    grpo = subject.recipe.grpo if subject.recipe else None
     episodes, at_once = EPISODES, max(1, len(subject.sessions))
-    if grpo is not None and subject.recipe is not None:
-        episodes, at_once = grpo.max_steps * subject.recipe.grpo_sessions(), subject.recipe.grpo_sessions()
+    if subject.recipe is not None and (sessions := subject.recipe.training_sessions()):
+        episodes, at_once = subject.recipe.training_episodes(), sessions
     hours = mean(subject.asked_in) * episodes / 3600
     return (
         f"A GRPO of {episodes:,} episodes waits {hours:.2g} h for them where the server makes one at a time, "

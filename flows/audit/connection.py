@@ -188,12 +188,12 @@ def _counted(granted: int, needs: Needs, trouble: str) -> Verdict:
     if trouble:
         found = f"it opens {granted or 'none'}, and the next one failed: {trouble}; {needs}"
         fix = "See the server's log, make sure that it is an OpenEnv server, and check again."
-        return failed(found, fix, severity="note" if granted >= max(needs.grpo, 1) else None)
+        return failed(found, fix, severity="note" if granted >= max(needs.train, 1) else None)
     found = f"it grants {granted}; {needs}"
     fix = f"Raise max_concurrent_envs on the server (MAX_CONCURRENT_ENVS={most}; env serve --max-sessions {most})"
     if granted == 1:
         fix = f"Let its class set SUPPORTS_CONCURRENT_SESSIONS if episodes share no state; {fix[0].lower()}{fix[1:]}"
-    if granted < needs.grpo:
+    if granted < needs.train:
         lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs finish"
         return failed(found, f"{fix}, {lower}.")
     if not granted:

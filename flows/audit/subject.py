@@ -122,23 +122,28 @@ def check(
 class Needs(NamedTuple):
     """Concurrent sessions of a run."""
 
-    grpo: int
+    train: int
     """With fewer sessions a run stops before it buys anything."""
     evaluate: int
     """With fewer sessions evaluation and collection use smaller batches."""
     collect: int
 
     @staticmethod
-    def of(recipe: Recipe, grpo: bool = True, collect: bool = True) -> "Needs":
-        """Return the needs of a run; without GRPO or collection if they are already done."""
-        rollouts = recipe.grpo_sessions() if grpo else 0
+    def of(recipe: Recipe, train: int | None = None, collect: bool = True) -> "Needs":
+        """Return the needs of a run.
+
+        Args:
+            train: Sessions that the trainings ahead play at once; default: all trainings of the recipe.
+            collect: Whether its episodes are still to be collected.
+        """
+        rollouts = recipe.training_sessions() if train is None else train
         return Needs(rollouts, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
 
     def __str__(self) -> str:
-        grpo = f"GRPO needs {self.grpo}, " if self.grpo else ""
+        train = f"training needs {self.train}, " if self.train else ""
         evaluate = f"an evaluation uses {self.evaluate}, " if self.evaluate else ""
         collect = f"collection uses {self.collect}" if self.collect else ""
-        return f"{grpo}{evaluate}{collect}".removesuffix(", ")
+        return f"{train}{evaluate}{collect}".removesuffix(", ")
 
 
 class Extent(NamedTuple):

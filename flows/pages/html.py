@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.diagnose import ENDS, Signal, value_of
+from apprentice.tasks.training.method import Curve
 
 
 def as_script(data: Any) -> Markup:
@@ -88,23 +89,14 @@ def templates(autoescape: bool, functions: tuple[Any, ...] = ()) -> Environment:
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 170, 46, 8, 10, 24
 CELLS = 40
 """The most cells in a row of a picture by kind."""
-SHOWN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
-    "GRPO": {
-        "reward": ("reward", ()),
-        "frac_reward_zero_std": ("groups without signal", ("saturated", "no_signal")),
-        "entropy": ("entropy", ("entropy",)),
-        "completions/mean_length": ("tokens a completion", ("length",)),
-        "loss": ("loss", ("nan",)),
-    },
-    "SFT": {"loss": ("loss", ("nan",)), "mean_token_accuracy": ("token accuracy", ()), "entropy": ("entropy", ())},
-}
-"""By kind of training: the metrics that are drawn, the title of each, the signals that are about it."""
 
 
-def curves_of(stage: str, log: list[dict[str, Any]], signals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def curves_of(
+    drawn: dict[str, Curve], log: list[dict[str, Any]], signals: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """The metrics of a training: title, training's and held-out points (step, value), warnings about it."""
     found = []
-    for metric, (title, kinds) in SHOWN.get(stage, SHOWN["SFT"]).items():
+    for metric, (title, kinds) in drawn.items():
         trained = [(entry["step"], value) for entry in log if (value := value_of(entry, metric)) is not None]
         held_out = [(entry["step"], entry[name]) for entry in log if (name := _held_out(entry, metric))]
         if trained or held_out:

@@ -23,7 +23,15 @@ from apprentice.flows.pages.html import (
     templates,
 )
 from apprentice.flows.pages.run_graph import placed, run_graph
-from apprentice.tasks.analysis.comparison import Interval, comparison_rows, difference_cells, label, percent, table
+from apprentice.tasks.analysis.comparison import (
+    Interval,
+    comparison_rows,
+    difference_cells,
+    label,
+    named,
+    percent,
+    table,
+)
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.ending import as_markdown, unclean
@@ -100,9 +108,9 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
         "guards_at_zero": ", ".join(each.guard for each in judgement.guards if not each.before.accuracy),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
-        "reward_line": _reward_line(judgement.grpo),
+        "reward_line": _reward_line(judgement.curves),
         "drawings": {
-            stage: [curve_of(drawn, _says(judgement.grpo if stage == "GRPO" else None, drawn)) for drawn in of_it]
+            stage: [curve_of(drawn, _says(judgement.curves, drawn)) for drawn in of_it]
             for stage, of_it in report["curves"].items()
         },
         "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
@@ -205,11 +213,12 @@ def _hours(seconds: float) -> str:
 
 
 def _contamination(found: Contamination) -> str:
-    learned = found.learned_from
+    learned_from = found.learned_from.items()
+    learned = " and ".join(f"{named(name)} learned from {count} seeds" for name, count in learned_from)
     return (
         f"Contamination: of the {found.questions} questions {found.shared_with_training} were trained on, by text; "
-        f"{found.shared_seeds} seeds are shared. SFT learned from {learned[ModelName.SFT]} seeds and GRPO from "
-        f"{learned[ModelName.GRPO]}; the rollouts that were bought share {found.shared_with_rollouts} questions with "
+        f"{found.shared_seeds} seeds are shared. {learned}; the rollouts that were bought share "
+        f"{found.shared_with_rollouts} questions with "
         "the evaluation, which the filter drops."
     )
 
@@ -223,20 +232,20 @@ def _power(judgement: Judgement) -> str:
     return f"Power: {needed} questions show a difference of 5 points four times in five; {asked} were asked."
 
 
-def _reward_line(grpo: Curves | None) -> str:
-    if not grpo:
+def _reward_line(read: Curves | None) -> str:
+    if not read:
         return ""
-    ci = f" ({points(grpo.ci[0])} to {points(grpo.ci[1])})" if grpo.ci else ""
+    ci = f" ({points(read.ci[0])} to {points(read.ci[1])})" if read.ci else ""
     return (
-        f"Training reward: {grpo.reward_initial:.1%} in the first five logs, {grpo.reward_final:.1%} in the last "
-        f"five: {points(grpo.delta)}{ci}."
+        f"Training reward: {read.reward_initial:.1%} in the first five logs, {read.reward_final:.1%} in the last "
+        f"five: {points(read.delta)}{ci}."
     )
 
 
-def _says(grpo: Curves | None, drawn: dict[str, Any]) -> str:
+def _says(read: Curves | None, drawn: dict[str, Any]) -> str:
     """What the diagnosis says of a curve: how it went, and its warnings."""
-    if grpo and drawn["title"] == "reward":
-        return " ".join([_reward_line(grpo), *drawn["warnings"]])
+    if read and drawn["title"] == "reward":
+        return " ".join([_reward_line(read), *drawn["warnings"]])
     values = [value for _, value in drawn["points"] or drawn["held_out"]]
     ends = min(ENDS, len(values))
     first, last = sum(values[:ends]) / ends, sum(values[-ends:]) / ends

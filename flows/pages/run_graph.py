@@ -10,8 +10,10 @@ from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
-from apprentice.tasks.grpo import grpo
-from apprentice.tasks.judge import gate, release, verdict
+from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.gate import gate
+from apprentice.tasks.lengths import lengths
+from apprentice.tasks.mix import mix_rollouts, tried_questions
 from apprentice.tasks.questions import (
     ASKED,
     PROBED,
@@ -21,16 +23,18 @@ from apprentice.tasks.questions import (
     questions,
     rung_questions,
 )
+from apprentice.tasks.release import release
 from apprentice.tasks.rescore import rescore
-from apprentice.tasks.sft import filter_rollouts, lengths, mix_rollouts, sft, tried_questions
 from apprentice.tasks.student import student
+from apprentice.tasks.trainings import TRAININGS
+from apprentice.tasks.verdict import verdict
 
 STAGES = {
     each.name: each.drawn
     for each in (
         *(questions, exam, fresh_questions, rung_questions, probe_questions, tried_questions),
         *(collect, collect_shard, rescore, take_rollouts, filter_rollouts, mix_rollouts, student, lengths),
-        *(sft, grpo, evaluate, evaluate_endpoint, verdict, gate, release),
+        *(*(training.stage for training in TRAININGS), evaluate, evaluate_endpoint, verdict, gate, release),
     )
 }
 WIDE, HIGH = 86, 46

@@ -23,10 +23,9 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import Node
 
 from apprentice.envs.paths import path_from
-from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe import TRAINING_SECTIONS, Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import A_NUMBER
-from apprentice.tasks.settings.training import TRAININGS
 
 RECIPES = Path(__file__).resolve().parents[2] / "deployments" / "recipes"
 """The recipes that are installed with this package."""
@@ -141,7 +140,9 @@ def recipe_text(recipe: dict[str, Any]) -> str:
     """Return a recipe's data as `read_recipe` reads it: a training that is None is `off`."""
     yaml, text = _yaml(), StringIO()
     yaml.default_flow_style = False
-    yaml.dump({name: "off" if value is None and name in TRAININGS else value for name, value in recipe.items()}, text)
+    yaml.dump(
+        {name: "off" if value is None and name in TRAINING_SECTIONS else value for name, value in recipe.items()}, text
+    )
     return text.getvalue()
 
 
@@ -262,7 +263,7 @@ def load_for(context: str | None, given: RecipeLike, overrides: Sequence[str]) -
     path = recipe_file(given_path(given))
     data, places = read_file(path)
     _drop_empty(data, places)
-    for name in TRAININGS:
+    for name in TRAINING_SECTIONS:
         if name in data and data[name] is None:
             line = places[(name,)].line
             raise Stop(
@@ -352,7 +353,7 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
         recipe[last] = read_value(value)
     except NotARecipe as error:
         raise Stop(f"--set {path}=…: {error}.", "Close its brackets and quotes.") from None
-    if recipe[last] is None and path in TRAININGS and value.strip():
+    if recipe[last] is None and path in TRAINING_SECTIONS and value.strip():
         raise Stop(f"--set {override} neither sets {path} nor turns it off.", f"Use --set {path}=off.")
     if not value.strip():
         del recipe[last]

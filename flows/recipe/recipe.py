@@ -6,6 +6,7 @@ The recipe of one round of `apprentice improve`: its seed windows, its difficult
 """
 
 import difflib
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -17,11 +18,15 @@ from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
 from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds
+from apprentice.tasks.judgement.run_models import TRAINED
 from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rewards import streams_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
+from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.settings.spec import (
     CollectSpec,
     EvaluateSpec,
@@ -36,8 +41,10 @@ from apprentice.tasks.settings.spec import (
     Window,
     hub_name_fault,
 )
-from apprentice.tasks.settings.training import TRAININGS, GrpoSpec, SftSpec
+from apprentice.tasks.settings.training import TrainerSpec
 
+TRAINING_SECTIONS: list[str] = TRAINED[1:]  # type: ignore[assignment]
+"""The sections that train a model, in their order; each can be turned off."""
 BLOCK = 100_000_000
 """Distance in seeds between the windows of two purposes."""
 
@@ -115,7 +122,7 @@ class Recipe(BaseModel):
         """
         if self.precision == "fp32" or (self.precision == "auto" and not (gpu or bf16_pays())):
             return self
-        sections = {name: getattr(self, name) for name in (*TRAININGS, EvaluateSpec.section)}
+        sections = {name: getattr(self, name) for name in (*TRAINING_SECTIONS, EvaluateSpec.section)}
         return self.model_copy(
             update={name: each.model_copy(update={"bf16": True}) for name, each in sections.items() if each}
         )
@@ -182,7 +189,37 @@ class Recipe(BaseModel):
     @property
     def trains_on(self) -> list[str]:
         """The names of the trainings of a run, in their order."""
-        return [name for name in TRAININGS if getattr(self, name) is not None]
+        return [name for name in TRAINING_SECTIONS if getattr(self, name) is not None]
+
+    def training(self, name: str) -> TrainerSpec | None:
+        """Return the section of a training; None where it is off."""
+        return getattr(self, name)
+
+    def reward_signals(self) -> RewardSignals:
+        """Return the thresholds for a task that is too easy or too hard."""
+        return self.grpo.signals if self.grpo else RewardSignals()
+
+    def training_episodes(self) -> int:
+        """Return how many episodes the trainings play, where their steps are known."""
+        specs = [spec for name in self.trains_on if (spec := self.training(name))]
+        return sum((spec.steps_known or 0) * spec.sessions() * spec.processes for spec in specs)
+
+    def trainings_ahead(self, ahead: Iterable[str]) -> list[TrainerSpec]:
+        """Return the sections of those trainings, and that of a control."""
+        found = [spec for name in ahead if (spec := self.training(name))]
+        return found + [control for spec in found if (control := spec.to_its_best())]
+
+    def tries(self, questions: int) -> EvaluateSpec:
+        """Return how the student plays questions that SFT then learns from."""
+        return EvaluateSpec(
+            questions=questions,
+            decoding="sampled",
+            temperature=self.grpo.temperature if self.grpo else 1.0,
+            max_new_tokens=self.evaluate.max_new_tokens,
+            batch_size=self.evaluate.batch_size,
+            bf16=self.evaluate.bf16,
+            samples=self.collect.students,
+        )
 
     @property
     def is_scripted(self) -> bool:
@@ -199,11 +236,12 @@ class Recipe(BaseModel):
         """Whether the teacher is asked some of the collect window's questions only."""
         return bool(self.round or self.collect.students or self.collect.teacher_questions)
 
-    def grpo_sessions(self) -> int:
-        """Sessions that GRPO plays at once, over all its processes."""
-        return self.grpo.sessions() * self.grpo.processes if self.grpo else 0
+    def training_sessions(self, names: Iterable[str] | None = None) -> int:
+        """Sessions that a training plays at once, over all its processes: the most of those named, or of all."""
+        specs = [self.training(name) for name in (self.trains_on if names is None else names)]
+        return max((spec.sessions() * spec.processes for spec in specs if spec), default=0)
 
-    @field_validator(*TRAININGS, mode="before")
+    @field_validator(*TRAINING_SECTIONS, mode="before")
     @classmethod
     def _may_be_off(cls, given: Any) -> Any:
         return None if given is False or str(given).lower() in ("off", "false") else given

@@ -19,8 +19,8 @@ from apprentice.envs.defaults import failed_import
 from apprentice.envs.paths import FilePath
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.settings.grpo_settings import CurriculumSpec
 from apprentice.tasks.settings.spec import Shares, Spec
-from apprentice.tasks.settings.training import CurriculumSpec
 
 SHIFT = 1_000_000
 """Seeds by which one step of a recipe's seed shifts each window within its block."""

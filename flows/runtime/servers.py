@@ -9,7 +9,7 @@ MCP environment, and whether this machine can train what the recipe asks for.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -29,7 +29,7 @@ from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.owners import whose
-from apprentice.tasks.settings.training import TRAININGS, GrpoSpec
+from apprentice.tasks.settings.training import TrainerSpec
 
 
 class RunServers:
@@ -81,7 +81,7 @@ class RunServers:
 
     def _start(self, name: str, server: EnvironmentServer) -> str:
         recipe = self._recipe
-        sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.grpo_sessions())
+        sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.training_sessions())
         return self._started.enter_context(environment_server(name, server, sessions, announce.say))
 
     @cached_property
@@ -187,16 +187,14 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
     def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in ladder]
 
-    grpo = recipe.grpo
-    if grpo is not None:
-        grpo = grpo.model_copy(update={"auto_difficulty": rungs(grpo.auto_difficulty)})
+    trainings = {name: recipe.training(name) for name in recipe.trains_on}
     guards = []
     for guard in recipe.guards:
         whole = completed(guard.environment, recipe.server_of(guard.environment.name))
         guards.append(guard.model_copy(update={"environment": whole}))
     changed = dict(
         environment=completed(recipe.environment, recipe.server),
-        grpo=grpo,
+        **{name: spec.with_levels(rungs) for name, spec in trainings.items() if spec},
         guards=guards,
         improve=recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
     )
@@ -236,19 +234,17 @@ def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     return spec.with_settings(settings)
 
 
-def check_hardware(recipe: Recipe, sections: Sequence[str] = TRAININGS) -> None:
-    """Check only recipes that need more than a CPU, because importing torch takes seconds. Raises Stop."""
-    specs = {section: getattr(recipe, section) for section in sections if section in recipe.trains_on}
-    demanding = [spec for spec in specs.values() if spec.lora or spec.liger]
-    grpo = specs.get(GrpoSpec.section)
-    generating = grpo if grpo and grpo.generation.engine != "plain" else None
-    if not demanding and generating is None:
+def check_hardware(trainings: dict[str, TrainerSpec]) -> None:
+    """Check only trainings that need more than a CPU, because importing torch takes seconds. Raises Stop.
+
+    Args:
+        trainings: Their sections by name.
+    """
+    if not any(spec.needs_packages for spec in trainings.values()):
         return
-    from apprentice.tasks.models.memory import check_training, this_machine
-    from apprentice.tasks.rollouts.generation import check_generation
+    from apprentice.tasks.models.memory import this_machine
+    from apprentice.tasks.trainings import training_of
 
     machine = this_machine()
-    for spec in specs.values():
-        check_training(spec, machine._replace(processes=spec.processes))
-    if generating is not None:
-        check_generation(generating.generation, machine._replace(processes=generating.processes))
+    for name, spec in trainings.items():
+        training_of(name).check_machine(spec, machine._replace(processes=spec.processes))

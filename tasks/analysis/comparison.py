@@ -12,6 +12,7 @@ Checks whether a model was trained on the questions it is evaluated on, by seed 
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,9 +23,9 @@ from apprentice.tasks.analysis.exact_tests import mcnemar, sign_flips
 from apprentice.tasks.artifacts.types import Evaluation, ModelName
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
 from apprentice.tasks.judgement.contents import Comparison, Difference, Interval, PairedTest, Rates
+from apprentice.tasks.judgement.run_models import TRAINED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import points
-from apprentice.tasks.settings.training import TRAININGS
 
 RESAMPLES = 10_000
 POWER = 0.8
@@ -238,8 +239,6 @@ LABELS: dict[str, str] = {ModelName.CONTROL: "SFT to its best"}
 
 NAMES: dict[str, str] = {
     ModelName.BASE: "the untrained student",
-    ModelName.SFT: "SFT",
-    ModelName.GRPO: "GRPO",
     ModelName.CHAMPION: "the champion",
     "teacher": "Teacher",
 }
@@ -249,10 +248,12 @@ def compare_all(
     episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Compares consecutive models on the held-out questions, and before with after in regression evaluations;
-    Holm-corrected over all comparisons. With a control, GRPO is compared with it and with its starting SFT."""
+    Holm-corrected over all comparisons. What was trained beside a control is compared with it and with its start."""
     comparisons = []
-    beyond = [(ModelName.SFT, ModelName.GRPO)] if {ModelName.CONTROL, ModelName.GRPO} <= episodes.keys() else []
-    for one, other in [*itertools.pairwise(episodes), *beyond]:
+    names = [*episodes]
+    place = names.index(ModelName.CONTROL) if ModelName.CONTROL in episodes else 0
+    beyond = [(names[place - 1], names[place + 1])] if 0 < place < len(names) - 1 else []
+    for one, other in [*itertools.pairwise(names), *beyond]:
         compared = compare(episodes[one], episodes[other])
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
     guards = []
@@ -354,7 +355,7 @@ def label(model: str) -> str:
 
 def named(model: str) -> str:
     """The name of a model in a sentence."""
-    return NAMES.get(model, label(model))
+    return NAMES.get(model, model.upper() if model in TRAINED else label(model))
 
 
 def difference_cells(each: Difference) -> dict[str, str]:
@@ -380,6 +381,13 @@ def count_seen(checkpoint: Path, records: list[EvaluatedEpisode]) -> int | None:
     return len(seen_by(checkpoint, records))
 
 
+def _counted(learned: list[dict[str, Any]]) -> dict[str, int]:
+    """Questions that each training learned from; none of a model that has no training of that kind, but for the first
+    two kinds, which files of every version have."""
+    counted = Counter(row["stage"] for row in learned)
+    return {name: counted[name] for name in TRAINED[1:] if counted[name] or name in TRAINED[1:3]}
+
+
 def contamination(
     records: list[EvaluatedEpisode], checkpoint: Path, rollouts: Path | None, limit: float
 ) -> dict[str, Any]:
@@ -401,7 +409,7 @@ def contamination(
             texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}
     return {
         "questions": len(examined),
-        "learned_from": {stage: sum(row["stage"] == stage for row in learned) for stage in TRAININGS},
+        "learned_from": _counted(learned),
         "shared_with_training": len(shared),
         "shared_with_rollouts": len(texts),
         "shared_seeds": len(shared_seeds),

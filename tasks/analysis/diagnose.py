@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from apprentice.tasks.analysis.comparison import Interval, welch_interval
 from apprentice.tasks.analysis.kinds import kinds_over_time
 from apprentice.tasks.judgement.contents import Curves, Diagnosis
-from apprentice.tasks.settings.training import GrpoSignals, Signals
+from apprentice.tasks.settings.signals import RewardSignals, Signals
 
 Entry = dict[str, Any]
 SIGNALS = "signals.json"
@@ -98,12 +98,12 @@ def not_numbers(entry: Entry, of: Iterable[str] = (*OF_WEIGHTS, "reward")) -> li
     return [f"{name} is {value}" for name, value in read.items() if value is not None and not math.isfinite(value)]
 
 
-def are_dead(groups: float, rules: GrpoSignals) -> bool:
+def are_dead(groups: float, rules: RewardSignals) -> bool:
     """Whether most groups teach nothing, by the share of groups with equal rewards."""
     return groups >= rules.dead_groups
 
 
-def have_no_signal(groups: float, reward: float, rules: GrpoSignals) -> bool:
+def have_no_signal(groups: float, reward: float, rules: RewardSignals) -> bool:
     """Whether most groups have equal rewards near zero."""
     return are_dead(groups, rules) and reward <= rules.low
 
@@ -131,7 +131,7 @@ def as_lines(kept: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _dead(entries: list[Entry], rules: GrpoSignals, near_zero: bool) -> str | None:
+def _dead(entries: list[Entry], rules: RewardSignals, near_zero: bool) -> str | None:
     """Whether most groups of the last window are dead, at rewards near zero or above."""
     recent = entries[-rules.window :]
     groups, rewards = _dead_groups(recent), _numbers(recent, "reward")
@@ -151,7 +151,7 @@ def _dead_groups(entries: list[Entry]) -> list[float]:
     return [share for of_log in both for share in of_log]
 
 
-def _length(entries: list[Entry], rules: GrpoSignals) -> str | None:
+def _length(entries: list[Entry], rules: RewardSignals) -> str | None:
     first, last = _ends(entries, "completions/mean_length", rules.window)
     before, now = _ends(entries, "reward", rules.window)
     if first is None or last is None or before is None or now is None:
@@ -164,7 +164,7 @@ def _length(entries: list[Entry], rules: GrpoSignals) -> str | None:
     )
 
 
-def _entropy(entries: list[Entry], rules: GrpoSignals) -> str | None:
+def _entropy(entries: list[Entry], rules: RewardSignals) -> str | None:
     first, last = _ends(entries, "entropy", rules.window)
     _, reward = _ends(entries, "reward", rules.window)
     if first is None or last is None or reward is None:
@@ -176,7 +176,7 @@ def _entropy(entries: list[Entry], rules: GrpoSignals) -> str | None:
     )
 
 
-def _engine(entries: list[Entry], rules: GrpoSignals) -> str | None:
+def _engine(entries: list[Entry], rules: RewardSignals) -> str | None:
     gap = entries[-1].get("sampling/sampling_logp_difference/mean")
     if gap is None or gap <= rules.engine_gap:
         return None
@@ -206,7 +206,7 @@ def _numbers(entries: list[Entry], name: str) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-RULES = GrpoSignals()
+RULES = RewardSignals()
 """The default rules."""
 STILL = 0.9
 """The share of its first loss above which SFT has learned next to nothing."""
@@ -227,7 +227,7 @@ CHOSEN_BY_SUCCESS = (
 )
 
 
-def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RULES) -> Curves:
+def read_curves(log: list[dict[str, Any]], beta: float, rules: RewardSignals = RULES) -> Curves:
     """Applies the rules to a log history with `reward` and `frac_reward_zero_std`. Raises ValueError without any."""
     rewards = [reward for entry in log if (reward := value_of(entry, "reward")) is not None]
     if not rewards:
@@ -250,6 +250,11 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: GrpoSignals = RUL
         diagnosis=diagnosis,
         advice=advice,
     )
+
+
+def has_rewards(log: list[dict[str, Any]]) -> bool:
+    """Whether a log is of a training by reward."""
+    return any(value_of(entry, "reward") is not None for entry in log)
 
 
 def learned_nothing(log: list[dict[str, Any]]) -> str:
@@ -278,7 +283,7 @@ def settled(reading: Curves, gain: Interval | None) -> Curves:
 
 
 def _judge(
-    first: float, ci: Interval | None, logs: int, dead_first: float, dead_last: float, beta: float, rules: GrpoSignals
+    first: float, ci: Interval | None, logs: int, dead_first: float, dead_last: float, beta: float, rules: RewardSignals
 ) -> tuple[Diagnosis, str]:
     if ci is None and logs < 2 * ENDS:
         return Diagnosis.TOO_SHORT, f"Only {logs} rewards were logged; the two ends overlap. Log at least {2 * ENDS}."

@@ -17,7 +17,8 @@ from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.safe_text import code, markdown_table
-from apprentice.tasks.settings.training import GrpoSignals, GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.signals import RewardSignals
 
 Reading = Literal["too easy", "too hard", "right"]
 READINGS: tuple[Reading, ...] = "too hard", "right", "too easy"
@@ -50,7 +51,7 @@ class Difficulty(NamedTuple):
     """Other readings within the interval."""
 
 
-def difficulty(played: Evaluation, rules: GrpoSignals = RULES) -> Difficulty:
+def difficulty(played: Evaluation, rules: RewardSignals = RULES) -> Difficulty:
     """Rates a task by an evaluation."""
     ci = evaluated_interval(played)
     reading = _reading(played.accuracy, rules)
@@ -163,7 +164,7 @@ def difficulty_as_markdown(report: dict[str, Any]) -> str:
     return f"{report['says']}\n\n{markdown_table(rows)}"
 
 
-def _reading(accuracy: float, rules: GrpoSignals) -> Reading:
+def _reading(accuracy: float, rules: RewardSignals) -> Reading:
     return "too easy" if accuracy >= rules.high else "too hard" if accuracy <= rules.low else "right"
 
 

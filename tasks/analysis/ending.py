@@ -21,9 +21,9 @@ from apprentice.tasks.judgement.contents import (
 from apprentice.tasks.judgement.contents import read_decision as read_decision  # part of this module's interface
 from apprentice.tasks.judgement.contents import read_verdict as read_verdict
 from apprentice.tasks.judgement.rules import RuleId
+from apprentice.tasks.judgement.run_models import FURTHER
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points
 from apprentice.tasks.settings.spec import GateSpec
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 
 MANY = 0.5
 """Share of a training's last groups, all of equal rewards, from which more steps would teach little."""
@@ -125,11 +125,11 @@ class Ending(NamedTuple):
     better: str
     """Whether it is better than its baseline, by how much, and whether that is more than noise."""
     paid: str
-    """Whether GRPO paid, over the best SFT where that was measured."""
+    """Whether the last training paid, over the best SFT where that was measured."""
     unmet: str
     """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
     signs: str
-    """Signs that GRPO learned the reward's weakness instead of the task."""
+    """Signs that the training learned the reward's weakness instead of the task."""
     change: Advice | None
 
     @property
@@ -176,8 +176,12 @@ def state_of(verdict: Judgement, decision: GateDecision) -> State:
 
 
 def paid(comparisons: Iterable[Comparison]) -> Comparison | None:
-    """The comparison that decides whether GRPO paid: with the best SFT, or with its start; None without."""
-    return next((each for each in comparisons if each.to == ModelName.GRPO), None)
+    """The comparison that decides whether the last training paid: with its control, or with its start.
+
+    None where no training had to pay: SFT alone teaches the form."""
+    found = [each for each in comparisons if each.to in FURTHER]
+    last = max((FURTHER.index(ModelName(each.to)) for each in found), default=None)
+    return next((each for each in found if FURTHER.index(ModelName(each.to)) == last), None)
 
 
 def compared(ends: Iterable[Comparison], settings: list[dict[str, str]]) -> str:
@@ -242,7 +246,14 @@ def _paid(verdict: Judgement) -> str:
         return ""
     low, high = found.ci
     by = f"{points(found.delta)} over {named(found.from_)} ({points(low)} to {points(high)})"
-    return f"GRPO paid: {by}." if low > 0 else f"GRPO made it worse: {by}." if high < 0 else f"GRPO did not pay: {by}."
+    what = named(found.to)
+    return (
+        f"{what} paid: {by}."
+        if low > 0
+        else f"{what} made it worse: {by}."
+        if high < 0
+        else f"{what} did not pay: {by}."
+    )
 
 
 SAID = (RuleId.FLOOR, RuleId.MARGIN, RuleId.INTERVAL, RuleId.EXACT_TEST)
@@ -272,43 +283,43 @@ def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any
         return _to_reach_the_floor(verdict, recipe)
     if RuleId.REGRESSION in unmet:
         return _guarded(verdict, recipe)
-    compared, grpo = decision.comparison, paid(verdict.comparisons)
+    compared, gain = decision.comparison, paid(verdict.comparisons)
     if not decision.promoted and compared and compared.ci[0] <= 0 <= compared.ci[1]:
         needed = compared.questions_for_5_points
         if needed and needed > decision.unseen_by_both and 0 < compared.delta < ENOUGH:
             return Advice("evaluate.questions", f"{needed}", "So few questions cannot show so small a difference.")
-        return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
-    if grpo and grpo.ci[0] <= 0:
-        return _of_grpo(verdict, recipe)
+        return _by_the_curves(verdict, recipe) or _more_lessons(verdict, recipe)
+    if gain and gain.ci[0] <= 0:
+        return _by_the_curves(verdict, recipe)
     return None
 
 
 def _formless(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
     """More of SFT, where its answers are seldom valid calls: nothing that comes after can mend that."""
-    sft, last = verdict.models.sft, verdict.models.last
-    if sft is None or max(sft.format_compliance, last.format_compliance) >= FORM:
+    first, last = verdict.models.supervised, verdict.models.last
+    if first is None or max(first.format_compliance, last.format_compliance) >= FORM:
         return None
-    why = f"Only {sft.format_compliance:.0%} of SFT's answers are valid calls: it has not learned the form."
+    why = f"Only {first.format_compliance:.0%} of SFT's answers are valid calls: it has not learned the form."
     return _more(recipe, "sft.epochs", why, MUCH)
 
 
 def _to_reach_the_floor(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     if verdict.stopped:
         harder = Advice("environment.settings", "", "A harder level leaves GRPO something to learn.")
-        return harder if _mostly_right(verdict) else _more_sft(verdict, recipe)
+        return harder if _mostly_right(verdict) else _more_lessons(verdict, recipe)
     found = paid(verdict.comparisons)
     if found and found.ci[0] > 0:
-        equal = verdict.grpo.dead_groups if verdict.grpo else 0.0
+        equal = verdict.curves.dead_groups if verdict.curves else 0.0
         if equal >= MANY:
             why = (
                 f"GRPO paid, but at its end {equal:.0%} of its groups had equal answers: larger ones differ more often."
             )
             return _more(recipe, "grpo.num_generations", why)
         return _more(recipe, "grpo.max_steps", "GRPO was still gaining.")
-    return _of_grpo(verdict, recipe) or _more_sft(verdict, recipe)
+    return _by_the_curves(verdict, recipe) or _more_lessons(verdict, recipe)
 
 
-def _more_sft(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
+def _more_lessons(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     """More passes over the rows while they are not yet learned, more rows once they are."""
     learned = verdict.token_accuracy
     if learned is not None and learned < LEARNED:
@@ -319,15 +330,14 @@ def _more_sft(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
 
 
 def _guarded(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
-    stage = (GrpoSpec if verdict.grpo else SftSpec).section
-    return _gentler(recipe, f"{stage}.learning_rate", "Another skill fell by more than it may.")
+    return _gentler(recipe, f"{verdict.models.last_name}.learning_rate", "Another skill fell by more than it may.")
 
 
-def _of_grpo(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
-    """What the curves say of a GRPO that did not pay; None without GRPO."""
-    if verdict.grpo is None:
+def _by_the_curves(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
+    """What the curves say of a training by reward that did not pay; None without one."""
+    if verdict.curves is None:
         return None
-    found, gain = verdict.grpo.diagnosis, paid(verdict.comparisons)
+    found, gain = verdict.curves.diagnosis, paid(verdict.comparisons)
     if found == Diagnosis.FELL or (gain and gain.ci[1] < 0):
         return _gentler(recipe, "grpo.learning_rate", "GRPO went too far: the model was better before.")
     if found in (Diagnosis.TOO_EASY, Diagnosis.SATURATED) and _mostly_right(verdict):

@@ -35,14 +35,12 @@ from apprentice.tasks.artifacts.types import (
     BaseStudent,
     Checkpoint,
     Evaluation,
-    GrpoCheckpoint,
     KeptRollouts,
     Parent,
     Provenance,
     Questions,
     Release,
     Rollouts,
-    SftCheckpoint,
 )
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
@@ -53,7 +51,7 @@ from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
 from apprentice.tasks.settings.spec import CollectSpec, Purpose
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.trainings import TRAININGS
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
@@ -251,7 +249,6 @@ METRICS = {
 NO_QUESTION = "Put a question here."
 NEW_TOKENS = 64
 """Of a turn, where no recipe says how long it may be."""
-TRAININGS = {"SFT, by TRL's `SFTTrainer`": SftCheckpoint, "GRPO, by TRL's `GRPOTrainer`": GrpoCheckpoint}
 
 
 class ModelFacts(Facts):
@@ -259,7 +256,9 @@ class ModelFacts(Facts):
         super().__init__(made, out)
         self.sources = made.ancestors()
         self.decision = read_decision(out) if DECISION in self.files else None
-        nearest = {title: made.nearest(kind) for title, kind in TRAININGS.items()}
+        nearest = {
+            f"{each.spec.label}, by TRL's `{each.spec.trainer()}`": made.nearest(each.checkpoint) for each in TRAININGS
+        }
         self.trainings = {title: each for title, each in nearest.items() if each and "spec" in each.settings}
         self.warnings = as_lines(read_signals(out))
         self.learned = _learned(out)
@@ -362,7 +361,7 @@ def _learned(out: Path) -> dict[str, int]:
 
 def meaning_of(trained: Node, setting: str) -> str:
     """What a training's setting means, by its docstring."""
-    spec = SftSpec if trained.is_a(SftCheckpoint) else GrpoSpec
+    spec = next(each.spec for each in TRAININGS if trained.is_a(each.checkpoint))
     field = spec.model_fields.get(setting)
     return " ".join((field.description or "").split()) if field else ""
 
@@ -392,7 +391,7 @@ def _question(made: Node) -> tuple[int, str]:
     with (folder / "questions.jsonl").open() as file:
         used = [row for row in map(json.loads, file) if row["used"]]
     by_purpose = {row["purpose"]: (row["seed"], row["question"]) for row in reversed(used)}  # the first of each
-    return by_purpose.get(Purpose.EVALUATE) or by_purpose.get(Purpose.GRPO, (0, NO_QUESTION))
+    return by_purpose.get(Purpose.EVALUATE) or next(iter(by_purpose.values()), (0, NO_QUESTION))
 
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -30,7 +30,7 @@ from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop, imported
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
+from apprentice.tasks.settings.training import TrainerSpec
 
 
 def shards_on_cpu(config: Any) -> bool:
@@ -212,16 +212,9 @@ def _configured(spec: TrainerSpec, default: Path) -> Path:
 
 def _check_sharded(spec: TrainerSpec, config: Path, kind: str) -> None:
     """Raises Stop for what would fail at the training's end: whole weights are never loaded into a sharded model."""
-    if isinstance(spec, GrpoSpec) and spec.held_out.questions:
-        raise Stop(
-            f"{config} shards the model ({kind}), and grpo.held_out loads the best step's weights at the end.",
-            "Set grpo.held_out.questions: 0; the evaluation then judges the last step.",
-        )
-    if isinstance(spec, SftSpec) and spec.held_out:
-        raise Stop(
-            f"{config} shards the model ({kind}), and sft.held_out loads the best epoch's weights at the end.",
-            "Set sft.held_out: 0, and sft.control: false if SFT stops early.",
-        )
+    if spec.chooses_weights is not None:
+        uses, remedy = spec.chooses_weights
+        raise Stop(f"{config} shards the model ({kind}), and {uses}.", remedy)
     if spec.lora is not None:
         raise Stop(
             f"{config} shards the model ({kind}), and adapters are merged into whole weights.",

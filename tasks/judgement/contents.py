@@ -178,10 +178,11 @@ class Judgement(Content):
     comparisons: list[Comparison] = []
     guards: list[RegressionEvaluation] = []
     contamination: Contamination
-    grpo: Curves | None = None
+    curves: Curves | None = Field(default=None, alias="grpo")
+    """How the rewards of the last training went; None for a training without rewards."""
     signs: list[HackingSign] = []
     stopped: str = ""
-    """Why GRPO did not start; empty if it did."""
+    """Why a training did not start; empty if all did."""
     token_accuracy: float | None = None
     """The share of its rows' tokens that the SFT model predicted in the end."""
     slices: list[Slice] = []

@@ -17,6 +17,8 @@ MEASURED = (ModelName.CONTROL, ModelName.CHAMPION)
 """The models that others are compared with. They are never the last model of a run."""
 TRAINED = [name for name in ModelName if name not in MEASURED]
 """The models of which each was trained from the one before, in this order."""
+FURTHER = [name for name in TRAINED if name not in (ModelName.BASE, ModelName.SFT)]
+"""The models that must be better than the one before them: their training has to pay."""
 EVALUATIONS = "evaluations"
 """The argument by which a verdict is given its models' evaluations."""
 
@@ -30,13 +32,13 @@ class Models(dict[str, T]):
         return self[ModelName.BASE]
 
     @property
-    def sft(self) -> T | None:
-        """Of the SFT model; None without SFT."""
+    def supervised(self) -> T | None:
+        """Of the model that learned from rows; None without SFT."""
         return self.get(ModelName.SFT)
 
     @property
     def control(self) -> T | None:
-        """Of the model that GRPO must beat; None if the recipe wants none."""
+        """Of the model that the trainings after it must beat; None if the recipe wants none."""
         return self.get(ModelName.CONTROL)
 
     @property

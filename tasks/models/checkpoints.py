@@ -23,8 +23,7 @@ from apprentice.tasks.artifacts.foreign import (
 from apprentice.tasks.models.student_model import auto_class, forget_the_network
 from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.reporting.safe_text import one_line
-from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
+from apprentice.tasks.settings.training import LoraSpec, TrainerSpec
 
 KEPT = {"bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "_from_model_config"}
 KEPT |= {"transformers_version", "cache_implementation", "use_cache"}

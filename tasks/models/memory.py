@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -25,10 +25,7 @@ from apprentice.envs.defaults import kept
 from apprentice.tasks.reporting.errors import Stop, imported
 from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec, Spec
-from apprentice.tasks.settings.training import GrpoSpec, TrainerSpec
-
-SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
-"""TRL's defaults for generation's share of the GPU memory."""
+from apprentice.tasks.settings.training import Saving, TrainerSpec, halved
 
 
 @contextmanager
@@ -43,38 +40,31 @@ def explained_oom(spec: TrainerSpec | EvaluateSpec | None) -> Iterator[None]:
         raise Stop(f"Out of memory: {_first_sentences(error)}", _do(spec.section, spec)) from error
 
 
-class Remedy(NamedTuple):
-    """Settings to change, by their paths within a section, and the effect."""
-
-    change: dict[str, Any]
-    why: str
-
-    def named(self, section: str) -> str:
-        settings = (f"{section}.{path}={json.dumps(value)}" for path, value in self.change.items())
-        return f"{' and '.join(settings)} ({self.why})"
-
-
 def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) -> list[str]:
     """The settings of `section` that can still be changed, starting with those that change the training least.
 
     Args:
         liger: Whether Liger's kernels are installed.
     """
+    savings: Iterable[Saving]
     if isinstance(spec, EvaluateSpec):
-        remedies = _halved("batch_size", spec.batch_size, "the same answers, in smaller batches")
-        return [remedy.named(section) for remedy in remedies if _is_valid(spec, remedy)]
-    assert isinstance(spec, TrainerSpec)
-    grpo = spec if isinstance(spec, GrpoSpec) else None
-    remedies = [*(_of_generation(grpo) if grpo else [])]
-    if gpus and liger and not spec.liger:
-        remedies.append(Remedy({"liger": True}, "fused kernels: the same training"))
-    remedies += [*_same_training(spec), *_adapters(spec, gpus), *(_smaller_steps(grpo) if grpo else [])]
-    return [remedy.named(section) for remedy in remedies if _is_valid(spec, remedy)]
+        savings = halved("batch_size", spec.batch_size, "the same answers, in smaller batches")
+    else:
+        assert isinstance(spec, TrainerSpec)
+        kernels = [Saving({"liger": True}, "fused kernels: the same training")]
+        own = [*(kernels if gpus and liger and not spec.liger else []), *_same_training(spec), *_adapters(spec, gpus)]
+        savings = [*spec.first_savings(), *own, *spec.last_savings()]
+    return [_named(section, saving) for saving in savings if _is_valid(spec, saving)]
 
 
-def _is_valid(spec: Spec, remedy: Remedy) -> bool:
+def _named(section: str, saving: Saving) -> str:
+    settings = (f"{section}.{path}={json.dumps(value)}" for path, value in saving.change.items())
+    return f"{' and '.join(settings)} ({saving.why})"
+
+
+def _is_valid(spec: Spec, saving: Saving) -> bool:
     changed = spec.model_dump()
-    for path, value in remedy.change.items():
+    for path, value in saving.change.items():
         *parents, last = path.split(".")
         into = changed
         for name in parents:
@@ -88,49 +78,26 @@ def _is_valid(spec: Spec, remedy: Remedy) -> bool:
     return True
 
 
-def _of_generation(spec: GrpoSpec) -> Iterator[Remedy]:
-    engine = spec.generation
-    colocated = engine.engine == "vllm" and engine.mode == "colocate"
-    if colocated or engine.engine == "continuous_batching":
-        share = engine.gpu_memory_utilization or SHARES[engine.engine]
-        less = round(share / 2, 2)
-        yield Remedy({"generation.gpu_memory_utilization": less}, f"generation's share, now {share:g}")
-    if colocated and not engine.enable_sleep_mode:
-        yield Remedy({"generation.enable_sleep_mode": True}, "vLLM frees its memory during the optimizer step")
-
-
-def _same_training(spec: TrainerSpec) -> Iterator[Remedy]:
+def _same_training(spec: TrainerSpec) -> Iterator[Saving]:
     whole = spec.batch_size * spec.gradient_accumulation
     sizes = (size for size in range(spec.batch_size - 1, 0, -1) if spec.batch_size % size == 0)
     parts = (
-        Remedy({"batch_size": size, "gradient_accumulation": whole // size}, "the same step, in smaller parts")
+        Saving({"batch_size": size, "gradient_accumulation": whole // size}, "the same step, in smaller parts")
         for size in sizes
     )
     if first := next((remedy for remedy in parts if _is_valid(spec, remedy)), None):
         yield first
     if not spec.gradient_checkpointing:
-        yield Remedy({"gradient_checkpointing": True}, "a third more time")
+        yield Saving({"gradient_checkpointing": True}, "a third more time")
     if not spec.bf16:
-        yield Remedy({"bf16": True}, "halves the activations")
+        yield Saving({"bf16": True}, "halves the activations")
 
 
-def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Remedy]:
+def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Saving]:
     if spec.lora is None:
-        yield Remedy({"lora": {}}, "gradients and optimizer state of adapters only; raise learning_rate tenfold")
+        yield Saving({"lora": {}}, "gradients and optimizer state of adapters only; raise learning_rate tenfold")
     if gpus and (spec.lora is None or not spec.lora.quantized):
-        yield Remedy({"lora.quantized": True}, "frozen weights in 4 bits")
-
-
-def _smaller_steps(spec: GrpoSpec) -> list[Remedy]:
-    remedies = _halved("max_completion_length", spec.max_completion_length, "longer completions are truncated")
-    if spec.gradient_accumulation % 2 == 0:
-        fewer = "fewer rollouts per step, which are all generated at once"
-        remedies += _halved("gradient_accumulation", spec.gradient_accumulation, fewer)
-    return remedies
-
-
-def _halved(setting: str, value: int, why: str) -> list[Remedy]:
-    return [Remedy({setting: value // 2}, why)] if value > 1 else []
+        yield Saving({"lora.quantized": True}, "frozen weights in 4 bits")
 
 
 def _do(section: str, spec: Spec) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.memory import Machine, in_bf16
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.trl_arguments import GenerationSpec
+from apprentice.tasks.settings.generation_engine import GenerationSpec
 
 PAUSE = 0.5
 """Seconds between two attempts."""

@@ -18,7 +18,7 @@ from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollouts import Rollouts, row_of
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
 
 class _StepSummary(NamedTuple):

@@ -14,7 +14,7 @@ from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.rollouts.rewards import Stream
-from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
+from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 
 
 class Known(NamedTuple):

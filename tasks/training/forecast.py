@@ -26,15 +26,12 @@ from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import kept
 from apprentice.tasks.episodes.episode import Call, prompt, turn_of
 from apprentice.tasks.episodes.rendering import prompt_ids, training_row
-from apprentice.tasks.models import trl_internals
-from apprentice.tasks.models.checkpoints import adapter_arguments, reads_rows_at_once
+from apprentice.tasks.models.checkpoints import reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
 from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
-from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.dry_pass import example_episode
-from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared, sharing_rows
+from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training.template import example_episode
 from apprentice.tasks.training.trainer import IGNORED, labelled
 
 DEPTHS = 1, 5
@@ -149,36 +146,9 @@ def can_be_measured(config: Any, weights: int, trainings: list[TrainerSpec]) -> 
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     alone = all(each.processes == 1 and not (each.lora and each.lora.quantized) for each in trainings)
-    plain = all(each.generation.engine == "plain" for each in trainings if isinstance(each, GrpoSpec))
+    plain = all(each.plain_generation for each in trainings)
     sized = torch.cuda.is_available() or weights <= MOST_ON_A_CPU
     return type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and alone and plain and sized
-
-
-def of_sft(spec: SftSpec, rows: int, student: Student) -> Forecast:
-    """SFT on so many rows."""
-    rows = min(rows, spec.max_rows or rows)
-    apart = int(rows * spec.held_out)
-    of_epoch = math.ceil((rows - apart) / spec.batch_size)
-    called = f"sft {spec.batch_size} {spec.bf16} {spec.share_prompts} {spec.lora}"
-    learning = partial(_sft_step, spec=spec, student=student)
-    learns = student.seconds(called, learning)
-    judges = student.seconds(f"{called} held out", partial(learning, learns=False))
-    held_out = math.ceil(apart / spec.batch_size) * judges
-    saves = spec.epochs if apart else spec.epochs * of_epoch / spec.gradient_accumulation / spec.checkpoint_steps
-    seconds = spec.epochs * (of_epoch * learns + held_out) + saves * _saving(spec, student)
-    return Forecast(seconds, _held(spec, student) + student.saved(called, learning))
-
-
-def of_grpo(spec: GrpoSpec, student: Student) -> Forecast:
-    """GRPO, if all of its groups differ."""
-    called = f"grpo {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
-    learning = partial(_grpo_step, spec=spec, student=student)
-    asks = student.seconds(f"{called} asks", partial(_samples, spec=spec, student=student))
-    learns = student.seconds(f"{called} learns", learning)
-    batches = spec.max_steps * spec.gradient_accumulation
-    saves = spec.max_steps / spec.checkpoint_steps
-    seconds = batches * (asks * spec.oversample + learns) + saves * _saving(spec, student)
-    return Forecast(seconds, _held(spec, student) + student.saved(f"{called} learns", learning))
 
 
 def of_answers(spec: EvaluateSpec, questions: int, student: Student, tokens: int) -> Forecast:
@@ -189,18 +159,21 @@ def of_answers(spec: EvaluateSpec, questions: int, student: Student, tokens: int
 
 
 def of_stages(
-    student: Student, sft: SftSpec | None, episodes: int, grpo: GrpoSpec | None, asked: EvaluateSpec
+    student: Student, trainings: dict[str, Callable[[Student], Forecast]], asked: EvaluateSpec
 ) -> dict[str, Forecast]:
-    """The stages of a run that collects so many episodes, by their names for people."""
-    found = {"SFT": of_sft(sft, episodes, student)} if sft else {}
-    found |= {"GRPO": of_grpo(grpo, student)} if grpo else {}
+    """The stages of a run, by their names for people.
+
+    Args:
+        trainings: By label, what predicts each.
+    """
+    found = {label: predict(student) for label, predict in trainings.items()}
     answers = partial(of_answers, asked, asked.questions, student)
     found |= {f"{asked.questions:,} answers": answers(student.texts.longest(asked.max_new_tokens))}
     # it does not know when to end
     return found | {"as many of the untrained student up to": answers(asked.max_new_tokens)}
 
 
-def _held(spec: TrainerSpec, student: Student) -> float:
+def held(spec: TrainerSpec, student: Student) -> float:
     """Bytes that a training holds between its passes."""
     return PROCESS + student.weights * (FROZEN if spec.lora else TRAINED)
 
@@ -218,94 +191,6 @@ def _model(config: Any, depth: int) -> Any:
     config.pad_token_id = 0
     model = AutoModelForCausalLM.from_config(config).to("cuda" if torch.cuda.is_available() else "cpu")
     return reads_rows_at_once(model)
-
-
-def _sft_step(model: Any, spec: SftSpec, student: Student, learns: bool = True) -> Callable[[], object]:
-    """A step of TRL's SFT on rows that differ in their questions."""
-    import torch
-    from datasets import Dataset
-    from trl import SFTTrainer
-
-    rows = list(islice(cycle(student.texts.rows), spec.batch_size))
-    folder = TemporaryDirectory()
-    trainer = sharing_rows(SFTTrainer, spec)(
-        model=model,
-        processing_class=student.tokenizer,
-        train_dataset=Dataset.from_list(rows),
-        args=config_of(spec.section, _arguments(spec, folder.name), {}),
-        **adapter_arguments(spec.lora),
-    )
-    folder.cleanup()
-    batch = {name: each.to(model.device) for name, each in trainer.data_collator(rows).items()}
-    step = _update(trainer.model)
-
-    def run() -> None:
-        with (
-            torch.autocast(model.device.type, torch.bfloat16, enabled=spec.bf16),
-            nullcontext() if learns else torch.no_grad(),
-        ):
-            loss = trainer.compute_loss(trainer.model, dict(batch))
-        if learns:
-            loss.backward()
-            step()
-
-    return run
-
-
-def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
-    """The rollouts of one batch."""
-    from transformers import GenerationConfig
-
-    from apprentice.tasks.models.shared_prefix import rests
-
-    prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
-    inputs = rests(student.tokenizer, prompts, 0, model.device)
-    settings = GenerationConfig(
-        max_new_tokens=student.texts.longest(spec.max_completion_length),
-        do_sample=True,
-        temperature=1.0,
-        pad_token_id=0,
-        disable_compile=True,
-    )
-
-    def run() -> None:
-        rounded = in_bf16(model) if spec.bf16 else nullcontext()
-        shared = generate_shared(model, prompts, fast=spec.bf16) if spec.share_prompts else nullcontext()
-        with rounded, shared:
-            model.generate(**inputs, generation_config=settings)
-
-    return run
-
-
-def _grpo_step(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
-    """A step on one batch of rollouts."""
-    import torch
-
-    from apprentice.tasks.models.shared_prefix import rests
-
-    turn, draw = student.texts.turn, torch.Generator().manual_seed(0)
-    last = max(len(turn) // 3, 1)
-    others = torch.randint(0, model.config.vocab_size, (spec.batch_size // 2 + 1, last), generator=draw).tolist()
-    prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
-    rows = [[*each, *turn[:-last], *others[place // 2]] for place, each in enumerate(prompts)]
-    batch = rests(student.tokenizer, rows, 0, model.device)
-    batch["labels"] = batch["input_ids"].clone()
-    batch["labels"][:, : -len(turn)] = IGNORED
-    trl_internals.fuse_head(model)
-    if spec.lora:
-        from peft import get_peft_model
-
-        model = get_peft_model(model, **adapter_arguments(spec.lora))
-    forward = forward_shared(model, len(turn)) if spec.share_prompts else model
-    step = _update(model)
-
-    def run() -> None:
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=spec.bf16):
-            out = forward(**batch, fused_lm_head=True)
-        (out.log_probs[:, -len(turn) :].sum() + out.entropy[:, -len(turn) :].sum()).backward()
-        step()
-
-    return run
 
 
 def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int) -> Callable[[], object]:
@@ -329,7 +214,7 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int) -> C
     return run
 
 
-def _arguments(spec: TrainerSpec, folder: str) -> dict[str, Any]:
+def arguments_of_a_pass(spec: TrainerSpec, folder: str) -> dict[str, Any]:
     import torch
 
     return {
@@ -344,7 +229,7 @@ def _arguments(spec: TrainerSpec, folder: str) -> dict[str, Any]:
     }
 
 
-def _update(model: Any) -> Callable[[], None]:
+def update(model: Any) -> Callable[[], None]:
     """The optimizer's step after a backward pass."""
     import torch
 
@@ -359,7 +244,7 @@ def _update(model: Any) -> Callable[[], None]:
     return step
 
 
-def _saving(spec: TrainerSpec, student: Student) -> float:
+def saving(spec: TrainerSpec, student: Student) -> float:
     """Seconds in which a checkpoint is written; one of adapters takes none to speak of."""
     if spec.lora:
         return 0.0

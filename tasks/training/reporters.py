@@ -28,7 +28,6 @@ from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
 from apprentice.tasks.rollouts.rollouts import Rollouts
 from apprentice.tasks.settings.spec import Reporter, TrackioSpec
-from apprentice.tasks.settings.training import GrpoSpec
 
 if TYPE_CHECKING:
     from apprentice.tasks.engine.run import RunContext
@@ -325,8 +324,10 @@ class CompletionLog:
         )
 
 
-def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spec: GrpoSpec) -> CompletionLog:
-    """Adds a callback that keeps the first group of the first log, of every `spec.said_every`-th, and of the last."""
+def log_completions(
+    context: StageContext, trainer: Any, rollouts: Rollouts, group_size: int, said_every: int
+) -> CompletionLog:
+    """Adds a callback that keeps the first group of the first log, of every `said_every`-th, and of the last."""
     from transformers import TrainerCallback
 
     completions = CompletionLog(context.scratch / COMPLETIONS)
@@ -338,10 +339,10 @@ def log_completions(context: StageContext, trainer: Any, rollouts: Rollouts, spe
 
         def on_log(self, args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
             log, odd = divmod(state.global_step, args.logging_steps)
-            due = control.should_training_stop or (not odd and (log == 1 or log % spec.said_every == 0))
+            due = control.should_training_stop or (not odd and (log == 1 or log % said_every == 0))
             if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
                 return
-            rows = [_row(state.global_step, each) for each in rollouts.first_group(spec.num_generations)]
+            rows = [_row(state.global_step, each) for each in rollouts.first_group(group_size)]
             completions.note(rows)
             if "trackio" in args.report_to:
                 _show_in_trackio(rows, state.global_step)

@@ -20,26 +20,25 @@ from typing import Any, NamedTuple
 
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.rollouts.sampling import is_random
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
 from apprentice.tasks.training.trainer import IGNORED
 
 SMALLER = 0.8
 """Share of the tokens of a batch's completions that their tree has at most, to be worth it."""
 
 
-def sharing_prompts(trainer_class: type, spec: GrpoSpec) -> type:
-    """The trainer class, which shares prompts if the recipe says so."""
-    if not spec.share_prompts:
-        return trainer_class
-    # a training in fp32 keeps the random numbers that its key has always stood for
-    generating = partial(generate_shared, fast=spec.bf16) if spec.generation.engine == "plain" else None
+def sharing_prompts(trainer_class: type, generates: bool, fast: bool) -> type:
+    """The trainer class of an online training, which shares prompts.
+
+    Args:
+        generates: Whether transformers generates; other engines keep their own keys, and only the loss shares.
+        fast: Whether it may draw other random numbers. In fp32 a key has always stood for those of transformers.
+    """
+    generating = partial(generate_shared, fast=fast) if generates else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
 
 
-def sharing_rows(trainer_class: Any, spec: SftSpec) -> type:
-    """The SFTTrainer class, which shares what rows begin with if the recipe says so."""
-    if not spec.share_prompts:
-        return trainer_class
+def sharing_rows(trainer_class: Any) -> type:
+    """The SFTTrainer class, which shares what rows begin with."""
 
     class SharingRows(trainer_class):
         def compute_loss(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:

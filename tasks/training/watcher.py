@@ -31,7 +31,7 @@ from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.owners import modes_by_umask
-from apprentice.tasks.settings.training import Signals
+from apprentice.tasks.settings.signals import Signals
 
 STATE = "trainer_state.json"
 LIST = "files.json"

@@ -187,9 +187,10 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     from apprentice.tasks.engine.stage import StageContext
     from apprentice.tasks.episodes.episode import Episode
     from apprentice.tasks.episodes.record import Record
+    from apprentice.tasks.filter import filter_rollouts
+    from apprentice.tasks.lengths import lengths
     from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.settings.spec import LengthsSpec
-    from apprentice.tasks.sft import filter_rollouts, lengths
 
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"

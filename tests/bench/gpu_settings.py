@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from tests.bench.device import Shape
 
 TASK = EnvironmentSpec(

@@ -31,11 +31,11 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
+from apprentice.tasks.lengths import summarise
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.settings.spec import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.sft import summarise
 from apprentice.tasks.training.trainer import arguments, train, training_dataset
 from tests.bench.device import clock, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle

@@ -30,7 +30,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
 CONFIG = {"min_word_len": 3, "max_word_len": 5}
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": CONFIG})

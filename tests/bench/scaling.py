@@ -27,12 +27,13 @@ from apprentice.tasks.collect import COUNTED, collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_questions
+from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, LengthsSpec, SeedWindows, Window
-from apprentice.tasks.sft import filter_rollouts, lengths
 from tests.bench.bounds import MEASURED, Collection
 from tests.bench.collect import SESSIONS, TASK, endpoint
 

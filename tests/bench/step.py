@@ -22,8 +22,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZE
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.generation import with_engine
-from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.settings.trl_arguments import GenerationSpec
+from apprentice.tasks.settings.generation_engine import GenerationSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.phases import begun_from
+from apprentice.flows.beginning import begun_from
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.analysis.history import Champions

@@ -14,8 +14,8 @@ from prefect import flow
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.phases import guard_questions
-from apprentice.flows.probe import Probed, ladder, probe
+from apprentice.flows.pipeline import Pipeline
+from apprentice.flows.probe import Level, Probed, levels, probe
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.reproduce import reproduce
@@ -23,7 +23,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.analysis.difficulty import nearest_to_half
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import (
+from apprentice.tasks.artifacts.types import Checkpoint, (
     Artifact,
     BaseStudent,
     GrpoCheckpoint,
@@ -83,6 +83,15 @@ class Climbed(NamedTuple):
         return read_episodes(self.work.store.fetch(self.probed.played[place]))
 
 
+def levels_of(work: RunContext, recipe: Recipe, asked: Questions) -> list[Level]:
+    return levels(work, recipe, asked, Pipeline(work, recipe).guard_questions if recipe.rungs() else {})
+
+
+def probed_by(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint) -> Probed:
+    assert recipe.grpo
+    return probe(work, recipe, recipe.grpo, levels_of(work, recipe, asked), model)
+
+
 @pytest.fixture(scope="module")
 def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer, prefect_server: None) -> Climbed:
     recipe = with_ladder(server, LADDER)
@@ -95,12 +104,12 @@ def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer,
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             base = student(work, recipe.student, recipe.environment, asked, 0)
             warm = who_says_true(work, recipe, base)
-            probed = probe(work, recipe, ladder(work, recipe, asked), warm)
+            probed = probed_by(work, recipe, asked, warm)
             assert probed
             assert recipe.grpo
             trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, 0)
             again = RunContext(store, servers, recipe=recipe.for_record())
-            assert probe(again, recipe, ladder(again, recipe, asked), warm) == probed
+            assert probed_by(again, recipe, asked, warm) == probed
         return Climbed(recipe, work, asked, warm, probed, trained, again.log)
 
     return climb()
@@ -201,8 +210,8 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
         with RunServers(recipe) as servers:
             work = RunContext(LocalStore(tmp_path, "toy", describe=write_card), servers, recipe=recipe.for_record())
             asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
-            [rung] = ladder(work, recipe, asked)
-            examined = guard_questions(work, recipe)["again"]
+            [rung] = levels_of(work, recipe, asked)
+            examined = Pipeline(work, recipe).guard_questions["again"]
             theirs, own, climbed = (
                 {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
                 for each, purpose in ((examined, "evaluate"), (asked, "grpo"), (rung.questions, "grpo"))
@@ -232,9 +241,9 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     def climb() -> tuple[Probed, GrpoCheckpoint]:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+            probed = probed_by(work, recipe, climbed.asked, climbed.warm)
             assert probed
-            trained = grpo(work, probed.grpo, climbed.warm, probed.environment, probed.questions, 0)
+            trained = grpo(work, probed.trains_with, climbed.warm, probed.environment, probed.questions, 0)
             return probed, trained
 
     probed, trained = climb()
@@ -243,8 +252,8 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     assert {label: rung.settings for label, rung in probed.environment.mixed.items()} == dict(
         zip(labels, LADDER, strict=True)
     )
-    assert probed.grpo.curriculum
-    known = probed.grpo.curriculum.known
+    assert probed.trains_with.curriculum
+    known = probed.trains_with.curriculum.known
     assert sum(right + wrong for right, wrong in known.values()) == PROBED
     rates = [known[label][0] / sum(known[label]) for label in labels]
     assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
@@ -258,7 +267,7 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
 
     log, steps = read_log(store.fetch(trained)), 2
     asked = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}
-    assert sum(asked.values()) == len(learned) == steps * probed.grpo.groups_a_step
+    assert sum(asked.values()) == len(learned) == steps * probed.trains_with.groups_a_step
     node = lineage_of(trained.key, store.root).root
     assert node.record is not None
     assert {
@@ -308,7 +317,7 @@ def test_a_rung_that_is_the_recipes_own_task_is_not_asked_for_twice(climbed: Cli
     def climb() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            [rung] = ladder(work, recipe, climbed.asked)
+            [rung] = levels_of(work, recipe, climbed.asked)
             assert (rung.environment, rung.questions) == (recipe.environment, climbed.asked)
             assert not [run for run in work.log if run.name == "rung_questions"]
 
@@ -323,7 +332,7 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
         for recipe in (with_probe, without):
             with RunServers(recipe) as servers:
                 work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-                probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+                probed = probed_by(work, recipe, climbed.asked, climbed.warm)
                 assert probed
                 assert (probed.environment, probed.questions) == (recipe.environment, climbed.asked)
                 report = probed.as_json()
@@ -359,7 +368,7 @@ def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
     def look() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            probed = probe(work, recipe, ladder(work, recipe, climbed.asked), climbed.warm)
+            probed = probed_by(work, recipe, climbed.asked, climbed.warm)
             assert probed
             assert why in probed.stopped
             assert bool(probed.stopped) is bool(why)

@@ -8,7 +8,8 @@ import pytest
 from prefect import flow
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.phases import promotion
+from apprentice.flows.pipeline import Pipeline
+from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.analysis.history import Champions
@@ -48,10 +49,9 @@ def decided(tmp_path: Path, chain_sum: EnvironmentSpec) -> Callable[..., dict[st
 
         @flow
         def promote() -> None:
-            evaluations = Models(family.evaluations)
-            promotion(
-                family.work, recipe, family.questions, family.base, family.grpo, evaluations, guards, family.verdict
-            )
+            stages = Pipeline(family.work, recipe, base=family.base)
+            stages.models.update({"sft": family.sft, "grpo": family.grpo})
+            promotion(stages, Models(family.evaluations), guards, family.verdict)
 
         promote()
         refs = next(folder for folder in (tmp_path / "artifacts/datasets/local").glob("*-decisions")) / "refs"
@@ -78,5 +78,5 @@ def test_where_the_hub_is_away_nobody_is_promoted(decided):
 
 
 def test_what_was_rolled_back_is_refused(decided, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("apprentice.flows.phases.Champions", RolledBack)
+    monkeypatch.setattr("apprentice.flows.promotion.Champions", RolledBack)
     assert "not rolled back" in refused(decided())

@@ -18,10 +18,10 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, KeptRollouts, Questions, Rollouts, RolloutShard
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.judge import weights_of
+from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.questions import questions
+from apprentice.tasks.release import weights_of
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.sft import filter_rollouts
 from apprentice.tasks.student import student
 from tests.flows.commands import BIN, TOY, run_command
 

@@ -10,7 +10,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.phases import made_or_rescored, to_rescore
+from apprentice.flows.lessons import made_or_rescored, to_rescore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Provenance, RescoredRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED, collect

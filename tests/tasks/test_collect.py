@@ -18,6 +18,7 @@ from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import Record, check_begun_with, journal
+from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
@@ -25,7 +26,6 @@ from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window
-from apprentice.tasks.sft import filter_rollouts
 from tests.endpoint import KEY, Endpoint, call
 from tests.tasks.examined import published
 from tests.tasks.players.test_play import Leaving

@@ -15,7 +15,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.episodes.rendering import as_read, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.tokenizer import DATE, prepare_tokenizer
-from apprentice.tasks.training.dry_pass import REPLY, fault_of
+from apprentice.tasks.training.template import REPLY, fault_of
 from apprentice.tasks.training.trainer import IGNORED, labelled
 from tests import students_page as families
 from tests.students_page import TOOL, page, templates, toy_tokenizer

@@ -10,13 +10,13 @@ import pytest
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks import sft
+from apprentice.tasks import filter as stage
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.sft import filter_rollouts
 from tests.tasks.examined import published
 
 EXAMINED = {"held out"}
@@ -141,7 +141,7 @@ def test_what_is_kept_of_each_environment_is_told_where_there_are_several(
 ):
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(announce, "rows", lambda key, title, rows: shown.extend(rows))
-    sft._announce(4, 3, Counter({"wrong answer": 1}), mixed)
+    stage._announce(4, 3, Counter({"wrong answer": 1}), mixed)
     found = [tuple(row.values()) for row in shown]
     assert found == [("kept", 3, "75.0%"), ("dropped: wrong answer", 1, "25.0%"), *said]
 

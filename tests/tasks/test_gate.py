@@ -10,7 +10,7 @@ from apprentice.tasks.analysis.ending import as_markdown, read_decision
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.judge import _better, gate
+from apprentice.tasks.gate import _better, gate
 from apprentice.tasks.judgement.contents import Difference, GateDecision
 from apprentice.tasks.settings.spec import GateSpec
 from tests.tasks.examined import episode, episodes, evaluation, learned, published

@@ -23,7 +23,7 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 

@@ -12,9 +12,9 @@ from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import row_ids, training_row
+from apprentice.tasks.lengths import lengths, summarise
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.spec import LengthsSpec
-from apprentice.tasks.sft import lengths, summarise
 from tests.tasks.examined import published
 
 LONG = 3

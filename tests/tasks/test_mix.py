@@ -11,9 +11,9 @@ from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
+from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import MixSpec
-from apprentice.tasks.sft import for_the_teacher, mix_rollouts
 from tests.tasks.examined import episode, evaluation, published
 from tests.tasks.test_rungs import published as questions
 

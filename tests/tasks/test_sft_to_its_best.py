@@ -13,7 +13,7 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_learned
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.sft import sft, train_eval_split
 from apprentice.tasks.training.trainer import newest_checkpoint
 from apprentice.tasks.training.watcher import step_of

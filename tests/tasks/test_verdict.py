@@ -14,9 +14,9 @@ from apprentice.tasks.artifacts.types import GrpoCheckpoint, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
-from apprentice.tasks.judge import verdict
 from apprentice.tasks.judgement.contents import Comparison, Contamination
 from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.verdict import verdict
 from tests.tasks.examined import episode, episodes, evaluation, learned, published
 
 

@@ -18,7 +18,7 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
@@ -142,7 +142,7 @@ def test_the_groups_come_in_the_order_of_the_rows_and_an_epoch_asks_each_questio
 def test_every_setting_reaches_the_trainer(fed: Fed):
     args, compared = fed.trainer.args, []
     for name in vars(args):
-        section, _, field = (field_of("grpo", name) or "").partition(".")
+        section, _, field = (field_of(GrpoSpec, name) or "").partition(".")
         field = field.partition(".")[0]
         if section != "grpo" or field in NOT_ONE_VALUE or name in ("reward_weights", "num_train_epochs"):
             continue

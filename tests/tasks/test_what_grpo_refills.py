@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.record import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
 from apprentice.tasks.rollouts import sampling
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.rollouts.test_rollouts import says

@@ -20,12 +20,12 @@ from apprentice.tasks.analysis.reward_hacking import Teacher, reward_hacking
 from apprentice.tasks.dataset import Checked, RowReport
 from apprentice.tasks.episodes.record import Record, read_episodes
 from apprentice.tasks.evaluate import rates
+from apprentice.tasks.mix import for_the_teacher
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.rescore import is_same
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream
 from apprentice.tasks.rollouts.sampling import Curriculum
-from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
-from apprentice.tasks.sft import for_the_teacher
+from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 from tests.tasks.examined import episode
 
 RUBRIC = 0.7 + 0.2 + 0.1

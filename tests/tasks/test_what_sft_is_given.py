@@ -16,7 +16,7 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from apprentice.tasks.sft import sft
 from tests.conftest import TASKS
@@ -118,7 +118,7 @@ def test_a_row_is_cut_at_the_length_that_was_measured(made: Made, whole: Fed):
 def test_every_setting_reaches_the_trainer(whole: Fed):
     args, compared = whole.trainer.args, []
     for name in vars(args):
-        section, _, field = (field_of("sft", name) or "").partition(".")
+        section, _, field = (field_of(SftSpec, name) or "").partition(".")
         if section == "sft" and f"sft.{field}" not in DEVICE:
             assert getattr(args, name) == getattr(SPEC, field), name
             compared.append(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows import phases
+from apprentice.flows import lessons
 from apprentice.flows.compare import _bought as paid_for
 from apprentice.flows.pages.report_page import _cost
 from apprentice.flows.recipe.loading import load_recipe
@@ -31,10 +31,11 @@ from apprentice.tasks.cards.card import taught_on
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
-from apprentice.tasks.judge import gate, verdict
+from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement.contents import Judgement
+from apprentice.tasks.mix import mix_rollouts
 from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
-from apprentice.tasks.sft import mix_rollouts
+from apprentice.tasks.verdict import verdict
 from tests.flows.commands import TOY
 from tests.tasks.examined import episodes, evaluation, published
 from tests.tasks.test_mix import attempt, lines
@@ -103,7 +104,7 @@ def test_only_a_teachers_rows_set_the_floor_and_are_measured(
     make: Any, is_teacher: bool, context: StageContext, chain_sum: Any, rows: str, monkeypatch: pytest.MonkeyPatch
 ):
     known: list[Any] = []
-    monkeypatch.setattr("apprentice.tasks.judge.reward_hacking", lambda *given: known.append(given[-1]) or [])
+    monkeypatch.setattr("apprentice.tasks.verdict.reward_hacking", lambda *given: known.append(given[-1]) or [])
     report = judged(context, make(context.run.store, rows), chain_sum)
     assert (report.teacher is not None) is is_teacher
     assert floor_of(GateSpec(), report)[0] == (0.5 if is_teacher else 0.2)
@@ -185,10 +186,10 @@ def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
     collect = recipe.collect.model_copy(update={"dataset": DatasetSpec(path="rows.jsonl")})
     recipe = recipe.model_copy(update={"collect": collect, "round": ROUND if in_round else None})
     asked: list[Any] = []
-    monkeypatch.setattr(phases, "_tries", lambda *_: "tries")
-    monkeypatch.setattr(phases, "made_or_rescored", lambda run, make, given, always: asked.append(make.name) or "rows")
-    monkeypatch.setattr(phases, "mix_rollouts", lambda run, spec, environment, questions, *given: given)
-    rollouts, given = phases._lessons(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
+    monkeypatch.setattr(lessons, "_tries", lambda *_: "tries")
+    monkeypatch.setattr(lessons, "made_or_rescored", lambda run, make, given, always: asked.append(make.name) or "rows")
+    monkeypatch.setattr(lessons, "mix_rollouts", lambda run, spec, environment, questions, *given: given)
+    rollouts, given = lessons._kept(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
     assert asked == (["take_rollouts"] if takes else [])
     assert rollouts == ("rows" if takes else None)
     assert given == (rollouts, "tries", {}, called, recipe.seed)

@@ -13,7 +13,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.rewards import evaluation
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, train
 from apprentice.tasks.training.watcher import select_weights, watch
 from tests.tasks.test_one_prompt import tiny_model

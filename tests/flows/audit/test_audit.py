@@ -136,7 +136,7 @@ def test_a_slow_reset_is_told_with_what_it_costs(servers: Servers, fault: str, m
     if fault:
         assert looked_at.seen is not None
         assert min(looked_at.asked_in) >= 0.25
-        episodes = 500 * recipe.grpo_sessions()
+        episodes = 500 * recipe.training_sessions()
         assert f"A GRPO of {episodes:,} episodes waits " in found.found
         assert float(found.found.split(": ")[1].split(" s for 1,000")[0].replace(",", "")) >= 250
         assert found.evidence[0].seed in looked_at.many

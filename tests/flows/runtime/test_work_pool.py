@@ -29,7 +29,7 @@ from apprentice.tasks.artifacts.types import SftCheckpoint
 from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from tests.restartable import RestartableServer
 
 pytestmark = pytest.mark.usefixtures("prefect_server", "deployed")

@@ -17,7 +17,7 @@ from apprentice.tasks.analysis.difficulty import (
     rows_of,
 )
 from apprentice.tasks.artifacts.types import Evaluation
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.examined import episode
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.diagnose import read_curves, signals_in
-from apprentice.tasks.settings.training import GrpoSignals, Signals
+from apprentice.tasks.settings.signals import RewardSignals, Signals
 
-RULES = GrpoSignals(window=3)
+RULES = RewardSignals(window=3)
 
 
 def log(**curves: list[float]) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def test_a_course_like_the_laptops_is_no_collapse():
         "frac_reward_zero_std": [0.22 + 0.5 * step / steps for step in range(steps)],
         "reward": [0.5 + 0.33 * step / steps for step in range(steps)],
     }
-    assert signals_in(log(**curves), GrpoSignals()) == {}
+    assert signals_in(log(**curves), RewardSignals()) == {}
 
 
 def test_rewards_that_were_lost_and_evaluations_in_between_are_no_logs_of_training():
@@ -90,14 +90,14 @@ def test_rewards_that_were_lost_and_evaluations_in_between_are_no_logs_of_traini
 
 def test_what_is_off_is_not_looked_for_and_sft_looks_for_nan_only():
     bad = log(frac_reward_zero_std=[1.0] * 6, loss=[0.1] * 5 + [math.nan])
-    assert set(signals_in(bad, GrpoSignals(window=3, saturated="off"))) == {"nan"}
+    assert set(signals_in(bad, RewardSignals(window=3, saturated="off"))) == {"nan"}
     assert set(signals_in(bad, Signals())) == {"nan"}
-    assert signals_in(bad, GrpoSignals(window=3, saturated="stop"))["saturated"].stopped
+    assert signals_in(bad, RewardSignals(window=3, saturated="stop"))["saturated"].stopped
 
 
 def test_the_report_reads_the_curves_by_the_same_rules():
     entries = log(reward=[0.5, 0.6] * 20, frac_reward_zero_std=[0.7] * 40)
-    strict = GrpoSignals(window=3, dead_groups=0.6)
-    assert (read_curves(entries, 0.0).diagnosis, signals_in(entries, GrpoSignals())) == ("flat", {})
+    strict = RewardSignals(window=3, dead_groups=0.6)
+    assert (read_curves(entries, 0.0).diagnosis, signals_in(entries, RewardSignals())) == ("flat", {})
     assert read_curves(entries, 0.0, strict).diagnosis == "saturated"
     assert set(signals_in(entries, strict)) == {"saturated"}

@@ -25,8 +25,9 @@ from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
-from apprentice.tasks.settings.training import GrpoSpec, HeldOut, SftSpec, TrainerSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec, HeldOut
+from apprentice.tasks.settings.sft_settings import SftSpec
+from apprentice.tasks.settings.training import LoraSpec, TrainerSpec
 
 PLAIN = {"batch_size": 1, "gradient_accumulation": 1, "learning_rate": 1.0, "scheduler": "constant"}
 TWO = TrainerSpec(**PLAIN, processes=2)

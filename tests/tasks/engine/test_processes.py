@@ -21,8 +21,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
+from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import BuiltStudent, SeedWindows, StudentSpec, Window
-from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec, SftSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.trainer import newest_checkpoint, read_log

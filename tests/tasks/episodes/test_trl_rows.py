@@ -16,7 +16,7 @@ from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.episodes.trl_rows import EXACT
 from apprentice.tasks.models.tokenizer import prepare_tokenizer, unparsed
-from apprentice.tasks.training.dry_pass import fault_of
+from apprentice.tasks.training.template import fault_of
 from tests.students_page import TOOL, templates, toy_tokenizer
 from tests.tasks.episodes.test_exports import RIGHT, guess, played
 from tests.tasks.test_one_prompt import tiny_model

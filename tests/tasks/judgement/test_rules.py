@@ -8,7 +8,7 @@ import pytest
 from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.judge import gate
+from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement import rules
 from apprentice.tasks.judgement.contents import GateDecision, Judgement, Rule, made_rule, read_decision
 from apprentice.tasks.judgement.rules import WORDINGS, RuleId, identified

@@ -11,8 +11,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.memory import Machine, check_training, this_machine
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
+from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.sft import sft
 
 LAPTOP = Machine(gpus=0, processes=1, notebook=False)

@@ -14,9 +14,11 @@ from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.memory import explained_oom, memory_remedies
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import failure_of, is_out_of_memory
+from apprentice.tasks.settings.generation_engine import GenerationSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec, HeldOut
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import EvaluateSpec
-from apprentice.tasks.settings.training import GrpoSpec, HeldOut, SftSpec
-from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
+from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.sft import sft
 from tests.tasks.examined import published
 

@@ -13,11 +13,18 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.checkpoints import UNBOUNDED, check_targets, context_length
 from apprentice.tasks.models.student_model import auto_class, check_rows
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
-from apprentice.tasks.training.dry_pass import check_grpo_arguments, check_sft_arguments
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
+from apprentice.tasks.settings.training import LoraSpec, TrainerSpec
+from apprentice.tasks.training.first_step import check_arguments
+from apprentice.tasks.trainings import training_of
 from tests.students_page import templates, toy_tokenizer
 from tests.tasks.test_one_prompt import tiny_model
+
+
+def check(spec: TrainerSpec, tokenizer: Any, tools: list[dict[str, Any]]) -> None:
+    check_arguments(spec, lambda given: training_of(spec.section).first_step(spec, given, tokenizer, tools))
+
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
 SMALL |= {"num_key_value_heads": 2, "max_position_embeddings": 4096}
@@ -199,10 +206,10 @@ def test_arguments_that_only_the_trainer_refuses_are_told_before_anything_is_bou
     tools = tool_schemas(EnvironmentSpec(name="echo").make())
     spec = SftSpec.model_validate({"args": arguments})
     if not said:
-        check_sft_arguments(spec, tokenizer, tools)
+        check(spec, tokenizer, tools)
         return
     with pytest.raises(Stop, match=said):
-        check_sft_arguments(spec, tokenizer, tools)
+        check(spec, tokenizer, tools)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +226,10 @@ def test_so_are_those_of_grpo(arguments: Any, said: str):
     tokenizer = prepare_tokenizer(toy_tokenizer(templates()["qwen3"]))
     spec = GrpoSpec.model_validate({"args": arguments})
     if not said:
-        check_grpo_arguments(spec, tokenizer)
+        check(spec, tokenizer, [])
         return
     with pytest.raises(Stop, match=said):
-        check_grpo_arguments(spec, tokenizer)
+        check(spec, tokenizer, [])
 
 
 def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused_with_both_numbers():

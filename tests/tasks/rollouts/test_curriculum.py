@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.rollouts.rewards import Stream
 from apprentice.tasks.rollouts.sampling import ByRewards, Curriculum, InOrder, refilling
-from apprentice.tasks.settings.training import CurriculumSpec, GrpoSpec
+from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 
 GROUP = 4
 TRAINER: Any = SimpleNamespace(num_generations=GROUP, num_iterations=1, state=SimpleNamespace(global_step=10**9))

@@ -12,7 +12,7 @@ from apprentice.tasks.analysis.diagnose import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.sampling import is_random, rows_with_signal, skipping_dead_groups
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
 
 STEPS = 3

@@ -17,8 +17,9 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
+from apprentice.tasks.settings.generation_engine import GenerationSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.training import LoraSpec
 from tests.tasks.test_one_prompt import tiny_model
 from tests.vllm_stand_in import StandIn
 

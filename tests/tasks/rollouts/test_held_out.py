@@ -12,7 +12,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rewards import split
-from apprentice.tasks.settings.training import HeldOut
+from apprentice.tasks.settings.grpo_settings import HeldOut
 from apprentice.tasks.training.trainer import newest_checkpoint
 from apprentice.tasks.training.watcher import step_of
 from tests.tasks.toy_training import Toy, left_by, run, small

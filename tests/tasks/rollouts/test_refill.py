@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.rollouts.sampling import ByRewards, InOrder, refilling
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
 GROUP = 2
 LIVE, DEAD, LOST, HALF_LOST = [0.0, 1.0], [1.0, 1.0], [None, None], [None, 1.0]

@@ -23,7 +23,7 @@ from apprentice.tasks.rollouts.rewards import (
     streams_of,
 )
 from apprentice.tasks.rollouts.rollouts import Rollouts
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.episodes.test_episode import LOOK, RIGHT, TEXT, WRONG, Risky
 

@@ -19,7 +19,7 @@ from apprentice.tasks.rollouts import rollouts
 from apprentice.tasks.rollouts import rollouts as rollouts_module
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
 
 SEEDS = (3, 3, 4, 4, 5, 5, 6, 6)

@@ -13,7 +13,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_server
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.rollouts.test_rollouts import Hinting, says
 from tests.tasks.test_one_prompt import tiny_model
 from tests.vllm_stand_in import CONFIG, StandIn

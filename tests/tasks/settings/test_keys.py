@@ -21,8 +21,9 @@ from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.generation_engine import GenerationSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Spec, Window
-from apprentice.tasks.settings.training import GenerationSpec, GrpoSpec
 
 OF_AN_ENDPOINT = {
     *(

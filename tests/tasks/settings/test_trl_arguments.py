@@ -12,9 +12,12 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import GrpoSpec, HeldOut, SftSpec
-from apprentice.tasks.settings.trl_arguments import _GRPO, _SFT, _SHARED, CONFIGS, GenerationSpec, config_of, field_of
+from apprentice.tasks.settings.generation_engine import GenerationSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec, HeldOut
+from apprentice.tasks.settings.sft_settings import SftSpec
+from apprentice.tasks.settings.trl_arguments import _SHARED, config_of, field_of
 from apprentice.tasks.sft import _evaluation, sft_arguments
+from apprentice.tasks.trainings import TRAININGS
 
 
 @pytest.fixture
@@ -53,16 +56,16 @@ def test_what_trl_does_not_take_or_we_set_is_refused_with_what_to_do(args: dict[
 
 def test_what_is_given_reaches_trl(context: StageContext):
     spec = GrpoSpec(args={"loss_type": "grpo", "epsilon_high": 0.28, "lr_scheduler_kwargs": {"power": 2}})
-    config = config_of("grpo", grpo_arguments(context, spec, 0), spec.args)
+    config = config_of(GrpoSpec, grpo_arguments(context, spec, 0), spec.args)
     assert (config.loss_type, config.epsilon_high, config.lr_scheduler_kwargs) == ("grpo", 0.28, {"power": 2})
     sft = SftSpec(args={"weight_decay": 0.01})
-    assert config_of("sft", sft_arguments(context, sft, 0, 64), sft.args).weight_decay == 0.01
+    assert config_of(SftSpec, sft_arguments(context, sft, 0, 64), sft.args).weight_decay == 0.01
 
 
 def test_what_only_the_whole_config_can_refuse_is_said_in_a_line(context: StageContext):
     spec = SftSpec(args={"optim": "no-such-optimizer"})
     with pytest.raises(Stop, match=r"TRL rejects sft\.args: .*no-such-optimizer") as stop:
-        config_of("sft", sft_arguments(context, spec, 0, 64), spec.args)
+        config_of(SftSpec, sft_arguments(context, spec, 0, 64), spec.args)
     assert len(str(stop.value).splitlines()) == 2
 
 
@@ -77,9 +80,9 @@ def test_everything_that_we_set_is_refused_among_the_arguments(context: StageCon
     held_out = HeldOut(questions=4, every=10)
     for generation in generations:
         own = grpo_arguments(context, GrpoSpec(generation=generation, held_out=held_out), 0)
-        assert [name for name in own if field_of("grpo", name) is None] == []
+        assert [name for name in own if field_of(GrpoSpec, name) is None] == []
     own = sft_arguments(context, SftSpec(), 0, 64) | _evaluation(1, SftSpec())
-    assert [name for name in own if field_of("sft", name) is None] == []
+    assert [name for name in own if field_of(SftSpec, name) is None] == []
 
 
 def test_every_argument_that_we_name_is_one_of_trls():
@@ -87,9 +90,9 @@ def test_every_argument_that_we_name_is_one_of_trls():
 
     import trl
 
-    for section, own in (("sft", _SFT), ("grpo", _GRPO)):
-        known = {each.name for each in dataclasses.fields(getattr(trl, CONFIGS[section]))}
-        assert set(_SHARED | own) <= known
+    for training in TRAININGS:
+        known = {each.name for each in dataclasses.fields(getattr(trl, training.spec.config))}
+        assert set(_SHARED | training.spec.trl_fields) <= known
 
 
 def test_a_checkpoint_is_not_written_while_completions_are_still_to_be_used():

@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, evaluation, held_out_rows
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
-from apprentice.tasks.settings.training import HeldOut
+from apprentice.tasks.settings.grpo_settings import HeldOut
 from apprentice.tasks.training.reporters import COMPLETIONS, as_table, last_groups, log_completions, read_completions
 from apprentice.tasks.training.trainer import arguments, train
 from apprentice.tasks.training.watcher import watch

@@ -14,9 +14,12 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import GrpoSpec, HeldOut, Scheduler, SftSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec, HeldOut
+from apprentice.tasks.settings.sft_settings import SftSpec
+from apprentice.tasks.settings.training import Scheduler
 from apprentice.tasks.sft import arguments_ahead
-from apprentice.tasks.training.dry_pass import check_scheduler, check_trainer, fault_of
+from apprentice.tasks.training.first_step import check_scheduler, check_trainer
+from apprentice.tasks.training.template import fault_of
 from tests.students_page import templates, toy_tokenizer
 
 NEED_ONE = {

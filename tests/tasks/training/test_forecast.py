@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks import grpo_training, sft_training
 from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.settings.generation_engine import GenerationSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import EvaluateSpec
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec
-from apprentice.tasks.settings.trl_arguments import GenerationSpec, LoraSpec
+from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.training import forecast
-from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers, of_grpo, of_sft
+from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers
 from tests.tasks.test_one_prompt import tiny_model
 
 ROW = {"input_ids": [0] * 9, "labels": [-100, -100, -100, -100, 7, 8, 9, -100, 6]}
@@ -55,7 +58,7 @@ SAVE = 0.1
 )
 def test_sft_takes_its_batches_and_its_checkpoints(student: Student, given: dict[str, Any], seconds: float):
     settings: dict[str, Any] = {"epochs": 1, "batch_size": 10, "gradient_accumulation": 1, "checkpoint_steps": 10}
-    assert of_sft(SftSpec(**(settings | given)), 100, student).seconds == pytest.approx(seconds)
+    assert sft_training.forecast(SftSpec(**(settings | given)), 100, student).seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_sft_takes_its_batches_and_its_checkpoints(student: Student, given: dict
 )
 def test_grpo_takes_what_it_asks_and_what_it_learns(student: Student, given: dict[str, Any], seconds: float):
     settings: dict[str, Any] = {"max_steps": 7, "batch_size": 16, "gradient_accumulation": 1, "checkpoint_steps": 7}
-    assert of_grpo(GrpoSpec(**(settings | given)), student).seconds == pytest.approx(seconds)
+    assert grpo_training.forecast(GrpoSpec(**(settings | given)), 100, student).seconds == pytest.approx(seconds)
 
 
 def test_an_evaluation_takes_its_batches_of_all_samples(student: Student):
@@ -83,13 +86,13 @@ def test_an_untrained_student_is_predicted_to_write_as_many_tokens_as_it_may(stu
 
     for most, expected in ((40, [4.0, 40.0]), (2, [2.0, 2.0])):
         asked = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=most)
-        found = forecast.of_stages(Counting(*student), None, 100, None, asked)
+        found = forecast.of_stages(Counting(*student), {}, asked)
         assert [each.seconds for each in found.values()] == expected
 
 
 def test_a_training_holds_its_weights_four_times_and_what_a_pass_keeps(student: Student):
     larger, lora = student._replace(weights=10**9), SftSpec(lora=LoraSpec())
-    whole, adapters = (of_sft(spec, 100, larger).bytes for spec in (SftSpec(), lora))
+    whole, adapters = (sft_training.forecast(spec, 100, larger).bytes for spec in (SftSpec(), lora))
     assert whole == forecast.PROCESS + 16e9 + SAVED
     assert adapters == forecast.PROCESS + 4e9 + SAVED
 
@@ -134,7 +137,11 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
     grpo = GrpoSpec(max_steps=1, batch_size=4, gradient_accumulation=1, num_generations=2, checkpoint_steps=100)
 
     def found() -> list[float]:
-        each = of_sft(sft, 8, tiny), of_grpo(grpo, tiny), of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3)
+        each = (
+            sft_training.forecast(sft, 8, tiny),
+            grpo_training.forecast(grpo, 8, tiny),
+            of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3),
+        )
         assert each[0].bytes > forecast.PROCESS + 160
         return [round(one.seconds, 3) for one in each]
 

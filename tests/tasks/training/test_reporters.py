@@ -13,7 +13,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training import reporters
 from apprentice.tasks.training.reporters import check_reporters, report_to
 from apprentice.tasks.training.trainer import arguments, train

@@ -9,8 +9,8 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.settings.training import GrpoSpec
-from apprentice.tasks.settings.trl_arguments import LoraSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.training.shared_prompts import generate_shared, sharing_prompts
 
 BEGINNING = "Count the letters of this text, and say how many there are: "

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from apprentice.tasks.settings.training import SftSpec
+from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training.shared_prompts import forward_rows, sharing_rows
 from apprentice.tasks.training.trainer import IGNORED
 

@@ -12,7 +12,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.settings.training import GrpoSpec
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, train
 from apprentice.tasks.training.watcher import LIST, step_of, write_list
 from tests.tasks.test_one_prompt import tiny_model

@@ -12,7 +12,7 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.training import GrpoSignals
+from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.training.trainer import newest_checkpoint
 from apprentice.tasks.training.watcher import step_of
 from tests.tasks.toy_training import SMALL, Toy, left_by, run, small, variety
@@ -37,7 +37,7 @@ def same_after(step: int) -> Toy:
     return Toy(lambda text, now: variety(text, now) if now <= step else 1.0)
 
 
-STOPS = {"signals": GrpoSignals(window=3, dead_groups=1.0, saturated="stop")}
+STOPS = {"signals": RewardSignals(window=3, dead_groups=1.0, saturated="stop")}
 
 
 def test_a_saturated_training_ends_at_that_step_and_says_why(toy, work: RunContext):
@@ -55,7 +55,7 @@ def test_a_saturated_training_ends_at_that_step_and_says_why(toy, work: RunConte
 
 
 def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: RunContext):
-    warns = GrpoSignals(window=3, dead_groups=1.0)
+    warns = RewardSignals(window=3, dead_groups=1.0)
     left = left_by(toy("whole", same_after(3), signals=warns))
     assert left.log[-1]["step"] == SMALL["max_steps"]
     assert [(each["kind"], each["stopped"]) for each in left.signals["signals"]] == [("saturated", False)]
@@ -68,7 +68,7 @@ def test_a_training_that_only_warns_goes_on_to_its_end(toy, work: RunContext):
     [
         (STOPS, [6]),
         pytest.param(
-            {"signals": GrpoSignals(window=3, dead_groups=1.0)},
+            {"signals": RewardSignals(window=3, dead_groups=1.0)},
             [6, 3],  # steps 6 and, resumed at 4, 7
             marks=pytest.mark.long,
         ),
@@ -126,7 +126,7 @@ def test_a_gradient_that_is_no_number_ends_it_with_the_checkpoint_before(toy, tm
 
 
 def test_a_gradient_that_is_no_number_is_left_out_where_the_recipe_only_warns(toy):
-    context = toy("nan", Toy(), overflow(5), signals=GrpoSignals(nan="warn"))
+    context = toy("nan", Toy(), overflow(5), signals=RewardSignals(nan="warn"))
     left = left_by(context)
     assert left.log[-1]["step"] == left.signals["published_step"] == SMALL["max_steps"]
     assert [each["step"] for each in left.signals["signals"]] == [5]
@@ -136,7 +136,7 @@ def test_a_gradient_that_is_no_number_is_left_out_where_the_recipe_only_warns(to
 
 def test_the_last_step_is_left_out_as_any_other_is(toy):
     last = SMALL["max_steps"]
-    left = left_by(toy("nan", Toy(), overflow(last), signals=GrpoSignals(nan="warn"), checkpoint_steps=last))
+    left = left_by(toy("nan", Toy(), overflow(last), signals=RewardSignals(nan="warn"), checkpoint_steps=last))
     assert left.signals["published_step"] == last
 
 
@@ -151,7 +151,7 @@ def test_a_reward_without_end_stops_it_and_costs_no_weights(toy):
 def test_weights_that_are_no_numbers_are_never_published(toy, act):
     """With a learning rate that breaks the weights at once, and with no checkpoint from before."""
     with pytest.raises(Stop, match=r"Step \d+: .*no checkpoint from before is left to publish\.\n→ Lower the learning"):
-        toy("broken", Toy(), learning_rate=1e38, signals=GrpoSignals(nan=act))
+        toy("broken", Toy(), learning_rate=1e38, signals=RewardSignals(nan=act))
 
 
 def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunContext, chain_sum):
@@ -160,7 +160,7 @@ def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunC
     from trl.trainer.sft_trainer import SFTTrainer
 
     from apprentice.tasks.models.tokenizer import build_tokenizer
-    from apprentice.tasks.settings.training import SftSpec
+    from apprentice.tasks.settings.sft_settings import SftSpec
     from apprentice.tasks.training.trainer import arguments, train
     from apprentice.tasks.training.watcher import select_weights, watch
     from tests.tasks.test_one_prompt import tiny_model

@@ -5,39 +5,27 @@ how to give it. TRL's config, optimizer, scheduler, adapters, processes and pack
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
-from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.types import KEY_LENGTH, Checkpoint
 from apprentice.tasks.engine.processes import check_processes
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.models.checkpoints import check_adapter, check_targets, layers_of
 from apprentice.tasks.models.student_model import built_layers, without_weights
 from apprentice.tasks.reporting.errors import imported
-from apprentice.tasks.rollouts.rewards import streams_of
-from apprentice.tasks.settings.training import GrpoSpec, SftSpec, TrainerSpec
-from apprentice.tasks.sft import arguments_ahead
-from apprentice.tasks.training.dry_pass import (
-    check_grpo_arguments,
-    check_scheduler,
-    check_sft_arguments,
-    check_trainer,
-)
+from apprentice.tasks.settings.spec import StudentSpec
+from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training.first_step import check_arguments, check_scheduler, check_trainer
+from apprentice.tasks.training.method import Training
+from apprentice.tasks.trainings import training_of
 
 LATER = ("matplotlib.figure", "pandas", "scipy.stats", "statsmodels.stats.multitest")
 """What stages after the collection import: pictures, tables, comparisons."""
-
-
-def trainings_ahead(recipe: Recipe, ahead: list[str]) -> list[TrainerSpec]:
-    """The trainings of a run that are ahead: the sections, and SFT's control."""
-    control = recipe.sft.to_its_best() if recipe.sft else None
-    found = [getattr(recipe, section) for section in ahead]
-    return found + ([control] if control and SftSpec.section in ahead else [])
 
 
 def check_packages() -> None:
@@ -47,12 +35,7 @@ def check_packages() -> None:
 
 
 def check_trainings(
-    run: RunContext,
-    recipe: Recipe,
-    trainings: list[TrainerSpec],
-    tokenizer: Any,
-    environment: ToolEnvironment,
-    here: bool,
+    run: RunContext, trainings: list[TrainerSpec], tokenizer: Any, environment: ToolEnvironment, seed: int, here: bool
 ) -> None:
     """Raise Stop for a training of which something cannot be made as its section says."""
     for spec in trainings:
@@ -60,24 +43,20 @@ def check_trainings(
         if not here:  # another machine may have other packages and devices
             continue
         check_processes(spec)
+        training = training_of(spec.section)
         with TemporaryDirectory() as folder:
             context = StageContext(run, "0" * KEY_LENGTH, Path(folder) / "out", Path(folder) / "scratch")
-            own = _arguments(context, recipe, spec, environment)
+            own = training.arguments(context, spec, environment, seed)
         check_trainer(spec, own, tokenizer)
-        if isinstance(spec, GrpoSpec) and spec.args:
-            check_grpo_arguments(spec, tokenizer)
-        elif isinstance(spec, SftSpec) and spec.args:
-            check_sft_arguments(spec, tokenizer, tool_schemas(environment))
+        if spec.args:
+            step = partial(_first_step, training, spec, tokenizer, tool_schemas(environment))
+            check_arguments(spec, step)
 
 
-def _arguments(
-    context: StageContext, recipe: Recipe, spec: TrainerSpec, environment: ToolEnvironment
-) -> dict[str, Any]:
-    """The arguments that a training's stage gives to TRL's config; lengths and steps of an epoch are known later."""
-    if isinstance(spec, GrpoSpec):
-        return grpo_arguments(context, spec, recipe.seed, streams_of(environment, spec))
-    assert isinstance(spec, SftSpec)
-    return arguments_ahead(context, spec, recipe.seed)
+def _first_step(
+    training: Training[Any], spec: TrainerSpec, tokenizer: Any, tools: list[dict[str, Any]], given: dict[str, Any]
+) -> None:
+    training.first_step(spec, given, tokenizer, tools)
 
 
 def check_adapters(trainings: list[TrainerSpec], layers: Callable[[], Any], here: bool) -> None:
@@ -91,12 +70,12 @@ def check_adapters(trainings: list[TrainerSpec], layers: Callable[[], Any], here
 
 
 def layers_ahead(
-    run: RunContext, recipe: Recipe, model: tuple[Any, Any] | None, checkpoint: Checkpoint | None, tokenizer: Any
+    run: RunContext, student: StudentSpec, model: tuple[Any, Any] | None, checkpoint: Checkpoint | None, tokenizer: Any
 ) -> Any:
     """The layers of the model that is trained first, without memory for their weights."""
     if model is not None:
-        return without_weights(model[0], recipe.student)
+        return without_weights(model[0], student)
     if checkpoint is not None:
         return layers_of(run.store.fetch(checkpoint), run.trusted)
-    assert recipe.student.build is not None
-    return built_layers(recipe.student.build, tokenizer)
+    assert student.build is not None
+    return built_layers(student.build, tokenizer)

@@ -1,0 +1,155 @@
+"""What SFT learns from: the rollouts of a teacher, of a dataset or of the student itself, kept and measured.
+
+In: the recipe, the questions, the student. Out: `Lessons`. Rollouts that only the environment's
+rewards have outdated are scored again in place of a new collection.
+"""
+
+from typing import Any
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.artifacts.types import (
+    ArtifactRecord,
+    Checkpoint,
+    Evaluation,
+    KeptRollouts,
+    Questions,
+    Rollouts,
+    artifact_of,
+)
+from apprentice.tasks.collect import collect
+from apprentice.tasks.dataset import take_rollouts
+from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.engine.stage import Stage
+from apprentice.tasks.episodes.record import read_episodes, used_questions
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.lengths import lengths
+from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rescore import rescore
+from apprentice.tasks.settings.spec import MixSpec, Purpose, Seeds, Window
+from apprentice.tasks.training.method import Lessons
+
+
+def made_or_rescored(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ...], always: bool) -> Rollouts:
+    """Return the rollouts of the stage `make` for `given`, or the same episodes under the present rewards.
+
+    Where no reward changed, these are the existing rollouts: later stages are then cached.
+    """
+    found = to_rescore(run, make, given, always)
+    if found is None:
+        return make(run, *given)
+    announce.say("These rollouts exist: they are scored again, and no teacher is asked.")
+    rescored = rescore(run, found, _environment(given))
+    return rescored if rescored.changed or rescored.left_out else found
+
+
+def to_rescore(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ...], always: bool) -> Rollouts | None:
+    """Return the newest rollouts to rescore: made by the same stage, teacher and seeds under other rewards.
+
+    Args:
+        always: Rescore whatever changed in the environment, and nothing too. If not, only what differs in the version
+            of the rewards, or was rescored before, and only where the stage would have to make it.
+
+    Raises Stop with `always` if there are none.
+    """
+    if not always and make.find(run, *given) is not None:
+        return None
+    environment = _environment(given)
+    settings, _ = make.key_contents(given, {})
+    teacher = settings.get("teacher")
+    name = next(name for name, value in settings.items() if value == environment.in_key())
+    for found, record in _newest_first(run):
+        then = record.made_by.get("settings", {})
+        earlier = then.get(name)
+        if isinstance(teacher, dict) and isinstance(then.get("teacher"), dict):  # wherever its endpoint is
+            then = then | {"teacher": then["teacher"] | {"base_url": None}}
+        if record.made_by.get("stage") != make.name or then | {name: None} != settings | {name: None}:
+            continue
+        if not isinstance(earlier, dict) or not environment.is_task_of(earlier):
+            continue
+        if always or environment.differs_in_rewards_only(earlier) or rescore.find(run, found, environment):
+            return found
+    if always:
+        raise Stop(
+            f"{run.store.root} has no rollouts of this teacher, these seeds and these settings to rescore.",
+            "`apprentice run` collects them; `apprentice lineage` shows what older ones were made of.",
+        )
+    return None
+
+
+def _environment(given: tuple[Any, ...]) -> EnvironmentSpec:
+    return next(each for each in given if isinstance(each, EnvironmentSpec))
+
+
+def _newest_first(run: RunContext) -> list[tuple[Rollouts, ArtifactRecord]]:
+    found = {}
+    for key, revision in run.store.tags(Rollouts, "").items():
+        try:
+            record = run.store.record(Rollouts, key, revision)
+            found[revision] = artifact_of(Rollouts, run.store.repository(Rollouts), revision, record), record
+        except Stop:
+            continue
+    return sorted(found.values(), key=lambda each: each[1].provenance.made_at, reverse=True)
+
+
+def lessons_of(
+    run: RunContext, recipe: Recipe, questions: Questions, model: Checkpoint, rescore: bool = False
+) -> Lessons:
+    """Collect, take or rescore rollouts, keep the right ones, and measure them.
+
+    Args:
+        model: The student, which plays as well with `collect.students`.
+    """
+    rollouts, kept = _kept(run, recipe, questions, model, rescore)
+    return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
+
+
+def _kept(
+    run: RunContext, recipe: Recipe, questions: Questions, model: Checkpoint, rescore: bool
+) -> tuple[Rollouts | None, KeptRollouts]:
+    """Return the teacher's rollouts, and all rows to learn from: the teacher's, the student's own, earlier rounds'."""
+    tries = _tries(run, recipe, questions, model) if recipe.collect.students else None
+    rollouts = rollouts_of(run, recipe, questions, tries, rescore)
+    before = recipe.round.kept if recipe.round else []
+    if rollouts is not None and tries is None and not before:
+        return rollouts, filter_rollouts(run, rollouts, questions)
+    earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
+    spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
+    teacher = recipe.teacher.called if recipe.buys and recipe.teacher and rollouts else ""
+    given = rollouts, tries, earlier, teacher, recipe.seed
+    return rollouts, mix_rollouts(run, spec, recipe.environment, questions, *given)
+
+
+def _tries(run: RunContext, recipe: Recipe, questions: Questions, model: Checkpoint) -> Evaluation:
+    asked = tried_questions(run, questions)
+    stage = evaluate.titled("Tries of the student in {environment}")
+    return stage(run, recipe.tries(asked.evaluate), model, recipe.environment, asked, recipe.seed)
+
+
+def rollouts_of(
+    run: RunContext, recipe: Recipe, questions: Questions, tries: Evaluation | None = None, rescore: bool = False
+) -> Rollouts | None:
+    """Return the rollouts of the teacher, or those that exist; None without either, or with no question left to ask.
+
+    A round after the first training takes no dataset: its rows were learned, and answer no question of this round.
+    """
+    if recipe.collect.dataset is not None:
+        if recipe.round is not None:
+            return None
+        taken = recipe.collect.dataset, recipe.environment, questions, recipe.collect.unverified
+        return made_or_rescored(run, take_rollouts, taken, rescore)
+    if recipe.teacher is None:
+        return None
+    window: Window | Seeds = recipe.seed_windows().collect
+    if recipe.chooses_seeds:
+        played = read_episodes(run.store.fetch(tries)) if tries else []
+        used = [row["seed"] for row in used_questions(run.store.fetch(questions), Purpose.COLLECT)]
+        ahead = for_the_teacher(used, played, recipe.collect.teacher_questions)
+        if not ahead:
+            return None
+        window = Seeds(chosen=tuple(ahead))
+    given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, window
+    return made_or_rescored(run, collect, given, rescore)

@@ -1,0 +1,155 @@
+"""The stages of a run, in the order in which they need one another.
+
+In: a recipe, the run's work. Out: artifacts; each is found or made when it is asked for first.
+"""
+
+from functools import cached_property
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.beginning import beginning, question_set
+from apprentice.flows.lessons import lessons_of
+from apprentice.flows.probe import Level, Probed, levels, probe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.comparison import LABELS
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Questions, Rollouts
+from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.questions import exam
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.training.method import Lessons
+from apprentice.tasks.training.trainer import read_log
+from apprentice.tasks.trainings import TRAININGS
+
+
+class Pipeline:
+    """A run in progress.
+
+    Attributes:
+        learned_from: The rows of SFT; None before it, and without it.
+        probed: The task of a training by reward, with the rates behind its choice; None likewise.
+    """
+
+    def __init__(self, run: RunContext, recipe: Recipe, rescore: bool = False, base: Checkpoint | None = None):
+        """`base`: the model to train, in place of the recipe's student."""
+        self.run = run
+        self.recipe = recipe
+        self.seed = recipe.seed
+        self.learned_from: Lessons | None = None
+        self.probed: Probed | None = None
+        self._rescore = rescore
+        self._base = base
+        self._models: Models[Checkpoint] | None = None
+
+    @cached_property
+    def questions(self) -> Questions:
+        """The questions of the run, for collection, training and evaluation."""
+        return question_set(self.run, self.recipe)
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The tasks that a training by reward can play. Raises Stop for one that has too few questions."""
+        recipe = self.recipe
+        guards = {} if not recipe.rungs() else self.guard_questions
+        return levels(self.run, recipe, self.questions, guards)
+
+    @property
+    def models(self) -> Models[Checkpoint]:
+        """The models that the run has; at first the one to train."""
+        if self._models is None:
+            base = self._base or beginning(self.run, self.recipe, self.questions)
+            self._models = Models({ModelName.BASE: base})
+        return self._models
+
+    @property
+    def lessons(self) -> Lessons:
+        """The rollouts of teacher, dataset or student, filtered and measured."""
+        if self.learned_from is None:
+            self.learned_from = lessons_of(self.run, self.recipe, self.questions, self.models.base, self._rescore)
+        return self.learned_from
+
+    @property
+    def task(self) -> Probed:
+        """The level that the last model finds neither too easy nor too hard."""
+        if self.probed is None:
+            assert self.recipe.grpo is not None
+            self.probed = probe(self.run, self.recipe, self.recipe.grpo, self.levels, self.models.last)
+        return self.probed
+
+    def train(self) -> Models[Checkpoint]:
+        """Train the model by one method after the other; return all models."""
+        ahead = [training for training in TRAININGS if self.recipe.training(training.name)]
+        for place, training in enumerate(ahead):
+            spec = self.recipe.training(training.name)
+            start = training.start(spec, self)
+            if start is None:
+                continue
+            self.models[training.name] = training.stage(self.run, start.spec, *start.inputs)
+            if warning := training.warning(read_log(self.run.store.fetch(self.models[training.name]))):
+                announce.warn(warning)
+            if ahead[place + 1 :] and (control := start.spec.to_its_best()):
+                stage = training.stage.titled(LABELS[ModelName.CONTROL])
+                self.models[ModelName.CONTROL] = stage(self.run, control, *start.inputs)
+        return self.models
+
+    def held_out(self, models: dict[str, Checkpoint]) -> Models[Evaluation]:
+        """Evaluate models on the held-out questions; return the evaluations by model."""
+        recipe = self.recipe
+        return Models(
+            {
+                name: evaluate.titled(f"Evaluation of {name} in {{environment}}")(
+                    self.run, recipe.evaluate, model, recipe.environment, self.questions, self.seed
+                )
+                for name, model in models.items()
+            }
+        )
+
+    @cached_property
+    def guard_questions(self) -> dict[str, Questions]:
+        """The questions of every regression evaluation, by its name."""
+        return {
+            guard.name: exam(self.run, guard.environment, self.recipe.guard_window(index), guard.questions)
+            for index, guard in enumerate(self.recipe.guards)
+        }
+
+    def regressions(self, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
+        """Run every regression evaluation with every model; return the evaluations by `<guard>.<model>`."""
+        evaluations, plain = {}, self.recipe.evaluate
+        for guard in self.recipe.guards:
+            tokens = guard.max_new_tokens or plain.max_new_tokens
+            spec = plain.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
+            for name, model in models.items():
+                evaluations[f"{guard.name}.{name}"] = evaluate.titled(f"Guard rail {guard.name}: {name}")(
+                    self.run, spec, model, guard.environment, self.guard_questions[guard.name], self.seed
+                )
+        return evaluations
+
+    def for_verdict(self) -> tuple[EnvironmentSpec, Rollouts | None, Checkpoint, float, str]:
+        """Return what a verdict takes beside the evaluations: what was bought and played, and how it was trained."""
+        last = self.recipe.training(self.recipe.trains_on[-1])
+        return (
+            self.recipe.environment,
+            self.learned_from.rollouts if self.learned_from else None,
+            self.models.last,
+            last.kl_weight if last else 0.0,
+            self.probed.stopped if self.probed else "",
+        )
+
+    def protected(self) -> ModelName:
+        """Return the baseline of the regression evaluations if there is no champion, see `protected`."""
+        return protected(
+            self.models.base, self.recipe.student.build is not None, self.recipe.trains_on[0], self.models.last_name
+        )
+
+
+def protected(base: Checkpoint, is_built: bool, first: str, last: str) -> ModelName:
+    """Return the baseline of the regression evaluations if there is no champion: the student, or the first trained
+    model if the student was built here and was trained further, because random weights have no skill to lose.
+
+    Args:
+        is_built: Whether the recipe builds its student.
+        first: The name of the model that is trained first.
+        last: Of the one that was trained last: not that of the recipe's last training if it did not start.
+    """
+    built = base.stage == ModelName.BASE and is_built
+    return ModelName(first) if built and last != first else ModelName.BASE

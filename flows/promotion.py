@@ -1,0 +1,76 @@
+"""The end of a run: the gate's decision, the release, the champion.
+
+In: the pipeline with its evaluations and their verdict. Out: the release, and whether it is the champion.
+"""
+
+from typing import NamedTuple
+
+from apprentice.flows.pipeline import Pipeline
+from apprentice.tasks.analysis.ending import decided_by, read_decision
+from apprentice.tasks.analysis.history import Champions
+from apprentice.tasks.artifacts.types import (
+    Checkpoint,
+    Evaluation,
+    ModelName,
+    Release,
+    Verdict,
+)
+from apprentice.tasks.gate import gate
+from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.release import release, weights_of
+
+
+class Outcome(NamedTuple):
+    """The outcome for the trained model. The release holds the gate's decision."""
+
+    release: Release
+    is_champion: bool
+    by_these_rules: bool = True
+    """Whether the decision used the recipe's current rules."""
+
+
+def promotion(
+    stages: Pipeline, evaluations: Models[Evaluation], guards: dict[str, Evaluation], results: Verdict
+) -> Outcome:
+    """Release the trained model with the gate's decision, and move the champion's tag if it passed.
+
+    The gate compares it with the champion, or with the untrained student if there is no champion; in
+    regression evaluations then with the student that `protected` names.
+    """
+    run, recipe, base, trained = stages.run, stages.recipe, stages.models.base, stages.models.last
+    champions = Champions(run.store)
+    champion = champions.current()
+    challenger = evaluations.last_name
+    weights = weights_of(run.store.fetch(trained))
+    allowances = {guard.name: guard.may_fall for guard in recipe.guards}
+    if champion is not None and champion.weights == weights and recipe.round is None:  # a round always decides
+        rules = read_decision(run.store.fetch(champion)).decided_by
+        return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
+    if champion is not None:
+        evaluations = Models(evaluations | stages.held_out({ModelName.CHAMPION: champion}))
+        guards = guards | stages.regressions({ModelName.CHAMPION: champion})
+    rival: Checkpoint = champion or base
+    decision = gate(
+        run,
+        recipe.gate,
+        trained,
+        rival,
+        {
+            "challenger": evaluations[challenger],
+            "rival": evaluations[ModelName.CHAMPION if champion else ModelName.BASE],
+        },
+        {
+            f"{guard.name}.{role}": guards[f"{guard.name}.{model}"]
+            for guard in recipe.guards
+            for role, model in (
+                ("challenger", challenger),
+                ("rival", ModelName.CHAMPION if champion else stages.protected()),
+            )
+        },
+        allowances,
+        results,
+        champions.was_rolled_back(weights),
+        run.store.in_reach,
+    )
+    released = release(run, trained, results, decision)
+    return Outcome(released, champions.promote(released, champion))

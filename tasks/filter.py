@@ -1,0 +1,91 @@
+"""Keeps the rollouts that the student learns from.
+
+In: `Rollouts` and the evaluation's `Questions`. Out: `KeptRollouts`: kept.jsonl and samples.md. An episode is kept when
+its reward is 1.0, every call is valid, no reasoning leaked into the text, and its question is not in the evaluation
+set.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.artifacts.types import (
+    KeptRollouts,
+    Questions,
+    Rollouts,
+)
+from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.record import (
+    same_text,
+    used_questions,
+)
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import Purpose
+
+SAMPLES = 3
+
+
+@stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
+def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
+    """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
+    examined = {same_text(row["question"]) for row in used_questions(context.fetch(questions), Purpose.EVALUATE)}
+    dropped: Counter[str] = Counter()
+    mixed: dict[str, Counter[bool]] = {}
+    samples: list[dict[str, Any]] = []
+    kept = 0
+    with (
+        (context.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
+        (context.out / "kept.jsonl").open("w") as out,
+    ):
+        for line in episodes:
+            episode = json.loads(line)
+            cause = why_dropped(episode, examined)
+            mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
+            if cause is not None:
+                dropped[cause] += 1
+                continue
+            kept += 1
+            out.write(line)
+            samples += [episode] if len(samples) < SAMPLES else []
+    _announce(rollouts.episodes, kept, dropped, mixed)
+    if not kept:
+        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
+        raise Stop(
+            f"The filter kept none of the {rollouts.episodes} episodes ({worst}).",
+            "Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
+            f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
+        )
+    text = as_samples(samples)
+    (context.out / "samples.md").write_text(text)
+    announce.detail(text)
+    announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
+    return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+
+
+def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:
+    rows = [{"rollouts": "kept", "count": kept, "share": f"{kept / episodes:.1%}"}]
+    rows += [
+        {"rollouts": f"dropped: {cause}", "count": count, "share": f"{count / episodes:.1%}"}
+        for cause, count in dropped.most_common()
+    ]
+    for name, own in mixed.items() if len(mixed) > 1 else ():
+        rows.append({"rollouts": f"of {name}: kept", "count": own[True], "share": f"{own[True] / own.total():.1%}"})
+    announce.rows("filter-rates", f"Filter: {kept} of {episodes} episodes kept", rows)
+
+
+def as_samples(episodes: list[dict[str, Any]]) -> str:
+    """The first episodes as Markdown."""
+    return "\n\n".join(_as_markdown(episode) for episode in episodes[:SAMPLES]) + "\n"
+
+
+def _as_markdown(episode: dict[str, Any]) -> str:
+    lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
+    for message in episode["messages"]:
+        content = message.get("content") or ""
+        calls = [
+            f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []
+        ]
+        lines.append(f"- *{message['role']}*: {' '.join([content, *calls]).strip()}")
+    return "\n".join(lines)

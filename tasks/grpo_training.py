@@ -1,0 +1,121 @@
+"""GRPO as a run knows it: what starts it, what is checked and predicted before it, what is drawn of it."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment
+from apprentice.tasks.artifacts.types import GrpoCheckpoint
+from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.grpo import check_machine, first_step, grpo, grpo_arguments
+from apprentice.tasks.models import trl_internals
+from apprentice.tasks.models.checkpoints import adapter_arguments
+from apprentice.tasks.models.memory import in_bf16
+from apprentice.tasks.rollouts.rewards import streams_of
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.training.forecast import Forecast, Student, held, saving, update
+from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
+from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared
+from apprentice.tasks.training.trainer import IGNORED
+
+
+def start(_spec: GrpoSpec, made: RunSoFar) -> Start | None:
+    """GRPO trains the last model on the task that the probe chose; not where the probe found nothing to learn."""
+    task = made.task
+    if task.stopped:
+        return None
+    return Start(task.trains_with, (made.models.last, task.environment, task.questions, made.seed))
+
+
+def arguments(context: StageContext, spec: GrpoSpec, environment: ToolEnvironment, seed: int) -> dict[str, Any]:
+    """The arguments of GRPOConfig."""
+    return grpo_arguments(context, spec, seed, streams_of(environment, spec))
+
+
+def forecast(spec: GrpoSpec, _episodes: int, student: Student) -> Forecast:
+    """GRPO, if all of its groups differ."""
+    called = f"grpo {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
+    learning = partial(_pass, spec=spec, student=student)
+    asks = student.seconds(f"{called} asks", partial(_samples, spec=spec, student=student))
+    learns = student.seconds(f"{called} learns", learning)
+    batches = spec.max_steps * spec.gradient_accumulation
+    saves = spec.max_steps / spec.checkpoint_steps
+    seconds = batches * (asks * spec.oversample + learns) + saves * saving(spec, student)
+    return Forecast(seconds, held(spec, student) + student.saved(f"{called} learns", learning))
+
+
+def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
+    """The rollouts of one batch."""
+    from transformers import GenerationConfig
+
+    from apprentice.tasks.models.shared_prefix import rests
+
+    prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
+    inputs = rests(student.tokenizer, prompts, 0, model.device)
+    settings = GenerationConfig(
+        max_new_tokens=student.texts.longest(spec.max_completion_length),
+        do_sample=True,
+        temperature=1.0,
+        pad_token_id=0,
+        disable_compile=True,
+    )
+
+    def run() -> None:
+        rounded = in_bf16(model) if spec.bf16 else nullcontext()
+        shared = generate_shared(model, prompts, fast=spec.bf16) if spec.share_prompts else nullcontext()
+        with rounded, shared:
+            model.generate(**inputs, generation_config=settings)
+
+    return run
+
+
+def _pass(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
+    """A step on one batch of rollouts."""
+    import torch
+
+    from apprentice.tasks.models.shared_prefix import rests
+
+    turn, draw = student.texts.turn, torch.Generator().manual_seed(0)
+    last = max(len(turn) // 3, 1)
+    others = torch.randint(0, model.config.vocab_size, (spec.batch_size // 2 + 1, last), generator=draw).tolist()
+    prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
+    rows = [[*each, *turn[:-last], *others[place // 2]] for place, each in enumerate(prompts)]
+    batch = rests(student.tokenizer, rows, 0, model.device)
+    batch["labels"] = batch["input_ids"].clone()
+    batch["labels"][:, : -len(turn)] = IGNORED
+    trl_internals.fuse_head(model)
+    if spec.lora:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, **adapter_arguments(spec.lora))
+    forward = forward_shared(model, len(turn)) if spec.share_prompts else model
+    step = update(model)
+
+    def run() -> None:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=spec.bf16):
+            out = forward(**batch, fused_lm_head=True)
+        (out.log_probs[:, -len(turn) :].sum() + out.entropy[:, -len(turn) :].sum()).backward()
+        step()
+
+    return run
+
+
+GRPO = Training(
+    GrpoSpec,
+    GrpoCheckpoint,
+    grpo,
+    start,
+    arguments,
+    first_step,
+    curves={
+        "reward": Curve("reward"),
+        "frac_reward_zero_std": Curve("groups without signal", ("saturated", "no_signal")),
+        "entropy": Curve("entropy", ("entropy",)),
+        "completions/mean_length": Curve("tokens a completion", ("length",)),
+        "loss": Curve("loss", ("nan",)),
+    },
+    compared={"reward": "reward", "frac_reward_zero_std": "dead groups"},
+    forecast=forecast,
+    check_machine=check_machine,
+)

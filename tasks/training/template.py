@@ -1,0 +1,104 @@
+"""Checks what a chat template makes of whole episodes, before anything is bought or trained.
+
+In: a tokenizer, the tools. Out: nothing; Stop with what the template would do to the format that the student learns.
+"""
+
+from typing import Any
+
+from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.defaults import failed_import
+from apprentice.tasks.episodes.episode import Message, turn_of
+from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.models import trl_internals
+from apprentice.tasks.models.tokenizer import CHOOSE
+from apprentice.tasks.reporting.errors import Stop
+
+REPLY = "reply-7f3a"
+EXAMPLES: dict[str, Any] = {
+    "string": "-57",  # a parser that guesses types makes a number of it
+    "integer": 7,
+    "number": 1.5,
+    "boolean": False,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+
+
+def check_template(model: str, tokenizer: Any, environment: ToolEnvironment) -> None:
+    """Raises Stop when a student with this chat template would learn another format than it is evaluated in."""
+    tools = tool_schemas(environment)
+    if fault := fault_of(tokenizer, tools):
+        raise Stop(f"The chat template of {model} {fault}", CHOOSE)
+
+
+def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
+    """The fault, as the end of a sentence about the template; empty without one."""
+    for tool in tools:
+        try:
+            if fault := _fault(tokenizer, tool["function"], tools):
+                return fault
+        except Exception as error:  # a template may raise anything
+            if failed_import(error):
+                raise
+            return f"fails on an episode with calls: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def example_episode(function: dict[str, Any]) -> list[Message]:
+    """An episode with two calls of a tool, each with its reply."""
+    given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
+    call_turn = turn_of(function["name"], given)
+    reply = {"role": "tool", "name": function["name"], "content": REPLY}
+    opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
+    return [*opening, call_turn, reply, call_turn, reply]
+
+
+def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    messages = example_episode(function)
+    *_, call_turn, reply = messages
+    called = call_turn["tool_calls"][0]["function"]
+    ids = row_ids(tokenizer, training_row(messages, tools))
+    if tokenizer.decode(ids).count(REPLY) != 2:
+        return "omits the tools' replies."
+    for place in (2, 4, 6):
+        prefix, turn = _turn(tokenizer, [*messages, CLOSING], tools, place)
+        if ids[: len(prefix) + len(turn)] != prefix + turn:
+            return "renders earlier turns differently once others follow, so SFT and GRPO would have other token ids."
+        if place == 6:
+            return ""
+        parsed = parse(tokenizer, turn, prefix, tools).get("tool_calls") or []
+        if [call["function"] for call in parsed] != [called]:
+            read = ", ".join(_call(call["function"]) for call in parsed) or "no call"
+            return f"renders the call {_call(called)} so that TRL's parser reads {read}."
+        if (again := _concatenated(tokenizer, prefix, turn, [reply])) != ids[: len(again)]:
+            return "renders a tool's reply otherwise than TRL's GRPO inserts it, so SFT would have other token ids."
+    return ""
+
+
+def _turn(
+    tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], place: int
+) -> tuple[list[int], list[int]]:
+    """The prompt of an assistant's turn, and what the template renders of the turn."""
+    prefix = prompt_ids(tokenizer, messages[:place], tools)
+    upto = training_row(messages[: place + 1], tools)
+    upto["messages"] = upto["messages"][:-1]  # without the closing turn
+    return prefix, row_ids(tokenizer, upto)[len(prefix) :]
+
+
+def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:
+    """The ids of GRPO after a turn: the model stops at its end token, TRL inserts the replies."""
+    end = chat_format(tokenizer).call_end
+    generated = turn[: turn.index(end) + 1] if end in turn else turn
+    return prefix + generated + trl_internals.reply_ids(tokenizer, replies)
+
+
+def _example(schema: dict[str, Any]) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][0]
+    types = schema.get("type", "string")
+    return EXAMPLES[types if isinstance(types, str) else types[0]]
+
+
+def _call(function: dict[str, Any]) -> str:
+    return f"{function['name']}({function['arguments']!r})"[:120]
