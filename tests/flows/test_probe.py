@@ -23,9 +23,10 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.analysis.difficulty import nearest_to_half
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Checkpoint, (
+from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
+    Checkpoint,
     GrpoCheckpoint,
     Provenance,
     Questions,
