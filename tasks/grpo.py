@@ -30,6 +30,7 @@ from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.context import within_context
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
+from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream, evaluation, held_out_rows, split, streams_of
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
@@ -132,7 +133,8 @@ def train_grpo(
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         if spec.share_prompts:
             trainer_class = sharing_prompts(trainer_class, generates=spec.plain_generation, fast=spec.bf16)
-        reward = EnvironmentReward(spec, asked, rollouts, streams)
+        groups = GroupLog(context.scratch) if spec.keep_groups else None
+        reward = EnvironmentReward(spec, asked, rollouts, streams, groups)
         rows = _rows(environment, used, spec, seed)
         curriculum = _curriculum(environment, used, rows, spec, seed, streams)
         trainer_class = with_engine(trainer_class, spec.generation, spec.bf16)
@@ -156,6 +158,8 @@ def train_grpo(
         select_weights(context, trainer, spec.signals)
     if trainer.is_world_process_zero():
         completions.publish(context.out)
+        if groups:
+            groups.publish(context.scratch, context.out)
         if over_time := kinds_over_time(trainer.state.log_history):
             picture = pictures.kinds(over_time, context.out / "curriculum.png")
             announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")

@@ -17,6 +17,7 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.rollouts import Rollouts, row_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
@@ -88,16 +89,23 @@ class EnvironmentReward:
 
     Args:
         asked: Records the questions that are trained on.
+        groups: Keeps the groups with a right and a wrong rollout, if a later training needs them.
     """
 
     def __init__(
-        self, spec: GrpoSpec, asked: TrainedQuestions, rollouts: Rollouts, streams: Sequence[Stream] = (Stream(),)
+        self,
+        spec: GrpoSpec,
+        asked: TrainedQuestions,
+        rollouts: Rollouts,
+        streams: Sequence[Stream] = (Stream(),),
+        groups: GroupLog | None = None,
     ):
         self._first, *self._rest = streams
         self.__name__ = self._first.called
         self._spec = spec
         self._asked = asked
         self._rollouts = rollouts
+        self._groups = groups
         self.played = 0
         self.lost = 0
         self.broke = 0
@@ -113,6 +121,8 @@ class EnvironmentReward:
         asked = list(zip(seed, question, strict=True)) if trained_on else []
         broke = self._rollouts.broken()
         self._agree(_StepSummary(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
+        if self._groups and trained_on:
+            self._groups.note(row["trainer_state"].global_step, self._rollouts)
         if "log_metric" in row:
             row["log_metric"](UNFINISHED, unfinished / len(environments))
             if own := self._own():

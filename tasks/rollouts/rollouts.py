@@ -13,7 +13,7 @@ The two rollout modes of TRL's GRPOTrainer, `environment_factory` and `rollout_f
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
@@ -116,6 +116,13 @@ class Rollouts:
         """At most `size` rollouts of the first question: seed, question, messages, reward. Call after `wait`."""
         group = [index for index, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
         return [self._summary(index) for index in group]
+
+    def played(self) -> Iterator[tuple[int, list[Message], ToolEnvironment]]:
+        """Yield seed, messages with the prompt, and environment of each rollout that has an episode. Call after
+        `wait`."""
+        for seed, begun, environment in zip(self._seeds, self._begun, self.environments, strict=True):
+            if (episode := begun.result()) is not None:
+                yield seed, episode.messages, environment
 
     def _summary(self, index: int) -> dict[str, Any]:
         episode = self._begun[index].result()

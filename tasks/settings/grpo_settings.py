@@ -157,6 +157,8 @@ class GrpoSpec(TrainerSpec):
     said_every: int = Field(default=10, ge=1)
     """Logs between two groups that are kept in completions.jsonl for reading; the first and the last log's group are
     always kept."""
+    keep_groups: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Keep the groups with a right and a wrong rollout, whole, in groups.jsonl: the pairs that `dpo` learns from."""
     auto_difficulty: list[dict[str, Any]] = Field(default=[], json_schema_extra=SEARCH_SPACE)
     """Difficulty levels: complete environment settings, easiest first. GRPO trains on the one where the SFT model's
     accuracy is nearest to one half; with `curriculum` on a mixture of all. Each level costs a probe and questions."""
