@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from apprentice.tasks.dpo import DPO
 from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.sft_training import SFT
 from apprentice.tasks.training.method import Training
 
-TRAININGS: tuple[Training[Any], ...] = (SFT, GRPO)
+TRAININGS: tuple[Training[Any], ...] = (SFT, GRPO, DPO)
 
 
 def training_of(name: str) -> Training[Any]:

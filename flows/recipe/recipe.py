@@ -18,6 +18,7 @@ from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
 from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds
+from apprentice.tasks.dpo import DpoSpec
 from apprentice.tasks.judgement.run_models import TRAINED
 from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
@@ -81,6 +82,8 @@ class Recipe(BaseModel):
     probe: ProbeSpec = ProbeSpec()
     grpo: GrpoSpec | None = GrpoSpec()
     """`off`: the SFT model is evaluated and released."""
+    dpo: DpoSpec | None = None
+    """Off by default. Train further on the pairs that GRPO leaves behind; needs `grpo.keep_groups`."""
     evaluate: EvaluateSpec = EvaluateSpec()
     guards: list[GuardSpec] = []
     gate: GateSpec = GateSpec()
@@ -250,6 +253,8 @@ class Recipe(BaseModel):
     def _has_something_to_learn_from(self) -> "Recipe":
         if not self.trains_on:
             raise ValueError("sft and grpo are both off, so nothing would be trained; turn one of them on")
+        if self.dpo and not (self.grpo and self.grpo.keep_groups):
+            raise ValueError("dpo learns from the groups that GRPO keeps; set grpo.keep_groups: true")
         if self.sft and not (self.teacher or self.collect.dataset or self.collect.students):
             raise ValueError(
                 "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "

@@ -137,6 +137,7 @@ class ModelName(StrEnum):
     SFT = "sft"
     CONTROL = "control"
     GRPO = "grpo"
+    DPO = "dpo"
     CHAMPION = "champion"
 
 
@@ -145,7 +146,7 @@ class Checkpoint(Artifact):
 
     repo_type = "model"
     parameters: Count
-    stage: Literal["base", "sft", "grpo", "champion"]
+    stage: str
 
     @property
     def figure(self) -> str:
@@ -183,6 +184,19 @@ class GrpoCheckpoint(Checkpoint):
     @property
     def figure(self) -> str:
         return super().figure if self.reward is None else f"last reward {self.reward:.3g}"
+
+
+class DpoCheckpoint(Checkpoint):
+    """The student after DPO."""
+
+    suffix = "dpo"
+    stage: Literal["dpo"] = "dpo"  # type: ignore[assignment]
+    loss: Number | None = None
+    """As last logged."""
+
+    @property
+    def figure(self) -> str:
+        return super().figure if self.loss is None else f"last loss {self.loss:.3g}"
 
 
 class Evaluation(Artifact):
