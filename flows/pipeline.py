@@ -135,14 +135,14 @@ class Pipeline:
             self.probed.stopped if self.probed else "",
         )
 
-    def protected(self) -> ModelName:
+    def protected(self) -> str:
         """Return the baseline of the regression evaluations if there is no champion, see `protected`."""
         return protected(
             self.models.base, self.recipe.student.build is not None, self.recipe.trains_on[0], self.models.last_name
         )
 
 
-def protected(base: Checkpoint, is_built: bool, first: str, last: str) -> ModelName:
+def protected(base: Checkpoint, is_built: bool, first: str, last: str) -> str:
     """Return the baseline of the regression evaluations if there is no champion: the student, or the first trained
     model if the student was built here and was trained further, because random weights have no skill to lose.
 
@@ -152,4 +152,4 @@ def protected(base: Checkpoint, is_built: bool, first: str, last: str) -> ModelN
         last: Of the one that was trained last: not that of the recipe's last training if it did not start.
     """
     built = base.stage == ModelName.BASE and is_built
-    return ModelName(first) if built and last != first else ModelName.BASE
+    return first if built and last != first else ModelName.BASE

@@ -37,7 +37,7 @@ from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.episodes.episode import Call, prompt
-from apprentice.tasks.models.checkpoints import context_length
+from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.student_model import check_downloaded, check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
 from apprentice.tasks.players.budget import Budget
@@ -352,7 +352,7 @@ def _check_student(
 def _predict(recipe: Recipe, model: tuple[Any, Any], seen: AuditedTask) -> None:
     """Say how long the stages of a pretrained student will take, and how much memory, where they can be measured."""
     config, tokenizer = model
-    specs = {training_of(name): spec for name in recipe.trains_on if (spec := recipe.training(name))}
+    specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
     weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
     if not forecast.can_be_measured(config, weights, [*specs.values()]):
         return
@@ -362,9 +362,9 @@ def _predict(recipe: Recipe, model: tuple[Any, Any], seen: AuditedTask) -> None:
     episodes = recipe.seed_windows().collect.size
     try:
         trainings = {
-            training.spec.label: partial(training.forecast, spec, episodes)
-            for training, spec in specs.items()
-            if training.forecast
+            spec.label: partial(training.forecast, spec, episodes)
+            for name, spec in specs.items()
+            if (training := training_of(name)).forecast
         }
         found = forecast.of_stages(student, trainings, recipe.evaluate)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them

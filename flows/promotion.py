@@ -3,9 +3,8 @@
 In: the pipeline with its evaluations and their verdict. Out: the release, and whether it is the champion.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from apprentice.flows.pipeline import Pipeline
 from apprentice.tasks.analysis.ending import decided_by, read_decision
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.types import (
@@ -19,6 +18,9 @@ from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.release import release, weights_of
 
+if TYPE_CHECKING:
+    from apprentice.flows.pipeline import Pipeline
+
 
 class Outcome(NamedTuple):
     """The outcome for the trained model. The release holds the gate's decision."""
@@ -30,7 +32,7 @@ class Outcome(NamedTuple):
 
 
 def promotion(
-    stages: Pipeline, evaluations: Models[Evaluation], guards: dict[str, Evaluation], results: Verdict
+    stages: "Pipeline", evaluations: Models[Evaluation], guards: dict[str, Evaluation], results: Verdict
 ) -> Outcome:
     """Release the trained model with the gate's decision, and move the champion's tag if it passed.
 

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from apprentice.flows.boxes import BOXES
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.html import as_title, curves_of
 from apprentice.flows.pages.report_page import (
@@ -24,11 +25,10 @@ from apprentice.flows.pages.report_page import (
     kind_rows,
     rates_of,
 )
-from apprentice.flows.pipeline import Pipeline
-from apprentice.flows.promotion import Outcome
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows, label, scored
-from apprentice.tasks.analysis.diagnose import as_lines, has_rewards, read_signals
+from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
+from apprentice.tasks.analysis.diagnose import has_rewards
 from apprentice.tasks.analysis.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.kinds import (
@@ -63,6 +63,10 @@ from apprentice.tasks.training.method import Lessons, Training
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
 from apprentice.tasks.training.trainer import read_log
 from apprentice.tasks.trainings import training_of
+
+if TYPE_CHECKING:
+    from apprentice.flows.pipeline import Pipeline
+    from apprentice.flows.promotion import Outcome
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""
@@ -202,11 +206,11 @@ class Trained(NamedTuple):
 class Artifacts(NamedTuple):
     """What the stages of one run made."""
 
-    stages: Pipeline
+    stages: "Pipeline"
     evaluations: Models[Evaluation]
     guards: dict[str, Evaluation]
     results: Verdict
-    outcome: Outcome
+    outcome: "Outcome"
 
     def artifacts(self) -> list[Artifact]:
         asked, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
@@ -296,7 +300,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     measured = judgement.teacher.slices if judgement.teacher else []
     episodes = embedded(_sources(artifacts, measured), differ)
     (folder / "report.md").write_text(text)
-    (folder / "report.html").write_text(as_report_page(report, episodes))
+    (folder / "report.html").write_text(as_report_page(report, episodes, BOXES))
     show_in_prefect(folder, first_screen(text), pictures)
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
         log_in_trackio(recipe, folder, report, ended.headline, played, pictures, artifacts.results.key)

@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
-
-from pydantic import Field
+from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.reward import is_right
-from apprentice.tasks.artifacts.types import Checkpoint, DpoCheckpoint, ModelName
+from apprentice.tasks.artifacts.types import Checkpoint, ModelName
+from apprentice.tasks.dpo_settings import DpoCheckpoint, DpoSpec
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.rendering import prompt_ids, training_row
@@ -26,9 +25,7 @@ from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import read_groups
-from apprentice.tasks.settings.signals import Signals
-from apprentice.tasks.settings.training import LearningRate, Positive, Scheduler, TrainerSpec
-from apprentice.tasks.settings.trl_arguments import ITSELF, config_of
+from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
 from apprentice.tasks.training.template import example_episode
@@ -36,37 +33,6 @@ from apprentice.tasks.training.trainer import IGNORED, Learned, arguments, finis
 from apprentice.tasks.training.watcher import select_weights, watch
 
 Row = dict[str, Any]
-
-
-class DpoSpec(TrainerSpec):
-    """TRL's DPOTrainer, on the groups that `grpo.keep_groups` keeps."""
-
-    section = "dpo"
-    label = "DPO"
-    config = "DPOConfig"
-    trl_fields: ClassVar[dict[str, str]] = {
-        "num_train_epochs": "dpo.epochs",
-        "beta": "dpo.beta",
-        **dict.fromkeys(("max_length", "remove_unused_columns"), ITSELF),
-    }
-    shown_metric = "loss"
-
-    batch_size: Positive = 4
-    """Pairs per device and batch."""
-    gradient_accumulation: Positive = 2
-    """Batches per optimizer step."""
-    learning_rate: LearningRate = 1e-6
-    """Peak learning rate; a built student needs about a hundred times as much."""
-    scheduler: Scheduler = "linear"
-    """Learning rate schedule, one of transformers' schedulers."""
-    epochs: float = Field(default=1.0, gt=0.0)
-    """Passes over the pairs."""
-    beta: float = Field(default=0.1, gt=0.0)
-    """How strongly the model is held to the one that it began from."""
-    pairs_a_group: Positive = 2
-    """The most pairs of one group. No episode is in two pairs."""
-    signals: Signals = Signals()
-    """What to warn about or stop at during training."""
 
 
 @stage(produces=DpoCheckpoint, version=1, title="DPO", drawn=Drawn("DPO"), gpu=True)

@@ -6,34 +6,39 @@ Runs TRL's GRPOTrainer in one of the modes of rollouts/rollouts.py. The seed is 
 completions of a group answer one question. A rollout lost to infrastructure has the reward None, never 0.0.
 """
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.analysis.diagnose import ENTROPY_WITH_SIGNAL
+from apprentice.tasks.analysis.curve_signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.analysis.kinds import kinds_of, kinds_over_time
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
+from apprentice.tasks.models.configuration import context_length, question_too_long
 from apprentice.tasks.models.memory import Machine, check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.context import within_context
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.groups import GroupLog
-from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream, evaluation, held_out_rows, split, streams_of
+from apprentice.tasks.rollouts.rewards import EnvironmentReward, evaluation, held_out_rows, split
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
+from apprentice.tasks.rollouts.streams import Stream, streams_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -166,6 +171,35 @@ def train_grpo(
     # a curriculum may have a stream for each of very many kinds
     shown = _shown(trainer.state.log_history, [] if curriculum else streams)
     return finish(context, trainer, spec, shown, Learned(asked.items(), before=folder))
+
+
+LONGEST = 16
+"""Questions, those of the most letters, whose tokens are counted."""
+
+
+def within_context(
+    wanted: int, folder: Path, tokenizer: Any, instance: ToolEnvironment, used: list[dict[str, Any]]
+) -> int:
+    """Return the tokens of a completion that the model's context has room for after the longest questions.
+
+    Raises Stop where a question alone fills it.
+    """
+    longest = sorted(used, key=lambda row: len(row["question"]))[-LONGEST:]
+    lengths = [
+        len(prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part)))
+        for row in longest
+        for part in [instance._part(row["seed"])]
+    ]
+    context = context_length(json.loads((folder / "config.json").read_text()))
+    room = context - max(lengths)
+    if room < 1:
+        raise question_too_long(max(lengths), "the model", context)
+    if room < wanted:
+        announce.warn(
+            f"The longest question takes {max(lengths)} of the model's {context} tokens: completions have {room}, and "
+            f"grpo.max_completion_length allows {wanted}."
+        )
+    return min(room, wanted)
 
 
 def _curriculum(

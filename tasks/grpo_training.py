@@ -12,7 +12,7 @@ from apprentice.tasks.grpo import check_machine, first_step, grpo, grpo_argument
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import adapter_arguments
 from apprentice.tasks.models.memory import in_bf16
-from apprentice.tasks.rollouts.rewards import streams_of
+from apprentice.tasks.rollouts.streams import streams_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.forecast import Forecast, Student, held, saving, update
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training

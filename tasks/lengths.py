@@ -14,7 +14,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.rendering import row_ids, training_row
-from apprentice.tasks.models.checkpoints import context_length
+from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import histogram

@@ -14,7 +14,8 @@ from apprentice.tasks.analysis.comparison import (
     table,
     with_intervals,
 )
-from apprentice.tasks.analysis.diagnose import has_rewards, read_curves, read_signals, settled
+from apprentice.tasks.analysis.curve_signals import read_signals
+from apprentice.tasks.analysis.diagnose import has_rewards, read_curves, settled
 from apprentice.tasks.analysis.ending import paid, unclean
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of

@@ -35,7 +35,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rewards import Stream, streams_of_parts
+from apprentice.tasks.rollouts.streams import Stream, streams_of_parts
 
 
 def catalogue() -> list[dict[str, Any]]:

@@ -13,14 +13,17 @@ from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from apprentice.tasks.analysis.comparison import named
-from apprentice.tasks.analysis.diagnose import ENDS, Signal, value_of
-from apprentice.tasks.training.method import Curve
+from apprentice.tasks.analysis.curve_signals import Signal, value_of
+from apprentice.tasks.analysis.diagnose import ENDS
+
+if TYPE_CHECKING:
+    from apprentice.tasks.training.method import Curve
 
 
 def as_script(data: Any) -> Markup:
@@ -92,7 +95,7 @@ CELLS = 40
 
 
 def curves_of(
-    drawn: dict[str, Curve], log: list[dict[str, Any]], signals: list[dict[str, Any]]
+    drawn: "dict[str, Curve]", log: list[dict[str, Any]], signals: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The metrics of a training: title, training's and held-out points (step, value), warnings about it."""
     found = []

@@ -37,6 +37,7 @@ from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.ending import as_markdown, unclean
 from apprentice.tasks.analysis.kinds import faults_of_calls, text_of_turns
 from apprentice.tasks.artifacts.types import ModelName
+from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import (
     Contamination,
@@ -114,7 +115,6 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
             for stage, of_it in report["curves"].items()
         },
         "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
-        "run_graph": run_graph(report["lineage"], report["stages"]),
         "bought": _bought(report["collect"]),
     }
 
@@ -312,7 +312,7 @@ def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, P
     )
 
 
-def as_report_page(report: dict[str, Any], episodes: str) -> str:
+def as_report_page(report: dict[str, Any], episodes: str, boxes: Mapping[str, Drawn]) -> str:
     """The whole page as HTML, without a request to anywhere. `episodes`: as `embedded` gives them."""
     return HTML.get_template("report.html.j2").render(
         report | view_of(report),
@@ -321,6 +321,7 @@ def as_report_page(report: dict[str, Any], episodes: str) -> str:
         failures=_failures(report),
         held_out=HELD_OUT,
         episodes_json=Markup(episodes),
+        run_graph=run_graph(report["lineage"], report["stages"], boxes),
     )
 
 

@@ -4,39 +4,12 @@ In: the report's lineage and its log of stages. Out: boxes and arrows with coord
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from apprentice.tasks.collect import collect, collect_shard
-from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.stage import Drawn
-from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
-from apprentice.tasks.filter import filter_rollouts
-from apprentice.tasks.gate import gate
-from apprentice.tasks.lengths import lengths
-from apprentice.tasks.mix import mix_rollouts, tried_questions
-from apprentice.tasks.questions import (
-    ASKED,
-    PROBED,
-    exam,
-    fresh_questions,
-    probe_questions,
-    questions,
-    rung_questions,
-)
-from apprentice.tasks.release import release
-from apprentice.tasks.rescore import rescore
-from apprentice.tasks.student import student
-from apprentice.tasks.trainings import TRAININGS
-from apprentice.tasks.verdict import verdict
+from apprentice.tasks.questions import ASKED, PROBED
 
-STAGES = {
-    each.name: each.drawn
-    for each in (
-        *(questions, exam, fresh_questions, rung_questions, probe_questions, tried_questions),
-        *(collect, collect_shard, rescore, take_rollouts, filter_rollouts, mix_rollouts, student, lengths),
-        *(*(training.stage for training in TRAININGS), evaluate, evaluate_endpoint, verdict, gate, release),
-    )
-}
 WIDE, HIGH = 86, 46
 LYING, UPRIGHT = (142, 62), (116, 76)
 """From one box to the next, along the layers and across them."""
@@ -60,23 +33,29 @@ class Box(NamedTuple):
         return f"{self.seconds:.1f} s" + (f", {self.cached} cached" if self.cached else "")
 
 
-def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Boxes by name, and arrows (from, to, number, what) without those that a longer way makes needless."""
-    group_of = _groups(lineage)
-    drawn = {each.box: each for each in [*STAGES.values()][::-1]}  # the first stage of a box draws it
+def run_graph(
+    lineage: list[dict[str, Any]], stages: list[dict[str, Any]], boxes: Mapping[str, Drawn]
+) -> dict[str, Any]:
+    """Boxes by name, and arrows (from, to, number, what) without those that a longer way makes needless.
+
+    Args:
+        boxes: How each stage is drawn, by its name; one without an entry is drawn by its name.
+    """
+    group_of = _groups(lineage, boxes)
+    drawn = {each.box: each for each in [*boxes.values()][::-1]}  # the first stage of a box draws it
     logged: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     by_key: dict[str, str] = {row["key"]: group_of[row["revision"]] for row in lineage}
     for stage in stages:
         name: str = stage["name"]
-        logged[by_key.get(stage["key"], _drawn(name).box)].append(stage)
+        logged[by_key.get(stage["key"], boxes.get(name, Drawn(name)).box)].append(stage)
     made_from: dict[str, set[str]] = {name: set() for name in [*group_of.values(), *logged]}
     for row in lineage:
         group = group_of[row["revision"]]
         made_from[group] |= {group_of[each] for each in row["inputs"].values() if each in group_of} - {group}
     layers = _layers(made_from)
     rows: defaultdict[int, int] = defaultdict(int)
-    boxes = {}
-    aside = {name for name in made_from if drawn.get(name, _drawn(name)).is_aside}
+    found: dict[str, Box] = {}
+    aside = {name for name in made_from if drawn.get(name, boxes.get(name, Drawn(name))).is_aside}
     for name in sorted(made_from, key=lambda name: (name in aside, layers[name])):
         beside = max(rows[layers[name]], int(name in aside))
         rows[layers[name]] = beside + 1
@@ -84,14 +63,14 @@ def run_graph(lineage: list[dict[str, Any]], stages: list[dict[str, Any]]) -> di
         cached, runs = sum(each["state"] == "cached" for each in ran), max(len(ran), 1)
         cached = cached if ran else runs  # made by an earlier run
         title = name + (f" ×{runs}" if runs > 1 and name != ASKED.box else "")
-        boxes[name] = Box(title, sum(each["seconds"] for each in ran), runs, cached, layers[name], beside)
+        found[name] = Box(title, sum(each["seconds"] for each in ran), runs, cached, layers[name], beside)
     arrows = [
         (source, to, *_carried(source, drawn.get(source), group_of, lineage))
         for to, sources in made_from.items()
         for source in sources
         if not any(source in _before(other, made_from) for other in sources - {source})
     ]
-    return {"boxes": boxes, "arrows": sorted(arrows)}
+    return {"boxes": found, "arrows": sorted(arrows)}
 
 
 def placed(graph: dict[str, Any], upright: bool) -> dict[str, Any]:
@@ -122,20 +101,15 @@ def placed(graph: dict[str, Any], upright: bool) -> dict[str, Any]:
     return {"arrows": arrows, "boxes": boxes, "width": width, "height": height}
 
 
-def _groups(lineage: list[dict[str, Any]]) -> dict[str, str]:
+def _groups(lineage: list[dict[str, Any]], boxes: Mapping[str, Drawn]) -> dict[str, str]:
     """The box of each revision: its stage; an evaluation of probe questions belongs to the probe."""
     stage_of = {row["revision"]: row["stage"] for row in lineage}
     groups = {}
     for row in lineage:
         asked = stage_of.get(row["inputs"].get("questions", ""), "")
-        probes = row["stage"] == evaluate.name and asked == probe_questions.name
-        groups[row["revision"]] = (PROBED if probes else _drawn(row["stage"])).box
+        probes = row["stage"] == "evaluate" and asked == "probe_questions"
+        groups[row["revision"]] = (PROBED if probes else boxes.get(row["stage"], Drawn(row["stage"]))).box
     return groups
-
-
-def _drawn(stage: str) -> Drawn:
-    """How a stage is drawn; one that this code does not have, by its name."""
-    return STAGES.get(stage, Drawn(stage))
 
 
 def _layers(made_from: dict[str, set[str]]) -> dict[str, int]:

@@ -264,7 +264,7 @@ def load_for(context: str | None, given: RecipeLike, overrides: Sequence[str]) -
     data, places = read_file(path)
     _drop_empty(data, places)
     for name in TRAINING_SECTIONS:
-        if name in data and data[name] is None:
+        if name in data and data[name] is None and Recipe.model_fields[name].default is not None:
             line = places[(name,)].line
             raise Stop(
                 f"{path}, line {line}: {name} is null.", f"Write {name}: off, or take the line out for the defaults."

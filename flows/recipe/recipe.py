@@ -17,13 +17,12 @@ from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, Roun
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
-from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds
-from apprentice.tasks.dpo import DpoSpec
-from apprentice.tasks.judgement.run_models import TRAINED
+from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds, models_of_a_run
+from apprentice.tasks.dpo_settings import DpoSpec
 from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rewards import streams_of
+from apprentice.tasks.rollouts.streams import streams_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
@@ -44,7 +43,7 @@ from apprentice.tasks.settings.spec import (
 )
 from apprentice.tasks.settings.training import TrainerSpec
 
-TRAINING_SECTIONS: list[str] = TRAINED[1:]  # type: ignore[assignment]
+TRAINING_SECTIONS = models_of_a_run()[1:]
 """The sections that train a model, in their order; each can be turned off."""
 BLOCK = 100_000_000
 """Distance in seeds between the windows of two purposes."""

@@ -20,10 +20,9 @@ from statistics import NormalDist
 from typing import Any
 
 from apprentice.tasks.analysis.exact_tests import mcnemar, sign_flips
-from apprentice.tasks.artifacts.types import Evaluation, ModelName
+from apprentice.tasks.artifacts.types import Evaluation, ModelName, models_of_a_run
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
 from apprentice.tasks.judgement.contents import Comparison, Difference, Interval, PairedTest, Rates
-from apprentice.tasks.judgement.run_models import TRAINED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import points
 
@@ -355,7 +354,7 @@ def label(model: str) -> str:
 
 def named(model: str) -> str:
     """The name of a model in a sentence."""
-    return NAMES.get(model, model.upper() if model in TRAINED else label(model))
+    return NAMES.get(model, model.upper() if model in models_of_a_run() else label(model))
 
 
 def difference_cells(each: Difference) -> dict[str, str]:
@@ -384,8 +383,8 @@ def count_seen(checkpoint: Path, records: list[EvaluatedEpisode]) -> int | None:
 def _counted(learned: list[dict[str, Any]]) -> dict[str, int]:
     """Questions that each training learned from; none of a model that has no training of that kind, but for the first
     two kinds, which files of every version have."""
-    counted = Counter(row["stage"] for row in learned)
-    return {name: counted[name] for name in TRAINED[1:] if counted[name] or name in TRAINED[1:3]}
+    counted, trained = Counter(row["stage"] for row in learned), models_of_a_run()[1:]
+    return {name: counted[name] for name in trained if counted[name] or name in trained[:2]}
 
 
 def contamination(

@@ -21,7 +21,7 @@ from apprentice.tasks.judgement.contents import (
 from apprentice.tasks.judgement.contents import read_decision as read_decision  # part of this module's interface
 from apprentice.tasks.judgement.contents import read_verdict as read_verdict
 from apprentice.tasks.judgement.rules import RuleId
-from apprentice.tasks.judgement.run_models import FURTHER
+from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points
 from apprentice.tasks.settings.spec import GateSpec
 
@@ -179,9 +179,9 @@ def paid(comparisons: Iterable[Comparison]) -> Comparison | None:
     """The comparison that decides whether the last training paid: with its control, or with its start.
 
     None where no training had to pay: SFT alone teaches the form."""
-    found = [each for each in comparisons if each.to in FURTHER]
-    last = max((FURTHER.index(ModelName(each.to)) for each in found), default=None)
-    return next((each for each in found if FURTHER.index(ModelName(each.to)) == last), None)
+    found = [each for each in comparisons if must_pay(each.to)]
+    last = Models({each.to: each for each in found}).last_name if found else None
+    return next((each for each in found if each.to == last), None)
 
 
 def compared(ends: Iterable[Comparison], settings: list[dict[str, str]]) -> str:
@@ -334,12 +334,14 @@ def _guarded(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
 
 
 def _by_the_curves(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
-    """What the curves say of a training by reward that did not pay; None without one."""
-    if verdict.curves is None:
-        return None
-    found, gain = verdict.curves.diagnosis, paid(verdict.comparisons)
+    """What a training that did not pay can be changed in; None where only its curves could say it, and has none."""
+    gain = paid(verdict.comparisons)
+    found = verdict.curves.diagnosis if verdict.curves else None
     if found == Diagnosis.FELL or (gain and gain.ci[1] < 0):
-        return _gentler(recipe, "grpo.learning_rate", "GRPO went too far: the model was better before.")
+        last = verdict.models.last_name
+        return _gentler(recipe, f"{last}.learning_rate", f"{named(last)} went too far: the model was better before.")
+    if found is None:
+        return None
     if found in (Diagnosis.TOO_EASY, Diagnosis.SATURATED) and _mostly_right(verdict):
         return Advice("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
     if found in (Diagnosis.NO_SIGNAL, Diagnosis.SATURATED):

@@ -131,13 +131,12 @@ class LengthStats(Artifact):
 
 
 class ModelName(StrEnum):
-    """The models of a run, in the order of their training, and the model that they are measured against."""
+    """The models that every run may have, and those that they are measured against. Each training names its own."""
 
     BASE = "base"
     SFT = "sft"
     CONTROL = "control"
     GRPO = "grpo"
-    DPO = "dpo"
     CHAMPION = "champion"
 
 
@@ -145,6 +144,8 @@ class Checkpoint(Artifact):
     """A model with its tokenizer."""
 
     repo_type = "model"
+    place: ClassVar[int | None] = None
+    """Of its training among those of a run; 0 before any. None for a model that is no step of a run."""
     parameters: Count
     stage: str
 
@@ -157,6 +158,7 @@ class BaseStudent(Checkpoint):
     """The student before it learned anything."""
 
     suffix = "base"
+    place = 0
     stage: Literal["base"] = "base"  # type: ignore[assignment]
 
 
@@ -164,6 +166,7 @@ class SftCheckpoint(Checkpoint):
     """The student after supervised fine-tuning."""
 
     suffix = "sft"
+    place = 1
     stage: Literal["sft"] = "sft"  # type: ignore[assignment]
     loss: Number | None = None
     """As last logged; None where it was not, or older code trained."""
@@ -177,6 +180,7 @@ class GrpoCheckpoint(Checkpoint):
     """The student after GRPO."""
 
     suffix = "grpo"
+    place = 2
     stage: Literal["grpo"] = "grpo"  # type: ignore[assignment]
     reward: Number | None = None
     """Mean of the rollouts, as last logged; None where it was not, or older code trained."""
@@ -184,19 +188,6 @@ class GrpoCheckpoint(Checkpoint):
     @property
     def figure(self) -> str:
         return super().figure if self.reward is None else f"last reward {self.reward:.3g}"
-
-
-class DpoCheckpoint(Checkpoint):
-    """The student after DPO."""
-
-    suffix = "dpo"
-    stage: Literal["dpo"] = "dpo"  # type: ignore[assignment]
-    loss: Number | None = None
-    """As last logged."""
-
-    @property
-    def figure(self) -> str:
-        return super().figure if self.loss is None else f"last loss {self.loss:.3g}"
 
 
 class Evaluation(Artifact):
@@ -279,6 +270,17 @@ class InKey(Protocol):
     """A setting that says itself what of it identifies content."""
 
     def in_key(self) -> dict[str, Any]: ...
+
+
+def models_by_kind() -> dict[type[Checkpoint], str]:
+    """The kinds of a run's models and their names, each trained from the one before, the untrained one first."""
+    placed = [kind for kind in kinds() if issubclass(kind, Checkpoint) and kind.place is not None]
+    return {kind: kind.model_fields["stage"].default for kind in sorted(placed, key=lambda kind: kind.place or 0)}
+
+
+def models_of_a_run() -> list[str]:
+    """The names of a run's models, in their order."""
+    return [*models_by_kind().values()]
 
 
 def make_key(stage: str, version: int, settings: dict[str, Any], inputs: dict[str, str]) -> str:

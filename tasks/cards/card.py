@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
-from apprentice.tasks.analysis.diagnose import as_lines, read_signals
+from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.analysis.ending import as_markdown, ending, read_decision, read_verdict, unclean
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts import types
@@ -41,6 +41,7 @@ from apprentice.tasks.artifacts.types import (
     Questions,
     Release,
     Rollouts,
+    models_by_kind,
 )
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
@@ -51,7 +52,7 @@ from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
 from apprentice.tasks.settings.spec import CollectSpec, Purpose
-from apprentice.tasks.trainings import TRAININGS
+from apprentice.tasks.settings.training import section_named
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
@@ -257,7 +258,9 @@ class ModelFacts(Facts):
         self.sources = made.ancestors()
         self.decision = read_decision(out) if DECISION in self.files else None
         nearest = {
-            f"{each.spec.label}, by TRL's `{each.spec.trainer()}`": made.nearest(each.checkpoint) for each in TRAININGS
+            f"{spec.label}, by TRL's `{spec.trainer()}`": made.nearest(kind)
+            for kind, name in models_by_kind().items()
+            if (spec := section_named(name))
         }
         self.trainings = {title: each for title, each in nearest.items() if each and "spec" in each.settings}
         self.warnings = as_lines(read_signals(out))
@@ -361,8 +364,8 @@ def _learned(out: Path) -> dict[str, int]:
 
 def meaning_of(trained: Node, setting: str) -> str:
     """What a training's setting means, by its docstring."""
-    spec = next(each.spec for each in TRAININGS if trained.is_a(each.checkpoint))
-    field = spec.model_fields.get(setting)
+    spec = next((section_named(name) for kind, name in models_by_kind().items() if trained.is_a(kind)), None)
+    field = spec.model_fields.get(setting) if spec else None
     return " ".join((field.description or "").split()) if field else ""
 
 

@@ -10,15 +10,9 @@ from typing import Any, TypeVar, get_args
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from apprentice.tasks.artifacts.types import ModelName
+from apprentice.tasks.artifacts.types import ModelName, models_of_a_run
 
 T = TypeVar("T")
-MEASURED = (ModelName.CONTROL, ModelName.CHAMPION)
-"""The models that others are compared with. They are never the last model of a run."""
-TRAINED = [name for name in ModelName if name not in MEASURED]
-"""The models of which each was trained from the one before, in this order."""
-FURTHER = [name for name in TRAINED if name not in (ModelName.BASE, ModelName.SFT)]
-"""The models that must be better than the one before them: their training has to pay."""
 EVALUATIONS = "evaluations"
 """The argument by which a verdict is given its models' evaluations."""
 
@@ -57,6 +51,11 @@ class Models(dict[str, T]):
         return core_schema.no_info_after_validator_function(cls, handler.generate_schema(dict[str, value]))
 
 
+def must_pay(name: str) -> bool:
+    """Whether a model must be better than the one before it: SFT alone teaches the form."""
+    return _place(name) > 0 and name != ModelName.SFT
+
+
 def evaluations_of(inputs: Mapping[str, T]) -> Models[T]:
     """Those inputs of a verdict that evaluate its models on the held-out questions, by model; none of another stage."""
     named = {name.partition(".")[::2]: each for name, each in inputs.items()}
@@ -64,4 +63,6 @@ def evaluations_of(inputs: Mapping[str, T]) -> Models[T]:
 
 
 def _place(name: str) -> int:
-    return TRAINED.index(ModelName(name)) if name in TRAINED else -1
+    """Of a training; -1 for a model that others are compared with, which is never the last one of a run."""
+    trained = models_of_a_run()
+    return trained.index(name) if name in trained else -1

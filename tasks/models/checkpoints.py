@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.foreign import (
     runs_code,
     weights_elsewhere,
 )
-from apprentice.tasks.models.student_model import auto_class, forget_the_network
+from apprentice.tasks.models.configuration import auto_class, forget_the_network
 from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.training import LoraSpec, TrainerSpec
@@ -232,21 +232,3 @@ def _four_bits(bf16: bool) -> Any:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
     )
-
-
-NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx")
-UNBOUNDED = 2**20
-"""For a model without positions, such as a state-space model."""
-
-
-def context_length(config: Any) -> int:
-    """Return the context length in tokens.
-
-    Args:
-        config: A transformers configuration, or its data.
-    """
-    if not isinstance(config, dict):
-        config = config.get_text_config(decoder=True).to_dict()
-    parts = [config, config.get("text_config") or {}]
-    given = [part.get(name) for part in parts for name in NAMES]
-    return next((each for each in given if isinstance(each, int) and each > 0), UNBOUNDED)

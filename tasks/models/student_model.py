@@ -29,6 +29,7 @@ from apprentice.tasks.artifacts.foreign import (
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
 from apprentice.tasks.episodes.record import LEARNED
+from apprentice.tasks.models.configuration import auto_class, forget_the_network
 from apprentice.tasks.models.tokenizer import prepared, trl_template
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -170,28 +171,6 @@ def without_weights(config: Any, spec: StudentSpec) -> Any:
         return auto_class(config, str(spec.model)).from_config(config, trust_remote_code=spec.trust_remote_code)
 
 
-def auto_class(config: Any, called: str) -> Any:
-    """The class of transformers that loads a model for text; one that also reads pictures may have no other.
-
-    Raises Stop for a model that writes no text.
-    """
-    from transformers import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-        AutoModelForCausalLM,
-        AutoModelForImageTextToText,
-    )
-
-    if getattr(config, "auto_map", None) or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return AutoModelForCausalLM
-    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        return AutoModelForImageTextToText
-    raise Stop(
-        f"{called} is a {config.model_type} model, which transformers cannot train to write text.",
-        "Choose a model for chat with tools (student.model).",
-    )
-
-
 def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any]:
     """The configuration and the prepared tokenizer.
 
@@ -219,13 +198,6 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
     if spec.chat_template is not None:
         tokenizer.chat_template = trl_template(spec.chat_template, tokenizer)
     return config, prepared(tokenizer, spec.model)
-
-
-def forget_the_network(config: Path) -> None:
-    """Removes transformers' note whether the Hub was offline, which would give one checkpoint two revisions."""
-    kept = json.loads(config.read_text())
-    kept.pop("local_files_only", None)
-    config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
 
 
 def _without_pickles(out: Path, spec: StudentSpec) -> None:

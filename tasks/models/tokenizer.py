@@ -21,12 +21,12 @@ from apprentice.envs.defaults import failed_import
 from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, chat_format, prompt_ids
+from apprentice.tasks.models.configuration import question_too_long
 from apprentice.tasks.reporting.errors import Stop
 
 DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
 TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
-
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 
 
@@ -204,14 +204,6 @@ def check_prompt(
         length = len(prompt_ids(tokenizer, messages, tools))
         if longest is not None and length >= longest:
             raise question_too_long(length, model, longest)
-
-
-def question_too_long(tokens: int, model: str, longest: int) -> Stop:
-    """What to say of a question that fills the model's context."""
-    return Stop(
-        f"A question takes {tokens} tokens, tools included, and {model} accepts at most {longest}.",
-        "Make the questions shorter (environment.settings) or choose another student.",
-    )
 
 
 PARSERS = {

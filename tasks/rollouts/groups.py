@@ -6,12 +6,14 @@ In: the rollouts of a batch. Out: groups.jsonl in the checkpoint: step, seed, re
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apprentice.envs.base import tools_text
 from apprentice.envs.reward import is_right
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
-from apprentice.tasks.rollouts.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from apprentice.tasks.rollouts.rollouts import Rollouts
 
 GROUPS = "groups.jsonl"
 
@@ -23,7 +25,7 @@ class GroupLog:
         self._lines = JsonLines(folder / f"{os.environ.get('RANK', '0')}-{GROUPS}")
         self._resumed = False
 
-    def note(self, step: int, rollouts: Rollouts) -> None:
+    def note(self, step: int, rollouts: "Rollouts") -> None:
         """Keeps the groups of a batch. Drops what a repeated step has noted before.
 
         Args:

@@ -19,6 +19,7 @@ from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, sam
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.rollouts import Rollouts, row_of
+from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
 
@@ -37,47 +38,8 @@ class _StepSummary(NamedTuple):
 
 OWN_REWARD = "own_reward"
 """The metric of the environments' mean reward, for diagnosing curves where TRL's reward is a weighted sum."""
-
-
 UNFINISHED = "unfinished"
 """The metric of the share of rollouts that ended without the environment: no call, no turn or no token was left."""
-
-
-class Stream(NamedTuple):
-    """One reward function: an environment's reward, or one of its reward streams."""
-
-    label: str = ""
-    """The label of the part in a mixture."""
-    name: str = "environment_reward"
-    weight: float = 1.0
-
-    @property
-    def called(self) -> str:
-        only = Stream().name
-        return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
-
-    def of(self, environment: ToolEnvironment) -> float | None:
-        """The value in a finished episode; None without a reward, or in an environment without this stream."""
-        if environment.label != self.label or environment.reward is None:
-            return None
-        return environment._scores()[self.name]
-
-
-def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
-    """All reward components of an environment, or of all parts of a mixture, with the recipe's weights.
-
-    In a mixture of difficulty levels, weights are those of the recipe's environment, without a label.
-    """
-    given = spec.reward_weights
-    return [
-        stream._replace(weight=given.get(stream.called, given.get(stream.name, stream.weight)))
-        for stream in streams_of_parts(instance._parts())
-    ]
-
-
-def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
-    """All streams of the parts, with the environments' own weights."""
-    return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
 
 
 class EnvironmentReward:

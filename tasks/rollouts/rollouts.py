@@ -26,7 +26,7 @@ from apprentice.envs.wire.waiting import spawn, start
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
 from apprentice.tasks.episodes.rendering import parse, prompt_ids
 from apprentice.tasks.models import trl_internals
-from apprentice.tasks.models.checkpoints import context_length
+from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.trl_internals import Ids
 from apprentice.tasks.reporting.errors import Stop
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.models import trl_internals
-from apprentice.tasks.rollouts.rewards import Stream
+from apprentice.tasks.models.configuration import is_random
+from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 
 
@@ -152,8 +153,6 @@ SHARE_OF_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 SHARE_OF_TOKENS = ("bnpo",)
 SHARE_OF_STEP = ("dapo", "cispo", "vespo")
 """TRL's loss types by what they divide by: the rows of a batch, its tokens, or the tokens of all processes' step."""
-RANDOM = ("dropout", "layerdrop", "jitter_noise")
-"""In the names of a config's settings: some models drop out without a module for it."""
 
 
 def skipping_dead_groups(trainer_class: type, spec: GrpoSpec) -> type:
@@ -237,17 +236,6 @@ def _is_exact(trainer: Any) -> bool:
         and trainer.top_entropy_quantile == 1.0
         and not is_random(trainer)
     )
-
-
-def is_random(trainer: Any) -> bool:
-    """Whether a forward pass of training draws random numbers: for dropout, jitter of a router, or NEFTune's noise."""
-    import torch
-
-    model = trainer.model
-    layers = (module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))
-    named = (value for name, value in vars(model.config).items() if any(each in name for each in RANDOM))
-    settings = (value for value in named if isinstance(value, float))
-    return any(layers) or any(settings) or bool(trainer.args.neftune_noise_alpha)
 
 
 QUESTIONS_ASKED = "refill/questions"

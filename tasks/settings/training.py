@@ -182,3 +182,8 @@ class TrainerSpec(Spec):
     def last_savings(self) -> Iterable[Saving]:
         """What to change last."""
         return ()
+
+
+def section_named(name: str) -> type[TrainerSpec] | None:
+    """The settings of the training whose section, stage and model have that name; None for a model before any."""
+    return next((each for each in TrainerSpec.__subclasses__() if each.section == name), None)

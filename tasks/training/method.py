@@ -6,7 +6,7 @@ list of them: recipe, flow, report, page, comparison and preflight go through it
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
@@ -15,7 +15,9 @@ from apprentice.tasks.engine.stage import Stage, StageContext
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.models.memory import Machine, check_training
 from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.training.forecast import Forecast, Student
+
+if TYPE_CHECKING:
+    from apprentice.tasks.training.forecast import Forecast, Student
 
 S = TypeVar("S", bound=TrainerSpec)
 
@@ -94,7 +96,7 @@ class Training(Generic[S]):
     """By metric, in the page's order."""
     compared: dict[str, str]
     """Metrics that a comparison of runs draws over each other, with their names."""
-    forecast: Callable[[S, int, Student], Forecast] | None = None
+    forecast: "Callable[[S, int, Student], Forecast] | None" = None
     """Seconds and memory, of a run that collects so many episodes; None where they are not predicted."""
     warning: Callable[[list[dict[str, Any]]], str] = lambda _log: ""
     """What is wrong with a training's log, before the next one begins; empty if nothing."""

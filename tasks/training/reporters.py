@@ -26,12 +26,12 @@ from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
-from apprentice.tasks.rollouts.rollouts import Rollouts
 from apprentice.tasks.settings.spec import Reporter, TrackioSpec
 
 if TYPE_CHECKING:
     from apprentice.tasks.engine.run import RunContext
     from apprentice.tasks.engine.stage import StageContext
+    from apprentice.tasks.rollouts.rollouts import Rollouts
 
 PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
 """The environment variables from which transformers reads the project's name."""
@@ -325,7 +325,7 @@ class CompletionLog:
 
 
 def log_completions(
-    context: StageContext, trainer: Any, rollouts: Rollouts, group_size: int, said_every: int
+    context: StageContext, trainer: Any, rollouts: "Rollouts", group_size: int, said_every: int
 ) -> CompletionLog:
     """Adds a callback that keeps the first group of the first log, of every `said_every`-th, and of the last."""
     from transformers import TrainerCallback

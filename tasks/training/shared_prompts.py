@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from apprentice.tasks.models import trl_internals
-from apprentice.tasks.rollouts.sampling import is_random
+from apprentice.tasks.models.configuration import is_random
 from apprentice.tasks.training.trainer import IGNORED
 
 SMALLER = 0.8

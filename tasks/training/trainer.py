@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from apprentice.envs.wire.server import SessionLost
-from apprentice.tasks.analysis.diagnose import ADVICE
+from apprentice.tasks.analysis.curve_signals import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import write_learned
 from apprentice.tasks.episodes.rendering import chat_format, prompt_ids, row_ids

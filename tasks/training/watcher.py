@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.analysis.diagnose import (
+from apprentice.tasks.analysis.curve_signals import (
     ADVICE,
     OF_WEIGHTS,
     Entry,

@@ -1,17 +1,25 @@
 """What the report says GRPO played, also where steps asked further questions."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.report import _effort
+from apprentice.flows.report import Trained, _effort
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
+from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.reporting.announce import StageRun
 
 LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"
+
+
+def trained(folder: Path, log: list[dict[str, Any]]) -> Trained:
+    folder.mkdir()
+    (folder / "log.json").write_text(json.dumps(log))
+    return Trained(GRPO, folder)
 
 
 @pytest.mark.parametrize(("asked", "rollouts"), [((None, None), 1024), ((32, 64), 1536)])
@@ -20,7 +28,7 @@ def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from
     recipe = load_recipe(LAPTOP, ["grpo.max_steps=4", "grpo.logging_steps=2"])
     log: list[dict[str, Any]] = [{"step": step, "completions/mean_length": 10.0} for step in (2, 4)]
     log = [entry | ({"refill/questions": each} if each else {}) for entry, each in zip(log, asked, strict=True)]
-    effort = _effort(recipe, work, {"GRPO": log})
+    effort = _effort(work, trained(tmp_path / "model", log), recipe)
     assert effort["rollouts"] == rollouts
     assert effort["tokens"] == 10 * rollouts
 
@@ -33,6 +41,5 @@ def test_the_seconds_are_those_of_the_trainings_that_this_run_made(tmp_path: Pat
         StageRun("grpo", "cached", 2.5, "key", "GRPO"),
         StageRun("grpo", "ran", 3.5, "key", "GRPO again"),
     ]
-    effort = _effort(load_recipe(LAPTOP, []), work, {})
+    effort = _effort(work, None, load_recipe(LAPTOP, []))
     assert effort == {"seconds": {"SFT": 1.5, "GRPO again": 3.5}, "rollouts": 0, "tokens": 0}
-    assert _effort(load_recipe(LAPTOP, ["grpo=off"]), work, {})["rollouts"] == 0

@@ -135,7 +135,7 @@ def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(
     with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "3") as url:
         at = f"server.url={url}"
         said = stopped(recipe(endpoint, at), tmp_path)
-        assert "it grants 3; GRPO needs 8, an evaluation uses 20, collection uses 64" in said
+        assert "it grants 3; training needs 8, an evaluation uses 20, collection uses 64" in said
         assert "lower grpo.batch_size" in said
         assert endpoint.requests == []
         look(recipe(endpoint, at, "grpo.batch_size=2", "grpo.num_generations=2"), tmp_path)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.diagnose import as_lines, read_signals
+from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.artifacts.types import KeptRollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers

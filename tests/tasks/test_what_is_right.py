@@ -23,8 +23,9 @@ from apprentice.tasks.evaluate import rates
 from apprentice.tasks.mix import for_the_teacher
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.rescore import is_same
-from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream
+from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.sampling import Curriculum
+from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 from tests.tasks.examined import episode
 

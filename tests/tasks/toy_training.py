@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.diagnose import read_signals
+from apprentice.tasks.analysis.curve_signals import read_signals
 from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext

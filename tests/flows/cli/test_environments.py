@@ -144,7 +144,7 @@ def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Pa
     assert said.code == 0, said.text
     told = said.json_line()
     assert told["ok"]
-    assert told["needed"] == {"grpo": 4, "evaluate": 3, "collect": 2}
+    assert told["needed"] == {"train": 4, "evaluate": 3, "collect": 2}
     quick = ("health", "sessions", "schema.tools", "wire", "seeds.repeat", "seeds.ignored", "reward.range", "latency")
     assert {each["check"]: each["status"] for each in told["findings"]} == dict.fromkeys(quick, "passed")
     assert min(told["latency_ms"]["reset"], told["latency_ms"]["step"]) > 0
@@ -170,7 +170,7 @@ def test_a_server_with_too_few_sessions_for_the_rest_is_told_to_be_slower(echo: 
 def test_grpo_needs_a_session_for_each_rollout_of_every_process():
     recipe = load_recipe(TOY, ["grpo.processes=2"])
     spec: Any = recipe.grpo
-    assert Needs.of(recipe).grpo >= spec.batch_size * spec.gradient_accumulation * 2
+    assert Needs.of(recipe).train >= spec.batch_size * spec.gradient_accumulation * 2
 
 
 def test_what_is_served_here_has_the_sessions_that_the_recipe_needs(echo_recipe: Path):
@@ -479,5 +479,5 @@ def test_a_mixture_has_no_server_to_serve_to_check_or_to_name(arguments: tuple[s
 def test_a_server_of_one_environment_of_a_mixture_is_checked_against_the_whole_recipe(echo: str):
     recipe = str(RECIPES / "multi-laptop.yaml")
     said = env("check", echo, "--recipe", recipe, "--environment", "echo")
-    assert "it grants 5; GRPO needs 128" in said.text
+    assert "it grants 5; training needs 128" in said.text
     assert said.code == 1

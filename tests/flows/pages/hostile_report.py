@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from apprentice.flows.boxes import BOXES
 from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
 from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import as_report_page, as_title
@@ -21,8 +22,10 @@ from apprentice.tasks.analysis.kinds import (
     worst,
 )
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.judgement.contents import GateDecision, Judgement
 from apprentice.tasks.reporting.announce import StageRun
+from apprentice.tasks.sft_training import SFT
 from tests.tasks.examined import episode
 
 NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30
@@ -59,7 +62,7 @@ def page_of(folder: Path, told: dict[str, Any], episodes: dict[str, list[Evaluat
         (folder / f"{name}.jsonl").write_bytes(b"".join(record.line() for record in records))
         sources.append(Source(as_title(name), HELD_OUT, folder / f"{name}.jsonl"))
     sources.append(Source("Teacher", "collected", folder / "rollouts.jsonl"))
-    (folder / "report.html").write_text(as_report_page(told, embedded(sources, set(), **budget)))
+    (folder / "report.html").write_text(as_report_page(told, embedded(sources, set(), **budget), BOXES))
     return folder / "report.html"
 
 
@@ -182,7 +185,7 @@ def _told(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict
         },
         "effort": {"seconds": {"SFT": 10.2, "GRPO": 290.0}, "rollouts": 35840, "tokens": 430000},
         "signals": {"SFT": [], "GRPO": ["Step 20: 93% of the groups scored all the same. Stop earlier."]},
-        "curves": {"SFT": curves_of("SFT", LOG[:1], []), "GRPO": curves_of("GRPO", LOG, WARNED)},
+        "curves": {"SFT": curves_of(SFT.curves, LOG[:1], []), "GRPO": curves_of(GRPO.curves, LOG, WARNED)},
         "curriculum": kinds_over_time(LOG),
         "completions": [
             {"step": 20, "seed": 1, "question": NASTY, "said": NASTY, "calls": [], "replies": [], "reward": 0.0},

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from apprentice.flows.pages.html import CELLS, HEIGHT, TOP, WIDTH, _band, _range, curve_of, curves_of, heat_of
+from apprentice.tasks.grpo_training import GRPO
+from apprentice.tasks.sft_training import SFT
 from tests.flows.pages.hostile_report import LOG, WARNED
 
 
 def test_training_and_held_out_points_and_the_warnings_about_each_curve():
-    drawn = {each["title"]: each for each in curves_of("GRPO", LOG, WARNED)}
+    drawn = {each["title"]: each for each in curves_of(GRPO.curves, LOG, WARNED)}
     assert list(drawn) == ["reward", "groups without signal", "tokens a completion", "loss"], (
         "without what is not logged"
     )
@@ -20,12 +22,12 @@ def test_training_and_held_out_points_and_the_warnings_about_each_curve():
 
 
 def test_the_environments_reward_is_drawn_where_several_streams_are_weighted():
-    (reward,) = curves_of("GRPO", [{"step": 1, "reward": 9.0, "own_reward": 0.5}], [])
+    (reward,) = curves_of(GRPO.curves, [{"step": 1, "reward": 9.0, "own_reward": 0.5}], [])
     assert reward["points"] == [(1, 0.5)]
 
 
 def test_a_curve_stays_in_its_box_and_its_band_holds_the_means():
-    reward, *_ = (curve_of(each, "") for each in curves_of("GRPO", LOG, []))
+    reward, *_ = (curve_of(each, "") for each in curves_of(GRPO.curves, LOG, []))
     points = [tuple(map(float, point.split(","))) for point in f"{reward['line']} {reward['band']}".split()]
     assert all(0 <= x <= WIDTH and TOP <= y <= HEIGHT for x, y in points)
     means = [float(point.split(",")[1]) for point in reward["mean"].split()]
@@ -50,7 +52,7 @@ def test_each_kind_of_question_has_a_row_of_cells_that_are_means_over_some_steps
 
 def test_a_log_of_one_step_or_of_equal_values_is_drawn():
     for log in ([{"step": 5, "loss": 0.0}], [{"step": step, "loss": 2.0} for step in (1, 2)]):
-        (loss,) = curves_of("SFT", log, [])
+        (loss,) = curves_of(SFT.curves, log, [])
         assert "nan" not in curve_of(loss, "")["line"]
 
 

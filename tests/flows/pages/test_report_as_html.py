@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.flows.boxes import BOXES
 from apprentice.flows.pages.html import as_html_page
 from apprentice.flows.pages.report_page import as_report_page
 from tests.flows.pages.hostile_report import NASTY, ended, report
@@ -19,7 +20,7 @@ NO_EPISODES = '{"rows": []}'
 def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     out: dict[str, Any] = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
     none = {"completions": [], "guards": [], "failures": [], "curriculum": {}}
-    page = as_report_page(report(tmp_path) | out | none, NO_EPISODES)
+    page = as_report_page(report(tmp_path) | out | none, NO_EPISODES, BOXES)
     text = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
     for absent in (
         "What became of",
@@ -35,7 +36,7 @@ def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
 
 
 def test_a_curriculum_is_shown_as_what_it_asked_and_the_success_of_each_kind(tmp_path: Path):
-    page = as_report_page(report(tmp_path), NO_EPISODES)
+    page = as_report_page(report(tmp_path), NO_EPISODES, BOXES)
     _, _, chapter = page.partition("What the curriculum asked")
     asked, rate = re.findall(r"<svg class=\"heat\".*?</svg>", chapter, flags=re.DOTALL)
     assert "<title>terms 3, steps 1 to 1: 33%</title>" in asked
@@ -49,7 +50,7 @@ def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_uns
     shared = {"clean": False, "shared_with_training": 9, "share": 0.3, "limit": 0.0}
     told |= {"contamination": told["contamination"] | shared, "comparisons": [], "both_ways": [], "guards": []}
     told |= {"ending": ended(told)}
-    page = as_report_page(told, NO_EPISODES)
+    page = as_report_page(told, NO_EPISODES, BOXES)
     assert "questions that training has partly seen (62.7%" in page
     assert "<strong>Contaminated.</strong> Nothing was compared: training has seen 9 of the 30" in page
     assert 'id="differences"' not in page
@@ -59,12 +60,12 @@ def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_uns
 def test_a_slice_is_the_weakest_only_where_its_interval_lies_below_all(tmp_path: Path, upper: float, named: bool):
     told = report(tmp_path)
     row = told["slices"][0] | {"models": {name: {"accuracy": 0.5, "ci": [0.3, upper]} for name in told["models"]}}
-    page = as_report_page(told | {"slices": [row]}, NO_EPISODES)
+    page = as_report_page(told | {"slices": [row]}, NO_EPISODES, BOXES)
     assert ("Weakest: terms 0" in page) is named, "GRPO is right on 80%"
 
 
 def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(tmp_path: Path):
-    page = as_report_page(report(tmp_path), NO_EPISODES)
+    page = as_report_page(report(tmp_path), NO_EPISODES, BOXES)
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
     (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -76,7 +77,7 @@ def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(tmp_path: P
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_text_of_a_model_becomes_an_element(tmp_path: Path, whole: bool):
-    page = as_report_page(report(tmp_path), NO_EPISODES) if whole else as_html_page(f"# x\n\n{NASTY}", NASTY)
+    page = as_report_page(report(tmp_path), NO_EPISODES, BOXES) if whole else as_html_page(f"# x\n\n{NASTY}", NASTY)
     found: list[str] = []
 
     class Elements(HTMLParser):

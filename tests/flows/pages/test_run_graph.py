@@ -1,5 +1,6 @@
 """The graph of a run: what was made from what, what was cached, how many episodes went along."""
 
+from apprentice.flows.boxes import BOXES
 from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.reporting.announce import StageRun
 from tests.flows.pages.hostile_report import made
@@ -28,7 +29,7 @@ SHOWN = ("Questions", "Teacher", "SFT", "Evaluate")
 
 
 def test_a_box_tells_what_ran_how_long_and_what_was_cached():
-    boxes = run_graph(LINEAGE, STAGES)["boxes"]
+    boxes = run_graph(LINEAGE, STAGES, BOXES)["boxes"]
     assert {name: (box.title, box.did) for name, box in boxes.items() if name in SHOWN} == {
         "Questions": ("Questions", "cached"),
         "Teacher": ("Teacher", "cached"),
@@ -38,7 +39,7 @@ def test_a_box_tells_what_ran_how_long_and_what_was_cached():
 
 
 def test_arrows_carry_counts_and_skip_what_a_longer_way_says():
-    arrows = {(source, to): (number, what) for source, to, number, what in run_graph(LINEAGE, STAGES)["arrows"]}
+    arrows = {(source, to): (number, what) for source, to, number, what in run_graph(LINEAGE, STAGES, BOXES)["arrows"]}
     assert arrows[("Teacher", "Filter")] == ("1,500", "episodes")
     assert arrows[("Filter", "SFT")] == ("1,342", "kept")
     assert arrows[("Evaluate", "Verdict")] == ("2,000", "answers")
@@ -47,7 +48,7 @@ def test_arrows_carry_counts_and_skip_what_a_longer_way_says():
 
 
 def test_the_way_to_the_model_is_the_first_row_and_what_looks_at_it_stands_beside():
-    boxes = run_graph(LINEAGE, STAGES)["boxes"]
+    boxes = run_graph(LINEAGE, STAGES, BOXES)["boxes"]
     assert {name: box.layer for name, box in boxes.items()} == {
         "Questions": 0,
         "Teacher": 0,
@@ -63,7 +64,7 @@ def test_the_way_to_the_model_is_the_first_row_and_what_looks_at_it_stands_besid
 
 def test_boxes_do_not_lie_on_one_another_lying_or_upright():
     for upright in (False, True):
-        drawn = placed(run_graph(LINEAGE, STAGES), upright)
+        drawn = placed(run_graph(LINEAGE, STAGES, BOXES), upright)
         corners = [(each["x"], each["y"]) for each in drawn["boxes"]]
         assert len(set(corners)) == len(corners)
         assert all(x <= drawn["width"] and y <= drawn["height"] for x, y in corners)

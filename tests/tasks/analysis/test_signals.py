@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.diagnose import read_curves, signals_in
+from apprentice.tasks.analysis.curve_signals import signals_in
+from apprentice.tasks.analysis.diagnose import read_curves
 from apprentice.tasks.settings.signals import RewardSignals, Signals
 
 RULES = RewardSignals(window=3)

@@ -10,8 +10,9 @@ import torch
 from apprentice import Stop, collect, evaluate, grpo, load_recipe, sft
 from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.models.checkpoints import UNBOUNDED, check_targets, context_length
-from apprentice.tasks.models.student_model import auto_class, check_rows
+from apprentice.tasks.models.checkpoints import check_targets
+from apprentice.tasks.models.configuration import UNBOUNDED, auto_class, context_length
+from apprentice.tasks.models.student_model import check_rows
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec

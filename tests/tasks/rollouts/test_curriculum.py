@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.tasks.analysis.kinds import ASKED, RATE
-from apprentice.tasks.rollouts.rewards import Stream
 from apprentice.tasks.rollouts.sampling import ByRewards, Curriculum, InOrder, refilling
+from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 
 GROUP = 4

@@ -11,18 +11,12 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.analysis.diagnose import value_of
+from apprentice.tasks.analysis.curve_signals import value_of
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rewards import (
-    OWN_REWARD,
-    UNFINISHED,
-    EnvironmentReward,
-    Stream,
-    _StepSummary,
-    streams_of,
-)
+from apprentice.tasks.rollouts.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, _StepSummary
 from apprentice.tasks.rollouts.rollouts import Rollouts
+from apprentice.tasks.rollouts.streams import Stream, streams_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.episodes.test_episode import LOOK, RIGHT, TEXT, WRONG, Risky

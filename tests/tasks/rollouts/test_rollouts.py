@@ -17,8 +17,9 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts import rollouts
 from apprentice.tasks.rollouts import rollouts as rollouts_module
-from apprentice.tasks.rollouts.rewards import EnvironmentReward, Stream
+from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
 
