@@ -108,13 +108,13 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
         begin_prefect_server()
         start_prefect_server()
     folder = done.folder if done else retrain(chosen, runs, rescore=rescore)
-    from apprentice.flows.pages.report_page import BRIEF_ENDS, closing_lines
+    from apprentice.flows.pages.report_page import closing_lines
 
     report = json.loads((folder / "report.json").read_text())
     stages = [each["state"] for each in report["stages"]]
     show_cached()
     if verbose:
-        say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+        say((folder / "report.md").read_text())
     if set(stages) == {"cached"}:
         print(f"Nothing to do: all {len(stages)} stages are cached.")
     style = "green" if report["ending"]["state"] == "promoted" else "yellow"

@@ -66,7 +66,7 @@ def report(tmp_path: Path, stand: Stand) -> Path:
     """A run's folder."""
     stages = [{"state": "made"}, {"state": "cached"}]
     (tmp_path / "report.json").write_text(json.dumps({"stages": stages, "ending": {"state": "promoted"}}))
-    (tmp_path / "report.md").write_text(f"brief{report_page.BRIEF_ENDS}long")
+    (tmp_path / "report.md").write_text("the brief")
     stand(report_page, "closing_lines", "closed")
     return tmp_path
 
@@ -84,8 +84,7 @@ def test_a_run_gets_its_recipe_and_folder_and_ends_with_the_closing_lines(
     assert ran == [(chosen, tmp_path / "mine", ("rescore", command == "rescore"))]
     assert looked == ([(chosen, tmp_path / "mine")] if command == "run" else [])
     assert begun == [*(["verbose"] if verbose else []), "begin_prefect_server", "start_prefect_server"]
-    assert ("brief" in ended.stdout) == bool(verbose)
-    assert "long" not in ended.stdout
+    assert ("the brief" in ended.stdout) == bool(verbose)
     assert "Nothing to do" not in ended.stdout
     assert ended.stdout.endswith(f"{report}\n")
     assert "closed" in ended.stdout
