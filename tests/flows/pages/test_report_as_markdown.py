@@ -30,7 +30,7 @@ def test_the_page_begins_with_the_outcome_the_decision_and_its_reason(text: str)
 
 
 def test_the_brief_ends_with_a_link_to_the_page(text: str):
-    assert text.rstrip().endswith("[report.html](report.html) has every episode, slices, curves, costs and the lineage.")
+    assert text.rstrip().endswith("[report.html](report.html) has every episode, slices, curves, costs and lineage.")
 
 
 def test_no_price_is_not_a_price_of_nothing(tmp_path: Path):
