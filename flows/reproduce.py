@@ -7,7 +7,6 @@ weights are the same, and what differs. The store is temporary, and no Prefect s
 import hashlib
 import json
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -66,13 +65,10 @@ def reproduce(lineage: Lineage, overrides: list[str], yes: bool = False) -> list
 
 def recipe_of(node: Node, overrides: list[str]) -> Recipe:
     """Return the recorded recipe, for the installed environments, with the overrides' servers. Raises Stop."""
-    recorded = deepcopy(node.record.provenance.recipe) if node.record else {}
-    if node.record is None or not recorded:
+    if node.record is None or not (recorded := node.record.provenance.recipe):
         raise Stop(f"{node.ref} has no record of its recipe: it is gone, or of older code.", "Run its recipe again.")
-    for part in (recorded, *recorded.get("guards", [])):
-        part["environment"] = {name: each for name, each in part["environment"].items() if name not in VERSIONS[:2]}
     try:
-        before = Recipe.model_validate(recorded)
+        before = Recipe.model_validate(_for_what_is_installed(recorded))
     except ValidationError as error:
         raise Stop(
             f"The recipe of {node.ref} is not valid for this code:\n{explain(error)}",
@@ -93,6 +89,18 @@ def recipe_of(node: Node, overrides: list[str]) -> Recipe:
             "Change only where servers run, their speed and their price: server.…, teacher.base_url.",
         )
     return after
+
+
+def _for_what_is_installed(recorded: Any) -> Any:
+    """The recipe without the version and the code of its environments."""
+    if isinstance(recorded, list):
+        return [_for_what_is_installed(each) for each in recorded]
+    if not isinstance(recorded, dict):
+        return recorded
+    rest = {name: _for_what_is_installed(each) for name, each in recorded.items()}
+    if isinstance(environment := recorded.get("environment"), dict):
+        rest["environment"] = {name: each for name, each in environment.items() if name not in ("version", "code")}
+    return rest
 
 
 def _needs_consent(recipe: Recipe) -> Iterator[str]:
