@@ -16,18 +16,11 @@ from pydantic import ValidationError
 
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import without_secrets
+from apprentice.flows.compare import differences, show_differences
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
-from apprentice.tasks.analysis.comparison import (
-    compare,
-    comparison_rows,
-    correct,
-    count_seen,
-    scored,
-    table,
-    with_intervals,
-)
+from apprentice.tasks.analysis.comparison import count_seen
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
@@ -36,9 +29,8 @@ from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
-from apprentice.tasks.judgement.contents import Comparison, Rates
+from apprentice.tasks.files.forms import require_inspect
 from apprentice.tasks.models.student_model import pinned
-from apprentice.tasks.players.inspect_task import episodes_task, records_of, run_inspect
 from apprentice.tasks.players.play import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
@@ -182,32 +174,6 @@ def trusted_with(recipe: Recipe, names: list[str]) -> list[StudentSpec]:
     return [*([pinned(own)] if own.trust_remote_code or not own.safetensors_only else []), *others]
 
 
-def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
-    """Return rates with intervals and the difference of each model from the first, and show them as tables.
-
-    Args:
-        seen: How many of the questions each model was trained on; None if unknown.
-    """
-    episodes, warning = scored(episodes)
-    models = {
-        name: with_intervals(records) | {"protocol": protocol, "seen_in_training": seen[name]}
-        for name, records in episodes.items()
-    }
-    metric = "accuracy"
-    if protocol == "tutorial":  # the tutorial calls the mean score accuracy
-        metric = "mean_score"
-        for model in models.values():
-            model["accuracy"], model["ci"]["accuracy"] = model["mean_score"], model["ci"]["mean_score"]
-    first, *others = models
-    comparisons = [{"from": first, "to": other} | compare(episodes[first], episodes[other], metric) for other in others]
-    correct(comparisons)
-    rates = {name: Rates.model_validate(model) for name, model in models.items()}
-    _show(rates, [Comparison.model_validate(each) for each in comparisons], seen, protocol)
-    if warning:
-        announce.warn(warning)
-    return {"models": models, "comparisons": comparisons, "broken": warning}
-
-
 TITLES = {
     "parity": "Held-out evaluation",
     "tutorial": "The tutorial's protocol",
@@ -215,16 +181,21 @@ TITLES = {
 }
 
 
-def _show(models: dict[str, Rates], comparisons: list[Comparison], seen: dict[str, int | None], protocol: str) -> None:
-    rows = [
-        row | {"seen in training": "unknown" if seen[row["model"]] is None else str(seen[row["model"]])}
-        for row in table(models)
-    ]
-    announce.table("compared-models", TITLES[protocol], rows)
+def compared(episodes: dict[str, list[EvaluatedEpisode]], seen: dict[str, int | None], protocol: str) -> dict[str, Any]:
+    """Return what `differences` does, each model after the first with the first, and show it as tables.
+
+    Args:
+        seen: How many of the questions each model was trained on; None if unknown.
+    """
+    first, *others = episodes
+    found = differences(episodes, [(first, other) for other in others], protocol)
+    for name, model in found["models"].items():
+        model["seen_in_training"] = seen[name]
+    known = {name: "unknown" if number is None else str(number) for name, number in seen.items()}
+    show_differences(found, TITLES[protocol], seen_in_training=known)
     if protocol == "tutorial":
         announce.warn(CANNOT_SEE)
-    if comparisons:
-        announce.table("differences", "Differences on the same questions", comparison_rows(comparisons))
+    return found
 
 
 @flow(name="inspect", flow_run_name="{recipe.name}-inspect", result_serializer="json")
@@ -237,25 +208,24 @@ def inspect_models(
     base_url: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate each model, by Inspect's name, on the first questions of the window. Raises Stop."""
+    require_inspect("This evaluation needs Inspect AI")
+    from apprentice.tasks.players.inspect_task import episodes_task, run_inspect
+
     recipe = with_discovered_settings(recipe)
-    store = open_store(recipe)
-    logs = store.root / "inspect" / recipe.name
-    episodes, kept = {}, {}
+    store, task = open_store(recipe), recipe.environment
+    logs, episodes = {}, {}
     with RunServers(recipe) as servers:
         run = RunContext(store, servers)
         EvaluationPreflight(recipe, window)(run, "exam")
-        questions = exam(run, recipe.environment, window, spec.questions)
-        rows = read_questions(store.fetch(questions), Purpose.EVALUATE)
-        server = servers.environment(recipe.environment.name)
+        rows = read_questions(store.fetch(exam(run, task, window, spec.questions)), Purpose.EVALUATE)
         tokens = spec.max_new_tokens if serves_student or recipe.teacher is None else recipe.teacher.max_tokens
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0
         for model in models:
-            with EnvironmentPool(recipe.environment, server, say=announce.warn, lease=leases) as pool:
-                task = episodes_task(pool, recipe.environment, rows, tokens, temperature, spec.samples, serves_student)
-                kept[model] = run_inspect(task, model, logs, base_url)["log"]
-            episodes[model] = records_of(kept[model])
+            with EnvironmentPool(task, servers.environment(task.name), say=announce.warn, lease=leases) as pool:
+                asked = episodes_task(pool, task, rows, tokens, temperature, spec.samples, serves_student)
+                logs[model], episodes[model] = run_inspect(asked, model, store.root / "inspect" / recipe.name, base_url)
     report = compared(episodes, dict.fromkeys(models), "inspect")
-    for model in models:
-        report["models"][model]["log"] = str(kept[model])
-        announce.console.print(f"  Inspect's log of {model}: {kept[model]}")
+    for model, log in logs.items():
+        report["models"][model]["log"] = str(log)
+        announce.console.print(f"  Inspect's log of {model}: {log}")
     return report

@@ -1,4 +1,4 @@
-"""What a run leaves for people and for machines: one page as HTML and as Markdown, report.json, pictures.
+"""What a run leaves for people and for machines: one page as HTML, its brief as Markdown, report.json, pictures.
 
 In: the artifacts of all stages. Out: the run's folder. Only files are read here, so a cached run reports at once.
 
@@ -294,8 +294,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     pictures = _pictures(folder, report, trained, lessons and fetch(lessons.length_stats))
-    samples = (fetch(lessons.kept) / "samples.md").read_text() if lessons else ""
-    text = as_markdown_page(report, samples, pictures)
+    text = as_markdown_page(report)
     differ = {each.place for each in played.last if not each.is_right}
     measured = judgement.teacher.slices if judgement.teacher else []
     episodes = embedded(_sources(artifacts, measured), differ)

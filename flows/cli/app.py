@@ -108,13 +108,13 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
         begin_prefect_server()
         start_prefect_server()
     folder = done.folder if done else retrain(chosen, runs, rescore=rescore)
-    from apprentice.flows.pages.report_page import BRIEF_ENDS, closing_lines
+    from apprentice.flows.pages.report_page import closing_lines
 
     report = json.loads((folder / "report.json").read_text())
     stages = [each["state"] for each in report["stages"]]
     show_cached()
     if verbose:
-        say((folder / "report.md").read_text().split(BRIEF_ENDS)[0])
+        say((folder / "report.md").read_text())
     if set(stages) == {"cached"}:
         print(f"Nothing to do: all {len(stages)} stages are cached.")
     style = "green" if report["ending"]["state"] == "promoted" else "yellow"
@@ -261,7 +261,6 @@ def reproduce(
     key: KEY,
     store: STORE = Path("artifacts"),
     hub: HUB = None,
-    deep: Annotated[bool, typer.Option(help="Also reproduce all of its inputs, the oldest first.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Where a server runs: server.url=…, teacher.base_url=…."),
@@ -271,21 +270,22 @@ def reproduce(
     ] = False,
     json_: JSON = False,
 ) -> None:
-    """Make an artifact again from its record, and compare it: exit code 0 if it is the same, 3 if not."""
+    """Run an artifact's recipe again in an empty store, and compare it and all that it was made from.
+
+    Exit code 0 if the artifact is the same, 3 if not. Needs the records alone, not the files.
+    """
     with exit_with_message("Nothing was saved; the command starts from the beginning next time."):
         ready()
         from apprentice.flows.reproduce import reproduce as make_again
         from apprentice.flows.reproduce import rows
-        from apprentice.flows.runtime.prefect_server import start_prefect_server
         from apprentice.tasks.artifacts.lineage import lineage_of
-        from apprentice.tasks.reporting.announce import table
+        from apprentice.tasks.reporting.announce import table, warn
 
-        found = lineage_of(key, store, hub)
-        start_prefect_server()
-        outcomes = make_again(found, set_ or [], deep, yes)
-        same = all(each.same for each in outcomes)
+        outcomes = make_again(lineage_of(key, store, hub), set_ or [], yes)
+        for difference in dict.fromkeys(each for outcome in outcomes for each in outcome.differences):
+            warn(difference)
         table("reproduced", "Reproduced", rows(outcomes))
         if json_:
-            print(json.dumps({"same": same, "artifacts": [each._asdict() for each in outcomes]}))
-        if not same:
+            print(json.dumps({"same": outcomes[-1].same, "artifacts": [each._asdict() for each in outcomes]}))
+        if not outcomes[-1].same:
             raise typer.Exit(3)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import HUB, JSON, RECIPE, SET, exit_with_message, looked_at, prepared
+from apprentice.flows.cli.common import JSON, RECIPE, SET, exit_with_message, looked_at, prepared
 from apprentice.flows.runtime.prefect_settings import quiet
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = F
     """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
     with exit_with_message():
         quiet()
-        from apprentice.flows.compare import finished
+        from apprentice.flows.finished_runs import finished
         from apprentice.tasks.reporting.announce import console, table
 
         rows = [run.row(store) for run in finished(runs)]
@@ -58,31 +58,26 @@ def _shown(row: dict[str, str], width: int) -> dict[str, str]:
 def compare(
     run: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN|KEY…",
-            help="A run's folder or its name in `apprentice runs`; last: the newest; the key, revision or tag of a "
-            "verdict, a decision, a release or an evaluation; owner/name@revision for one on the Hub.",
-        ),
+        typer.Argument(metavar="RUN…", help="A run's folder or its name in `apprentice runs`; last: the newest."),
     ],
     runs: RUNS = Path("runs"),
     store: STORE_OF_RUNS = None,
-    hub: HUB = None,
     json_: JSON = False,
 ) -> None:
-    """Lay finished runs side by side: settings that differ, accuracy on the same questions, curves, cost.
+    """Lay finished runs side by side: settings that differ, and differences on the same questions with their intervals.
 
-    Trains and plays nothing. For models that were not asked the same questions use `apprentice evaluate`.
+    Trains and plays nothing. For models that were not evaluated on the same questions use `apprentice evaluate`.
     """
     with exit_with_message():
         quiet()
-        from apprentice.flows.compare import compare_runs, shown_in_terminal, side_named
+        from apprentice.flows.compare import compare_runs, show_runs
+        from apprentice.flows.finished_runs import run_named
 
-        found, page = compare_runs([side_named(each, runs, store, hub) for each in run], runs)
+        found = compare_runs([run_named(each, runs) for each in run], store)
         if json_:
-            print(json.dumps(found.as_json() | {"page": str(page)}, ensure_ascii=False))
-            return
-        shown_in_terminal(found)
-        print(page)
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            show_runs(found)
 
 
 champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the gate's promotions.")

@@ -1,6 +1,6 @@
 """HTML pages that need nothing but themselves: their looks, their one script, their pictures.
 
-In: a template and its data, or Markdown. Out: HTML, with a policy that forbids all that is not the page's own.
+In: a template and its data. Out: HTML, with a policy that forbids all that is not the page's own.
 
 The curves of a training as data for the report, and as the geometry of small SVG pictures.
 """
@@ -11,7 +11,6 @@ import json
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +42,6 @@ def as_view_page(shown: list[dict[str, Any]]) -> str:
     return templates(autoescape=True).get_template("view.html.j2").render(**looks("'self'"), title=title, shown=shown)
 
 
-def as_html_page(markdown: str, title: str) -> str:
-    """Markdown as a page of the same looks."""
-    return (
-        templates(autoescape=True)
-        .get_template("page.html.j2")
-        .render(**looks("'none'"), title=title, body=from_markdown(markdown))
-    )
-
-
 def from_markdown(text: str) -> Markup:
     """Markdown as HTML; tables scroll by themselves where the screen is narrow."""
     from markdown_it import MarkdownIt
@@ -71,10 +61,6 @@ def looks(connect: str) -> dict[str, Any]:
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; "
     policy += f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     return {"script": Markup(script), "css": Markup(css), "policy": policy}
-
-
-def data_uri(picture: Path) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 @cache

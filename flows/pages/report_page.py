@@ -1,12 +1,11 @@
-"""The report as one self-contained page: as Markdown for terminals, repositories and Prefect, as HTML for people.
+"""The report as one self-contained HTML page, and its brief as Markdown for terminals, repositories and Prefect.
 
-In: the report's data, its pictures, its episodes. Out: two texts that need no other file, from one view of the data.
+In: the report's data, its episodes. Out: two texts, from one view of the data.
 
 What the report says in words: outcome, decision, cost, contamination, power. Both templates read it.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -16,7 +15,6 @@ from apprentice.flows.pages.html import (
     as_script,
     as_title,
     curve_of,
-    data_uri,
     from_markdown,
     heat_of,
     looks,
@@ -35,7 +33,7 @@ from apprentice.tasks.analysis.comparison import (
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.ending import as_markdown, unclean
-from apprentice.tasks.analysis.kinds import faults_of_calls, text_of_turns
+from apprentice.tasks.analysis.kinds import text_of_turns
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -48,7 +46,7 @@ from apprentice.tasks.judgement.contents import (
     RegressionEvaluation,
     TeacherRates,
 )
-from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table, points, visible
+from apprentice.tasks.reporting.safe_text import code, markdown_table, points, visible
 from apprentice.tasks.training.reporters import as_table
 
 HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}
@@ -292,24 +290,14 @@ def _stage_row(stage: dict[str, Any], priced: bool) -> dict[str, str]:
     }
 
 
-BRIEF_ENDS = "## Where it is right"
-"""Up to here the page is what the terminal of a verbose run shows."""
-
-
 def first_screen(text: str) -> str:
     """The page up to its first section: outcome, rates, cost, what to change."""
     return text.split("\n## ")[0].rstrip()
 
 
-def as_markdown_page(report: dict[str, Any], samples: str, pictures: dict[str, Path]) -> str:
-    """The whole page. `pictures`: by the title under which the text shows them."""
-    return MARKDOWN.get_template("report.md.j2").render(
-        report | view_of(report),
-        brief_ends=BRIEF_ENDS,
-        failures=_failures(report),
-        samples=samples,
-        pictures={title: data_uri(path) for title, path in pictures.items()},
-    )
+def as_markdown_page(report: dict[str, Any]) -> str:
+    """The brief: outcome, rates, comparisons and the gate's decision, with a link to the page."""
+    return MARKDOWN.get_template("report.md.j2").render(report | view_of(report))
 
 
 def as_report_page(report: dict[str, Any], episodes: str, boxes: Mapping[str, Drawn]) -> str:
@@ -353,15 +341,6 @@ def kind_over_time_rows(over_time: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def conversation(record: EvaluatedEpisode) -> str:
-    return "\n\n".join(_turn(message) for message in record.messages)
-
-
-def _turn(message: dict[str, Any]) -> str:
-    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
-    return f"[{message['role']}] " + "\n".join(part for part in [message.get("content") or "", *calls] if part)
-
-
 def _failures(report: dict[str, Any]) -> list[EvaluatedEpisode]:
     return [EvaluatedEpisode.model_validate(each) for each in report["failures"]]
 
@@ -371,9 +350,11 @@ def _with_ends(rate: str, value: float, ci: Mapping[str, Interval]) -> dict[str,
     return {rate: value, f"{rate} low": low, f"{rate} high": high}
 
 
-BOTH = (as_markdown, as_table, difficulty_as_markdown, text_of_turns)
-MARKDOWN = templates(
-    False,
-    (*BOTH, cell, code, conversation, faults_of_calls, fenced, kind_rows, label, markdown_table, percent, visible),
+MARKDOWN = templates(False, (as_markdown, code, markdown_table, visible))
+HTML = templates(
+    True,
+    (
+        *(as_markdown, as_script, as_table, as_title, curve_rows, difficulty_as_markdown, from_markdown),
+        *(kind_over_time_rows, placed, text_of_turns, visible),
+    ),
 )
-HTML = templates(True, (*BOTH, as_title, curve_rows, from_markdown, kind_over_time_rows, placed, as_script, visible))

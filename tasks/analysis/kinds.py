@@ -1,7 +1,6 @@
 """Kinds: of episodes by their outcome, and of questions by their tags.
 
-The outcome of an episode: in an evaluation right, or the kind of its failure; in rollouts kept, or why dropped. Also
-explains tool calls that do not parse; the cause may be a single invisible character.
+The outcome of an episode: in an evaluation right, or the kind of its failure; in rollouts kept, or why dropped.
 
 Accuracy by kind of question, the episodes most worth reading, and how the teacher compares with the scorer. In:
 evaluated episodes of several models on the same questions; the tags that the environment gives a question. Out: one
@@ -22,7 +21,6 @@ from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.safe_text import visible
 
 REASONING = re.compile(
     r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>|step by step|\blet(?:'s| me| us) (?:think|see|figure)"
@@ -83,44 +81,6 @@ def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
     if same_text(episode["messages"][1]["content"]) in examined:
         return "stands in the evaluation set"
     return None
-
-
-WRITTEN = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-"""A call in the chat template's format; a call that does not parse stays in the message's text."""
-
-
-def faults_of_calls(messages: list[dict[str, Any]]) -> list[str]:
-    faults = []
-    for message in messages:
-        if message["role"] != "assistant":
-            continue
-        for body, end in WRITTEN.findall(message.get("content") or ""):
-            faults.append(_fault(body, end))
-        faults += [_json_fault(call["function"]["arguments"]) for call in message.get("tool_calls") or []]
-    return [fault for fault in faults if fault]
-
-
-def _fault(body: str, end: str) -> str:
-    if not end:
-        return "it breaks off before </tool_call>"
-    if fault := _json_fault(body):
-        return fault
-    called = json.loads(body)
-    if not isinstance(called, dict) or not {"name", "arguments"} <= called.keys():
-        return "it is not an object with name and arguments"
-    return ""
-
-
-def _json_fault(text: Any) -> str:
-    try:
-        json.loads(text) if isinstance(text, str) else None
-    except json.JSONDecodeError as error:
-        found = text[error.pos : error.pos + 1]
-        at = f"at {visible(found)!r}" if found.isprintable() and found else f"at the invisible {visible(found)}"
-        return f"{error.msg}, character {error.pos + 1}, {at if found else 'at its end'}"
-    except RecursionError:
-        return "it is nested too deeply"
-    return ""
 
 
 MOST_KINDS = 8

@@ -53,24 +53,6 @@ def kinds(over_time: dict[str, dict[str, list[tuple[int, float]]]], to: Path) ->
     return _save(figure, to)
 
 
-def curves_of_runs(logs: dict[str, dict[str, Any]], shown: dict[str, dict[str, str]], to: Path) -> Path:
-    """Plots one panel for each metric of each training in `shown`, with a line for each run that has it.
-
-    Args:
-        logs: A trainer's log history by run and by training, such as sft.
-        shown: Metric to label, by training.
-    """
-    panels = [(training, metric, text) for training, of in shown.items() for metric, text in of.items()]
-    figure, axes = _figure(len(panels))
-    for axis, (training, metric, text) in zip(axes, panels, strict=True):
-        lines = {run: points for run, of in logs.items() if (points := _points(of.get(training, []), metric))}
-        for run, points in lines.items():
-            axis.plot(*zip(*points, strict=True), label=run)
-        axis.legend() if lines else axis.text(0.5, 0.5, "not logged", ha="center")
-        axis.set(xlabel="step", title=text)
-    return _save(figure, to)
-
-
 def rates(models: dict[str, Any], titles: dict[str, str], to: Path) -> Path:
     """A bar for each model's accuracy (`accuracy`, `ci`), with its interval."""
     figure, axes = _figure(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from apprentice.flows.compare import LAST, run_named
+from apprentice.flows.finished_runs import LAST, run_named
 from apprentice.tasks.reporting.errors import Stop
 from tests.browser import NAMES
 from tests.e2e.cluster import ROOT

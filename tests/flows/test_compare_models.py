@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from apprentice.envs.serving.process import local_server
+from apprentice.flows.recipe.loading import load_recipe
 from tests.endpoint import KEY, Endpoint, call
 from tests.flows.commands import BIN, ROOT, TOY, run_command
 from tests.hostile.endings import assert_clear_exit
@@ -39,6 +41,21 @@ def test_the_tutorials_protocol_gives_a_perfect_player_68_percent_and_says_what_
 def test_parity_gives_the_same_player_everything(home: Path):
     found = json.loads(evaluate(home, CHAIN_SUM, "--model", "teacher", *PERFECT).stdout.splitlines()[-1])
     assert (found["n"], found["format_compliance"], found["accuracy"]) == (50, 1.0, 1.0)
+
+
+def test_inspect_gives_the_same_player_everything_and_its_log_is_named(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STUDENT_API_KEY", KEY)
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    chain_sum = load_recipe(CHAIN_SUM).environment
+    teacher = ("--environment", chain_sum.name, "--settings", json.dumps(chain_sum.settings), "--error-rate", "0.0")
+    with local_server("apprentice.envs.serving.scripted_teacher", *teacher) as url:
+        at = ("--model", "openai-api/student/toy", "--protocol", "inspect", "--base-url", f"{url}/v1")
+        done = evaluate(home, CHAIN_SUM, *at, *PERFECT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["n"], found["format_compliance"], found["accuracy"], found["protocol"]) == (50, 1.0, 1.0, "inspect")
+    assert Path(found["log"]).exists()
+    assert "Held-out evaluation with Inspect AI" in done.stdout
 
 
 def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path):

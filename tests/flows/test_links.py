@@ -51,7 +51,7 @@ def test_the_page_leads_to_prefect_and_trackio_where_their_addresses_are_known(
     told = report(tmp_path)
     for text in (
         as_report_page(told | {"dashboards": known}, "{}"),
-        as_markdown_page(told | {"dashboards": known}, "", {}),
+        as_markdown_page(told | {"dashboards": known}),
     ):
         assert all(url in text for url in known.values())
     assert "Dashboards" not in as_report_page(told | {"dashboards": {}}, "{}")

@@ -18,7 +18,6 @@ from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.probe import Level, Probed, levels, probe
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.reproduce import reproduce
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.analysis.difficulty import nearest_to_half
 from apprentice.tasks.artifacts.lineage import lineage_of
@@ -285,12 +284,6 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
         *["Questions of the probe"] * 3,
         *(f"Probe of sft on rung {place} in reasoning_gym isomorphic_strings" for place in (1, 2, 3)),
     ]
-
-
-def test_what_a_probe_made_can_be_made_again(climbed: Climbed, server: EnvironmentServer):
-    for artifact in (climbed.probed.questions, climbed.probed.asked[1], climbed.probed.played[1]):
-        [outcome] = reproduce(lineage_of(artifact.key, climbed.work.store.root), [f"server.url={server.url}"])
-        assert (outcome.same, outcome.differences) == (True, []), outcome
 
 
 def test_their_cards_say_what_they_are(climbed: Climbed):

@@ -82,7 +82,7 @@ def test_with_a_ladder_grpo_trains_on_the_rung_nearest_to_half_and_is_judged_as_
         *(f"Questions of rung {place}" for place in (1, 2, 3)),
         *(f"Probe of sft on rung {place} in reasoning_gym spell_backward" for place in (1, 2, 3)),
     ]
-    for text in (climbed.out, (climbed.folder / "report.md").read_text().replace("`", "")):
+    for text in (climbed.out, probe["says"].replace("`", "")):
         assert "GRPO trains on rung 1 of 3 (min_word_len 3, max_word_len 4)" in " ".join(text.split())
     assert climbed.report["models"]["sft"] == first.report["models"]["sft"]
     assert climbed.report["gate"]["questions"] == 40

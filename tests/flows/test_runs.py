@@ -5,7 +5,7 @@ import json
 import os
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -13,42 +13,38 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
-from apprentice.flows.compare import compare_runs, finished, run_named, side_named
+from apprentice.flows.compare import compare_runs
+from apprentice.flows.finished_runs import finished, run_named
 from apprentice.tasks.analysis.comparison import with_intervals
 from apprentice.tasks.analysis.history import Champions
-from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
+from apprentice.tasks.evaluate import rates
+from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from tests.hub_server import LocalHub
-from tests.tasks.artifacts.test_hub import hub
-from tests.tasks.examined import episodes, evaluation, learned, published
-
-assert hub  # a fixture
+from tests.tasks.examined import episodes, evaluation, published
 
 TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}
 WEIGHTS = {"parameters": 1, "weights": "w", "promoted": True}
 
 
-class Judgement(NamedTuple):
-    """What judged the models of a run."""
-
-    evaluations: dict[str, Artifact]
-    verdict: Verdict
-    released: Release
-
-
 class Runs:
     """A folder of runs as they would have left it; nothing is trained."""
 
-    def __init__(self, folder: Path, store: LocalStore | None = None):
+    def __init__(self, folder: Path):
         self.folder = folder / "runs"
-        self.store = store or LocalStore(folder / "artifacts", "toy")
+        self.store = LocalStore(folder / "artifacts", "toy")
 
     def add(
-        self, name: str, rewards: dict[str, list[float]], asked: int = 0, clean: bool = True, **recipe: Any
-    ) -> Judgement:
+        self,
+        name: str,
+        rewards: dict[str, list[float]],
+        asked: int = 0,
+        clean: bool = True,
+        protocol: str = "parity",
+        **recipe: Any,
+    ) -> None:
         """A run whose models have these rewards on the questions from `asked` on, with these settings."""
         written = {"name": "toy", "environment": TASK | {"code": name}}
         written |= {"store": {"path": str(self.store.root), "hub": None}} | recipe
@@ -57,14 +53,12 @@ class Runs:
         for model, earned in rewards.items():
             records = [each for each in episodes([0.0] * asked + earned) if each.place >= asked]
             kind = {"sft": SftCheckpoint, "grpo": GrpoCheckpoint}[model]
-            log = [{"step": 1, "loss": 1.0, "reward": 0.5}, {"step": 2, "loss": 0.5, "reward": sum(earned)}]
-            seen = learned() if clean else learned(("sft", 1, records[0].question))
-            files = {"log.json": json.dumps(log), "learned.jsonl": seen, "model": f"{name} {model}"}
-            trained = published(self.store, kind, f"{name}-{model}", files, {"parameters": 1})
-            settings = {"environment": written["environment"], "spec": {"questions": len(records)}}
-            inputs[f"evaluations.{model}"] = evaluation(
-                self.store, key_of(name, model), records, model, inputs={"checkpoint": trained}, settings=settings
-            )
+            trained = published(self.store, kind, f"{name}-{model}", {"model": f"{name} {model}"}, {"parameters": 1})
+            counts = {"model": model, "protocol": protocol, "cost_usd": 0.0} | rates(records, PROTOCOLS["parity"])
+            files = {"episodes.jsonl": "".join(each.line().decode() for each in records)}
+            given = {"checkpoint": trained}, {"environment": written["environment"]}
+            key = key_of(name, model)
+            inputs[f"evaluations.{model}"] = published(self.store, Evaluation, key, files, counts, *given)
             models[model] = with_intervals(records)
         inputs["guards.sums.sft"] = evaluation(self.store, key_of(name, "guard"), episodes([0.0]), "sft")
         counts = {"diagnosis": "learned", "contaminated": not clean}
@@ -74,18 +68,14 @@ class Runs:
         folder = self.folder / name
         folder.mkdir(parents=True)
         report = {"recipe": "toy", "seed": 1, "models": models, "lineage": rows, "gate": {"promoted": True}}
-        report |= {"contamination": {"clean": clean}, "collect": {"episodes": 60, "kept": 50, "cost_usd": 0.25}}
-        report |= {"stages": [{"seconds": 2.0, "state": "ran"}, {"seconds": 1.0, "state": "cached"}]}
-        report |= {"effort": {"rollouts": 96, "tokens": 1000}, "peak_memory_mb": 512, "is_champion": False}
+        report |= {"contamination": {"clean": clean}, "is_champion": False}
         (folder / "report.json").write_text(json.dumps(report))
         (folder / "recipe.yaml").write_text(yaml.safe_dump(written))
         order = len(list(self.folder.iterdir()))
         os.utime(folder / "report.json", (order, order))
-        return Judgement(inputs, verdict, released)
 
     def compare(self, *names: str) -> dict[str, Any]:
-        found, page = compare_runs([side_named(name, self.folder, self.store.root) for name in names], self.folder)
-        return found.as_json() | {"page": str(page)}
+        return compare_runs([run_named(name, self.folder) for name in names], self.store.root)
 
 
 def key_of(*names: str) -> str:
@@ -151,11 +141,6 @@ def test_runs_are_paired_question_by_question_and_corrected_together(runs: Runs)
     assert gain["p_holm"] == pytest.approx(2 * gain["p_value"])
     settings = {row["setting"]: (row["A"], row["B"]) for row in found["settings"]}
     assert settings == {"sft.epochs": ("2", "3"), "environment.code": ('"one"', '"two"')}
-    assert found["cost"]["A"]["USD"] == "0.2500"
-    assert found["cost"]["B"]["stages that ran"] == "1 of 2"
-    page = Path(found["page"]).read_text()
-    assert "data:image/png;base64," in page
-    assert "<h2>Settings that differ</h2>" in page
 
 
 def test_a_comparison_ends_with_a_sentence_of_who_is_better_and_what_differs(runs: Runs):
@@ -179,10 +164,11 @@ def test_runs_that_ended_with_different_models_are_compared_by_those(runs: Runs)
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ({"asked": 1}, "were not asked the same questions: 2 and 2, of which 1 are the same"),
+        ({"asked": 1}, "not evaluated on the same questions by the same rules: they differ in the list of questions"),
         ({"environment": TASK | {"version": "1.1"}}, r"environment.version is 1 and 1.1"),
         ({"environment": TASK | {"settings": {}}}, r"environment.settings is \{'words': 3\} and \{\}"),
-        ({"clean": False}, "two was trained on questions that it is asked"),
+        ({"protocol": "tutorial"}, "protocol is parity and tutorial"),
+        ({"clean": False}, "two was trained on questions of its evaluation"),
     ],
 )
 def test_what_was_not_asked_the_same_is_refused_with_the_reason(runs: Runs, other: dict[str, Any], says: str):
@@ -190,75 +176,6 @@ def test_what_was_not_asked_the_same_is_refused_with_the_reason(runs: Runs, othe
     runs.add("two", {"sft": [1.0, 0.0]}, **other)
     with pytest.raises(Stop, match=says):
         runs.compare("one", "two")
-    assert not list(runs.folder.glob("compared-*"))
-
-
-def test_a_verdict_a_release_and_an_evaluation_are_compared_as_the_run_is_that_made_them(runs: Runs):
-    one = runs.add("one", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 0.0] * 20})
-    two = runs.add("two", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 1.0] * 20})
-    of_runs = runs.compare("one", "two")
-    for left, right in ((one.verdict.key, two.verdict.revision), ("one", f"local/toy-model@{two.released.key}")):
-        found = runs.compare(left, right)
-        assert found["comparisons"] == of_runs["comparisons"]
-        assert found["models"] == of_runs["models"]
-    only = runs.compare(one.evaluations["evaluations.grpo"].key[:8], two.evaluations["evaluations.grpo"].key)
-    assert [(each["from"], each["to"], each["delta"]) for each in only["comparisons"]] == [("A grpo", "B grpo", 0.5)]
-    assert only["runs"]["B"]["run"] == f"local/toy-evaluation@{two.evaluations['evaluations.grpo'].key}"
-    assert "<h2>Settings that differ</h2>" in Path(only["page"]).read_text()
-
-
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        ({"asked": 1}, "were not asked the same questions: 2 and 2, of which 1 are the same"),
-        ({"environment": TASK | {"version": "1.1"}}, r"environment.version is 1 and 1.1"),
-        ({"clean": False}, "was trained on questions that it is asked"),
-    ],
-)
-@pytest.mark.parametrize("what", ["verdict", "evaluation"])
-def test_an_artifact_that_was_not_asked_the_same_is_refused_with_the_reason(
-    runs: Runs, other: dict[str, Any], says: str, what: str
-):
-    one, two = runs.add("one", {"sft": [1.0, 0.0]}), runs.add("two", {"sft": [1.0, 0.0]}, **other)
-    names = [each.verdict.key if what == "verdict" else each.evaluations["evaluations.sft"].key for each in (one, two)]
-    with pytest.raises(Stop, match=says):
-        runs.compare(*names)
-
-
-def test_a_model_that_was_judged_by_another_protocol_is_refused(runs: Runs):
-    one = runs.add("one", {"sft": [1.0, 0.0]})
-    counts = one.evaluations["evaluations.sft"].model_dump(exclude=set(Artifact.model_fields))
-    lines = "".join(each.line().decode() for each in episodes([1.0, 0.0]))
-    settings = {"environment": TASK}
-    other = published(
-        runs.store, Evaluation, "e" * 20, {"episodes.jsonl": lines}, counts | {"protocol": "tutorial"}, {}, settings
-    )
-    with pytest.raises(Stop, match="protocol is parity and tutorial"):
-        runs.compare("one", other.key)
-
-
-def test_an_artifact_in_which_nobody_was_judged_is_refused_with_what_can_be_named(runs: Runs):
-    runs.add("one", {"sft": [1.0, 0.0]})
-    published(runs.store, SftCheckpoint, "9" * 20, {"model": ""}, {"parameters": 1})
-    with pytest.raises(Stop, match=r"SftCheckpoint, in which no model was judged.*\n.*verdict"):
-        runs.compare("one", "9" * 20)
-    with pytest.raises(Stop, match="No artifact has the key"):
-        runs.compare("one", "8" * 20)
-
-
-def test_what_is_on_the_hub_is_compared_by_owner_name_and_revision(hub: LocalHub, tmp_path: Path):
-    there = Runs(tmp_path / "there", HubStore(tmp_path / "there" / "artifacts", "toy", "team", patience=20.0))
-    one = there.add("one", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 0.0] * 20})
-    two = there.add("two", {"sft": [1.0, 0.0] * 20, "grpo": [1.0, 1.0] * 20})
-    here = Runs(tmp_path / "here")
-    here.add("mine", {"grpo": [1.0, 0.0] * 20})
-    found = here.compare("mine", f"team/toy-model@{two.released.revision}", f"team/toy-verdict@{one.verdict.key}")
-    deltas = {(each["from"], each["to"]): each["delta"] for each in found["comparisons"]}
-    assert deltas == {("A grpo", "B grpo"): 0.5, ("A grpo", "C grpo"): 0.0}
-    assert {each.parents[2].name for each in here.store.root.rglob("snapshots/*/model")} == {"toy-grpo", "toy-model"}
-    assert not list((here.store.root / "models" / "team").rglob("model")), "no weights are downloaded"
-    with pytest.raises(Stop, match=r"No artifact has the key.*on the Hub under team"):
-        here.compare("mine", f"team/toy-model@{'0' * 40}")
 
 
 def test_a_run_is_not_compared_with_itself(runs: Runs):
@@ -279,14 +196,28 @@ def test_the_list_shows_whole_names_that_can_be_copied(runs: Runs, columns: int,
     assert ("2026-11-23 13:35" in row) == (columns == 120), "recipe, seed and time have no room beside the name in 80"
 
 
+def test_the_command_shows_what_differs_and_ends_with_the_sentence(runs: Runs, monkeypatch: pytest.MonkeyPatch):
+    runs.add("one", {"grpo": [1.0] * 20 + [0.0] * 20}, sft={"epochs": 2})
+    runs.add("two", {"grpo": [1.0] * 36 + [0.0] * 4}, sft={"epochs": 3})
+    shown = StringIO()
+    monkeypatch.setattr(announce, "console", Console(file=shown, width=200))
+    done = CliRunner().invoke(app, ["compare", "one", "last", "--runs", str(runs.folder)])
+    assert done.exit_code == 0, done.output
+    text = " ".join(shown.getvalue().split())
+    assert "sft.epochs 2 3" in text
+    assert "A grpo B grpo +40.0 pp" in text
+    assert text.endswith("more than noise. Their recipes differ in sft.epochs (2, 3).")
+
+
 def test_the_commands_print_json_for_machines_and_refuse_with_a_remedy(runs: Runs):
     runs.add("one", {"sft": [1.0, 0.0]})
     runs.add("two", {"sft": [1.0, 1.0]})
     given = ["--runs", str(runs.folder), "--json"]
     listed = CliRunner().invoke(app, ["runs", *given])
     assert [row["run"] for row in json.loads(listed.stdout)] == ["two", "one"]
-    compared = CliRunner().invoke(app, ["compare", "one", "last", *given])
-    assert Path(json.loads(compared.stdout)["page"]).exists()
+    compared = json.loads(CliRunner().invoke(app, ["compare", "one", "last", *given]).stdout)
+    assert compared.keys() == {"runs", "settings", "models", "comparisons", "broken", "sentence"}
+    assert compared["runs"]["B"]["run"] == "two"
     refused = CliRunner().invoke(app, ["compare", "one", "nowhere", *given])
     assert refused.exit_code == 1
     assert "nowhere is no folder of a finished run" in refused.stdout

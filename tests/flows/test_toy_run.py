@@ -60,7 +60,7 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
         for name in ("grpo-curves.png", "sft-curves.png", "lengths-histogram.png")
     )
     assert "## What was learned" in text
-    assert "**Seed " in text
+    assert "[report.html](report.html)" in text
     assert "last loss " in toy_run.out
     assert "last reward " in toy_run.out
     assert [each["guard"] for each in report["guards"]] == ["longer-words"]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from apprentice.flows import lessons
-from apprentice.flows.compare import _bought as paid_for
 from apprentice.flows.pages.report_page import _cost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
@@ -143,8 +142,6 @@ def test_the_history_and_the_pages_count_nothing_as_bought_and_name_the_dataset(
     assert _bought(kept) == (store.record(type(rollouts), rollouts.key, rollouts.revision).counts if is_teacher else {})
     assert _players(store, kept) == ("40 by the teacher" if is_teacher else "40 by the dataset")
     assert taught_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
-    prices = {"teacher": {"prices": {"prompt": 1.0}}}
-    assert paid_for(kept, prices)["teacher's episodes"] == ("40" if is_teacher else "0")
     assert _rollouts(kept, frozenset()).source.model == ("Teacher" if is_teacher else "Dataset")
 
 

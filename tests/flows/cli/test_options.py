@@ -12,14 +12,13 @@ from prefect.utilities import urls
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from apprentice.flows import beginning, compare, compare_models, improve, lessons, library, reproduce, retrain, view
+from apprentice.flows import beginning, compare_models, improve, lessons, library, retrain, view
 from apprentice.flows.cli import status
 from apprentice.flows.cli.app import app
 from apprentice.flows.pages import report_page
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import prefect_server, servers, work_pool
 from apprentice.tasks import dataset
-from apprentice.tasks.artifacts import lineage
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import Window
@@ -66,7 +65,7 @@ def report(tmp_path: Path, stand: Stand) -> Path:
     """A run's folder."""
     stages = [{"state": "made"}, {"state": "cached"}]
     (tmp_path / "report.json").write_text(json.dumps({"stages": stages, "ending": {"state": "promoted"}}))
-    (tmp_path / "report.md").write_text(f"brief{report_page.BRIEF_ENDS}long")
+    (tmp_path / "report.md").write_text("the brief")
     stand(report_page, "closing_lines", "closed")
     return tmp_path
 
@@ -84,8 +83,7 @@ def test_a_run_gets_its_recipe_and_folder_and_ends_with_the_closing_lines(
     assert ran == [(chosen, tmp_path / "mine", ("rescore", command == "rescore"))]
     assert looked == ([(chosen, tmp_path / "mine")] if command == "run" else [])
     assert begun == [*(["verbose"] if verbose else []), "begin_prefect_server", "start_prefect_server"]
-    assert ("brief" in ended.stdout) == bool(verbose)
-    assert "long" not in ended.stdout
+    assert ("the brief" in ended.stdout) == bool(verbose)
     assert "Nothing to do" not in ended.stdout
     assert ended.stdout.endswith(f"{report}\n")
     assert "closed" in ended.stdout
@@ -190,26 +188,6 @@ def test_what_waited_is_published_and_named(sent: list[tuple[str, bool]], stand:
     assert lines[-1] == "Run the recipe again to decide on the champion."
 
 
-@pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize(
-    ("given", "handed"),
-    [([], ([], False, False)), (["--deep", "--yes", "--set", "seed=3"], (["seed=3"], True, True))],
-)
-def test_what_was_made_again_is_the_same_or_ends_with_3(same: bool, given: list[str], handed: Any, stand: Stand):
-    outcome = SimpleNamespace(same=same, _asdict=lambda: {"same": same})
-    found = stand(lineage, "lineage_of", "the lineage")
-    made = stand(reproduce, "reproduce", [SimpleNamespace(same=True, _asdict=dict), outcome])
-    stand(reproduce, "rows", [{"artifact": "it"}])
-    ended = typed("reproduce", "key", "--store", "there", "--hub", "me", *given, "--json")
-    assert ended.exit_code == (0 if same else 3)
-    assert found == [("key", Path("there"), "me")]
-    assert made == [("the lineage", *handed)]
-    assert json.loads(ended.stdout.splitlines()[-1]) == {"same": same, "artifacts": [{}, {"same": same}]}
-    plain = typed("reproduce", "key").stdout
-    assert "{" not in plain
-    assert "it" in plain.split("Reproduced")[1]
-
-
 @pytest.mark.parametrize("protocol", ["parity", "tutorial", "inspect"])
 def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     protocol: str, stand: Stand, begun: list[str]
@@ -246,19 +224,6 @@ def test_an_evaluation_computes_in_what_the_recipe_says(stand: Stand):
     typed("evaluate", TOY, "--model", "one", "--set", "precision=bf16")
     typed("evaluate", TOY, "--model", "one")
     assert [spec.bf16 for _, _, spec, *_ in asked] == [True, False]
-
-
-def test_runs_are_laid_side_by_side_as_text_or_as_json(stand: Stand):
-    named = stand(compare, "side_named", "side")
-    found = SimpleNamespace(as_json=lambda: {"runs": {}})
-    laid, shown = stand(compare, "compare_runs", (found, Path("the page"))), stand(compare, "shown_in_terminal")
-    ended = typed("compare", "a", "b", "--runs", "mine", "--store", "there", "--hub", "me")
-    assert named == [(each, Path("mine"), Path("there"), "me") for each in ("a", "b")]
-    assert laid == [(["side", "side"], Path("mine"))]
-    assert (ended.stdout, shown) == ("the page\n", [(found,)])
-    assert json.loads(typed("compare", "a", "--json").stdout) == {"runs": {}, "page": "the page"}
-    assert named[-1] == ("a", Path("runs"), None, None)
-    assert len(shown) == 1
 
 
 @pytest.mark.parametrize("given", [[], ["--port", "7000", "--no-browser"]])

@@ -1,4 +1,4 @@
-"""The report as Markdown, for terminals, repositories and Prefect."""
+"""The brief of a run as Markdown, for terminals, repositories and Prefect."""
 
 from pathlib import Path
 
@@ -7,9 +7,8 @@ import pytest
 from apprentice.flows.pages.report_page import as_markdown_page, first_screen
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.kinds import side_by_side
-from apprentice.tasks.reporting.pictures import histogram, kinds
-from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table
-from tests.flows.pages.hostile_report import NASTY, report
+from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table, one_line, visible
+from tests.flows.pages.hostile_report import report
 from tests.tasks.examined import episode
 
 RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
@@ -17,14 +16,8 @@ RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page with every section, and a model that says the worst things."""
-    folder = tmp_path_factory.mktemp("page")
-    picture = histogram([10, 20, 30], 25, folder / "lengths.png")
-    told = report(folder)
-    by_kind = kinds(told["curriculum"], folder / "curriculum.png")
-    return as_markdown_page(
-        told, f"- *user*: {NASTY}", dict(GRPO=picture, SFT=picture, lengths=picture) | {"GRPO by kind": by_kind}
-    )
+    """A brief with every section, of a model that says the worst things."""
+    return as_markdown_page(report(tmp_path_factory.mktemp("page")))
 
 
 def test_the_page_begins_with_the_outcome_the_decision_and_its_reason(text: str):
@@ -34,32 +27,31 @@ def test_the_page_begins_with_the_outcome_the_decision_and_its_reason(text: str)
     assert "Change first: `grpo.learning_rate: a third`." in first
     assert "| Teacher, as it taught | 90.0% (" in first
     assert "Cost: 0.5000 USD" in first
-    kinds = text.partition("## What it gets wrong")[2]
-    assert "| no tool call | 30 | 0 | 0 |" in kinds
 
 
-def test_columns_without_news_are_left_out_and_no_price_is_not_a_price_of_nothing(tmp_path: Path):
+def test_the_brief_ends_with_a_link_to_the_page(text: str):
+    assert text.rstrip().endswith("[report.html](report.html) has every episode, slices, curves, costs and lineage.")
+
+
+def test_no_price_is_not_a_price_of_nothing(tmp_path: Path):
     told = report(tmp_path)
-    text = as_markdown_page(told, "", {})
-    assert "0.5000 USD at the recipe's prices" in text
-    assert "| pool, worker | begun | episodes | device s | key |" in text
+    assert "0.5000 USD at the recipe's prices" in as_markdown_page(told)
     told["collect"]["cost_usd"] = None
     told["stages"][0]["counts"] |= {"cost_usd": 0.0}
-    costs = as_markdown_page(told, "", {}).partition("## Costs")[2]
-    assert "no prices given (teacher.prices)" in costs
-    assert "0.0000" not in costs
-    assert "USD" not in costs
+    brief = as_markdown_page(told)
+    assert "no prices given (teacher.prices)" in brief
+    assert "USD" not in brief
 
 
 def test_questions_on_which_the_environment_broke_are_told_beside_the_rates(tmp_path: Path):
     broken = "The environment broke on episodes: 0 of base, 2 of sft, 1 of grpo."
-    text = as_markdown_page(report(tmp_path) | {"broken": broken}, "", {})
+    text = as_markdown_page(report(tmp_path) | {"broken": broken})
     assert f"> {broken}" in text.partition("## What was learned")[2].partition("## The gate")[0]
-    assert "The environment broke" not in as_markdown_page(report(tmp_path) | {"broken": ""}, "", {})
+    assert "The environment broke" not in as_markdown_page(report(tmp_path) | {"broken": ""})
 
 
 def test_a_guard_rail_that_was_at_0_is_said_to_show_nothing(tmp_path: Path):
-    text = as_markdown_page(report(tmp_path), "", {})
+    text = as_markdown_page(report(tmp_path))
     assert "Right on none before: sums. A rate of 0% cannot fall, so such a guard rail shows nothing." in text
 
 
@@ -69,34 +61,28 @@ def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp
     told |= {"models": {name: with_intervals(records) for name, records in held_out.items()}}
     told |= compare_all(held_out, {}) | {"side_by_side": side_by_side(held_out)}
     told["effort"]["seconds"] |= {"SFT to its best": 95.0}
-    learned = as_markdown_page(told, "", {}).partition("## The gate")[0]
+    learned = as_markdown_page(told).partition("## The gate")[0]
     assert "| SFT to its best | 30 |" in learned
     assert "| SFT to its best | grpo | -10.0 pp | " in learned
     assert "Training took 10 s of SFT, 290 s of GRPO, 95 s of SFT to its best." in learned
     assert "GRPO played 35,840 rollouts with 430,000 tokens" in learned
     cached = told | {"effort": told["effort"] | {"seconds": {}}}
-    assert "Training took" not in as_markdown_page(cached, "", {})
+    assert "Training took" not in as_markdown_page(cached)
 
 
-def test_a_page_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
+def test_the_brief_of_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     out = dict.fromkeys(("grpo", "collect", "lengths", "teacher", "played_by", "probe"))
-    text = as_markdown_page(report(tmp_path) | out | {"completions": [], "curriculum": {}}, "", {})
-    for absent in ("curriculum", "GRPO's curves", "What was learned from", "The teacher", "GRPO played", "None"):
+    text = as_markdown_page(report(tmp_path) | out | {"completions": [], "curriculum": {}, "guards": []})
+    for absent in ("not to be forgotten", "The teacher", "GRPO played", "None"):
         assert absent not in text, absent
-    assert "## Costs" in text
+    assert "## The gate" in text
 
 
 def test_a_round_lists_those_before_it_and_counts_the_gates(tmp_path: Path):
     rounds = [{"round": "0", "promoted": "yes"}, {"round": "1", "promoted": "no"}]
-    text = as_markdown_page(report(tmp_path) | {"rounds": rounds}, "", {})
+    text = as_markdown_page(report(tmp_path) | {"rounds": rounds})
     assert "2 gates so far" in text
     assert "| 1 | no |" in text
-
-
-def test_the_markdown_needs_no_other_file(text: str):
-    assert "[GRPO]: data:image/png;base64," in text
-    assert "[GRPO by kind]: data:image/png;base64," in text
-    assert "](" not in text.replace("](http", "")
 
 
 def test_text_is_never_markup():
@@ -106,6 +92,13 @@ def test_text_is_never_markup():
     assert code("") == "(nothing)"
     assert fenced("```\nx") == "````text\n```\nx\n````"
     assert markdown_table([{"a": "x|y\nz"}]) == "| a |\n| --- |\n| x\\|y z |"
+
+
+def test_what_is_invisible_is_written_out():
+    text = "4\x1b[2J2\u202e é 漢\tx\ny"
+    assert visible(text) == "4\\x1b[2J2\\u202e é 漢\\tx\ny"
+    assert one_line(text) == "4\\x1b[2J2\\u202e é 漢 x y"
+    assert "\x1b" not in code(text) + fenced(text)
 
 
 def test_every_paragraph_is_one_line_because_prefect_shows_each_line_as_a_paragraph(text: str):

@@ -5,7 +5,6 @@ import json
 import logging
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,11 +21,14 @@ from apprentice.envs.reasoning_gym import env
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import SessionLost
+from apprentice.flows.compare_models import inspect_models
+from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.inspect_task import RATES, episodes_task, records_of, run_inspect
+from apprentice.tasks.players.inspect_task import RATES, episodes_task, run_inspect
 from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
 from apprentice.tasks.players.teacher import Teacher
@@ -105,20 +107,27 @@ class Says:
         return [self._say(episode.messages) for episode in episodes]
 
 
+def means_in(log: Path) -> dict[str, float]:
+    """The rates that Inspect shows."""
+    results = read_eval_log(str(log), header_only=True).results
+    assert results is not None
+    return {score.name: score.metrics["mean"].value for score in results.scores}
+
+
 @pytest.mark.long
 def test_a_perfect_player_scores_everything_and_the_log_is_kept(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
     task = episodes_task(pool, chain_sum, rows_of(pool, range(12)), 64, 0.0)
-    found = run_inspect(task, "mockllm/model", tmp_path / "logs", model_args=mock(plays(chain_sum)))
-    everything = {"format_compliance": 1.0, "accuracy": 1.0, "mean_score": 1.0}
-    assert found == {"model": "mockllm/model", "n": 12, "log": found["log"]} | everything
-    assert found["log"].parent == tmp_path / "logs"
-    log = read_eval_log(str(found["log"]))
+    kept, records = run_inspect(task, "mockllm/model", tmp_path / "logs", model_args=mock(plays(chain_sum)))
+    assert [record.seed for record in records if record.valid and record.is_right] == list(range(12))
+    assert kept.parent == tmp_path / "logs"
+    log = read_eval_log(str(kept))
     assert log.results is not None
     assert {score.name: set(score.metrics) for score in log.results.scores} == {
         rate: {"mean", "stderr"} for rate in RATES
     }
+    assert means_in(kept) == dict.fromkeys(RATES, 1.0)
     samples = sorted(log.samples or [], key=lambda sample: sample.id)
     assert [sample.id for sample in samples] == list(range(12))
     assert all(not isinstance(sample.input, str) for sample in samples)
@@ -136,20 +145,20 @@ def test_inspect_and_our_own_evaluation_leave_the_same_records(
         play_alone(pool, plays_of(rows, samples), Says(plays(task, 0.4)), PROTOCOLS["parity"], ours.append)
     with EnvironmentPool(task, server, 8) as pool:
         examined = episodes_task(pool, task, rows, 64, 1.0, samples)
-        found = run_inspect(examined, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
-    assert records_of(found["log"]) == sorted(ours, key=lambda record: record.place)
+        log, records = run_inspect(examined, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
+    assert records == sorted(ours, key=lambda record: record.place)
     counted = rates(ours, PROTOCOLS["parity"])
     assert (counted["broken"], counted["unfinished"]) == (0, 0)
     assert counted.get("questions", counted["n"]) == 20
-    assert {name: found[name] for name in ("n", *RATES)} == pytest.approx({n: counted[n] for n in ("n", *RATES)})
-    assert 0.0 < found["accuracy"] < 1.0
+    assert means_in(log) == pytest.approx({name: counted[name] for name in RATES})
+    assert 0.0 < counted["accuracy"] < 1.0
 
 
 def test_plain_text_is_no_valid_answer(chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path):
     task = episodes_task(pool, chain_sum, rows_of(pool, range(5)), 64, None)
-    found = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(says("It is 5.")))
-    assert [found[rate] for rate in RATES] == [0.0, 0.0, 0.0]
-    assert {tuple(record.causes) for record in records_of(found["log"])} == {("no tool call",)}
+    log, records = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(says("It is 5.")))
+    assert means_in(log) == dict.fromkeys(RATES, 0.0)
+    assert {tuple(record.causes) for record in records} == {("no tool call",)}
 
 
 @pytest.mark.parametrize(
@@ -165,16 +174,16 @@ def test_a_call_that_an_endpoint_garbled_is_invalid(
 ):
     task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
     endpoint = Endpoint([function])
-    found = run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
-    assert found["format_compliance"] == 0.0
-    assert records_of(found["log"])[0].causes == [cause]
+    _, [record] = run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
+    assert (record.valid, record.causes) == (False, [cause])
 
 
 def test_what_inspect_repairs_counts_as_said(chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path):
     """Known: our own evaluation calls these arguments malformed."""
     task = episodes_task(pool, chain_sum, rows_of(pool, range(1)), 64, 0.0)
     endpoint = Endpoint([{"name": "answer", "arguments": "five"}])
-    assert run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)["format_compliance"] == 1.0
+    _, [record] = run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
+    assert record.valid
 
 
 class GuessingPool(EnvironmentPool):
@@ -197,10 +206,8 @@ def test_an_episode_of_several_turns_goes_on_until_the_environment_or_the_turns_
         return call("guess", {"number": len(wrong)})
 
     with GuessingPool(chain_sum, server, 2) as pool:
-        found = run_inspect(
-            episodes_task(pool, chain_sum, GUESSES, 64, 0.0), "mockllm/model", tmp_path, model_args=mock(counting)
-        )
-    records = records_of(found["log"])
+        task = episodes_task(pool, chain_sum, GUESSES, 64, 0.0)
+        _, records = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(counting))
     assert [record.turns for record in records] == [1, 2, 3, 3, 3, 3]
     assert [record.reward for record in records] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
 
@@ -212,10 +219,9 @@ def test_an_environment_that_cannot_be_reached_stops_the_examination(
     rows = rows_of(pool, range(3))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         closed = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with EnvironmentPool(chain_sum, EnvironmentServer(url=closed, patience=0.2), 2) as away:
-        task = episodes_task(away, chain_sum, rows, 64, 0.0)
-        with pytest.raises(Stop, match=f"SessionLost.*{closed}"):
-            run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
+    away = EnvironmentPool(chain_sum, EnvironmentServer(url=closed, patience=0.2), 2)
+    with away, pytest.raises(SessionLost, match=closed):
+        episodes_task(away, chain_sum, rows, 64, 0.0)
 
 
 def test_an_environment_that_is_lost_in_an_episode_is_no_score_of_zero(
@@ -257,11 +263,11 @@ def test_a_question_that_is_not_the_one_written_down_stops_the_examination(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
     task = episodes_task(pool, chain_sum, [{"seed": 3, "question": "What is 1 + 1?"}], 64, 0.0)
-    with pytest.raises(Stop, match="question for seed 3 has changed"):
+    with pytest.raises(Stop, match="For seed 3 the server asks another question than the recorded one"):
         run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
 
 
-def test_as_many_episodes_run_at_once_as_the_pool_has_environments_and_sessions_are_closed(
+def test_as_many_episodes_run_at_once_as_the_pool_has_environments(
     chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path
 ):
     running, most = 0, 0
@@ -275,9 +281,8 @@ def test_as_many_episodes_run_at_once_as_the_pool_has_environments_and_sessions_
         return output(says("I do not know.")([]))
 
     task = episodes_task(pool, chain_sum, rows_of(pool, range(12)), 64, 0.0)
-    assert run_inspect(task, "mockllm/model", tmp_path, model_args={"custom_outputs": slow})["n"] == 12
-    assert most == 8
-    assert not any(session.is_open for session in pool.sessions)
+    _, records = run_inspect(task, "mockllm/model", tmp_path, model_args={"custom_outputs": slow})
+    assert (len(records), most) == (12, 8)
 
 
 @pytest.mark.long
@@ -287,12 +292,10 @@ def test_a_server_that_grants_fewer_sessions_is_played_with_those(chain_sum: Env
         local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "2") as url,
         EnvironmentPool(chain_sum, EnvironmentServer(url=url), 8, said.append) as pool,
     ):
-        rows = rows_of(pool, range(9))
-        said.clear()
-        task = episodes_task(pool, chain_sum, rows, 64, 0.0)
-        found = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
-    assert (found["n"], found["accuracy"]) == (9, 1.0)
-    assert [line for line in said if "grants no more than 2 sessions" in line] == said != []
+        task = episodes_task(pool, chain_sum, rows_of(pool, range(9)), 64, 0.0)
+        _, records = run_inspect(task, "mockllm/model", tmp_path, model_args=mock(plays(chain_sum)))
+    assert [record.is_right for record in records] == [True] * 9
+    assert [line for line in said if "grants only 2 concurrent sessions" in line] == said != []
 
 
 def test_a_model_behind_an_openai_compatible_endpoint_is_reached(
@@ -301,8 +304,8 @@ def test_a_model_behind_an_openai_compatible_endpoint_is_reached(
     teacher = ("--environment", "reasoning_gym", "--settings", json.dumps(chain_sum.settings), "--error-rate", "0.0")
     task = episodes_task(pool, chain_sum, rows_of(pool, range(8)), 64, 0.0)
     with local_server("apprentice.envs.serving.scripted_teacher", *teacher) as url:
-        found = run_inspect(task, MODEL, tmp_path, base_url=f"{url}/v1")
-    assert [found[rate] for rate in RATES] == [1.0, 1.0, 1.0]
+        log, _ = run_inspect(task, MODEL, tmp_path, base_url=f"{url}/v1")
+    assert means_in(log) == dict.fromkeys(RATES, 1.0)
 
 
 @pytest.mark.parametrize("serves_student", [True, False])
@@ -407,16 +410,8 @@ def test_ctrl_c_is_not_swallowed(chain_sum: EnvironmentSpec, pool: EnvironmentPo
         run_inspect(task, "mockllm/model", tmp_path, model_args={"custom_outputs": interrupted})
 
 
-@pytest.mark.long
-def test_importing_it_needs_no_inspect():
-    code = "import sys, apprentice.tasks.players.inspect_task; print('inspect_ai' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "False"
-
-
-def test_without_inspect_the_sentence_names_the_extra(
-    chain_sum: EnvironmentSpec, pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_inspect_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    recipe = load_recipe("toy")
     with pytest.raises(Stop, match=r"pip install 'openenv-apprentice\[inspect\]'"):
-        episodes_task(pool, chain_sum, GUESSES, 64, 0.0)
+        inspect_models.fn(recipe, ["mockllm/model"], recipe.evaluate, recipe.seed_windows().evaluate)

@@ -74,15 +74,6 @@ def test_a_curve_has_the_logged_points_and_the_held_out_ones(drawn: Drawn, tmp_p
     assert [text.get_text() for text in entropy.texts] == ["not logged"]
 
 
-def test_the_curves_of_several_runs_are_a_line_each(drawn: Drawn, tmp_path: Path):
-    logs = {"one": {"sft": LOG}, "two": {"sft": LOG[:1], "grpo": []}}
-    pictures.curves_of_runs(logs, {"sft": {"loss": "SFT loss"}, "grpo": {"reward": "reward"}}, tmp_path / "runs.png")
-    loss, reward = drawn.panels
-    assert lines(loss) == [[(1.0, 3.0), (2.0, 2.0)], [(1.0, 3.0)]]
-    assert drawn.legends() == [["one", "two"], []]
-    assert [text.get_text() for text in reward.texts] == ["not logged"]
-
-
 def test_a_model_has_a_bar_as_long_as_its_accuracy_the_first_one_on_top(drawn: Drawn, tmp_path: Path):
     models = {
         name: {"accuracy": at, "ci": {"accuracy": [at - 0.1, at + 0.2]}} for name, at in (("base", 0.2), ("sft", 0.7))
