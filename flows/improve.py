@@ -60,7 +60,7 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         )
     if not past:
         return round_of(recipe, None)
-    if stop := nothing_left_for_sft(recipe, past[-1].number + 1, champion is not None):
+    if stop := nothing_new_to_learn(recipe, past[-1].number + 1, champion is not None):
         raise stop
     rung = _next_rung(recipe, past[-1])
     same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
@@ -74,13 +74,13 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
     return round_of(recipe, plan, rung)
 
 
-def nothing_left_for_sft(recipe: Recipe, number: int, has_champion: bool) -> Stop | None:
+def nothing_new_to_learn(recipe: Recipe, number: int, has_champion: bool) -> Stop | None:
     """Return why SFT of a round after round 0, which learns from the rows of a dataset, has nothing to learn from."""
-    if recipe.sft is None or recipe.collect.dataset is None:
+    if not recipe.learns_from_rows or recipe.collect.dataset is None:
         return None
     learned = "Round 0 learns from the rows of collect.dataset, and no teacher plays beside them"
     if not recipe.collect.students:
-        alone = ", or from GRPO alone (--set sft=off)" if recipe.grpo else ""
+        alone = ", or from GRPO alone (--set sft=off)" if recipe.trains_on[1:] else ""
         return Stop(
             f"{learned}, so SFT of round {number} of {recipe.name} has nothing new to learn from.",
             f"Let rounds learn from the student's own right answers (--set collect.students=8){alone}. To train the "
@@ -251,7 +251,7 @@ def improve(
     with one_run(store, f"improve-{recipe.name}"):
         context = FlowRunContext.get()
         ahead = rounds_left(rounds, store, context and context.flow_run)
-        if ahead > 1 and not past_rounds(store) and (later := nothing_left_for_sft(recipe, 1, has_champion=True)):
+        if ahead > 1 and not past_rounds(store) and (later := nothing_new_to_learn(recipe, 1, has_champion=True)):
             announce.warn(f"Only round 0 can run. {' '.join(str(later).split())}")
         for _ in range(ahead):
             if not store.in_reach:

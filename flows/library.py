@@ -176,7 +176,7 @@ def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint
         questions = question_set(run, chosen)
         begins = model_given(run, chosen, model, questions)
         probing = chosen if chosen.rungs() else chosen.model_copy(update={"probe": ProbeSpec(questions=0)})
-        task = Pipeline(run, probing, base=begins).task
+        task = Pipeline(run, probing, base=begins).task(chosen.grpo)
         return Model(run.store, grpo_stage(run, chosen.grpo, begins, task.environment, task.questions, chosen.seed))
 
 

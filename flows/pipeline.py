@@ -4,6 +4,7 @@ In: a recipe, the run's work. Out: artifacts; each is found or made when it is a
 """
 
 from functools import cached_property
+from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.beginning import beginning, question_set
@@ -68,12 +69,10 @@ class Pipeline:
             self.learned_from = lessons_of(self.run, self.recipe, self.questions, self.models.base, self._rescore)
         return self.learned_from
 
-    @property
-    def task(self) -> Probed:
-        """The level that the last model finds neither too easy nor too hard."""
+    def task(self, spec: Any) -> Probed:
+        """Return the level that the last model finds neither too easy nor too hard for a training by reward."""
         if self.probed is None:
-            assert self.recipe.grpo is not None
-            self.probed = probe(self.run, self.recipe, self.recipe.grpo, self.levels, self.models.last)
+            self.probed = probe(self.run, self.recipe, spec, self.levels, self.models.last)
         return self.probed
 
     def train(self) -> Models[Checkpoint]:

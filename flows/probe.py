@@ -107,7 +107,7 @@ def levels(run: RunContext, recipe: Recipe, questions: Questions, guards: dict[s
     ] or [Level(recipe.environment, questions)]
     if recipe.grpo and recipe.grpo.curriculum:
         [level] = found
-        rows = used_questions(run.store.fetch(level.questions), Purpose.GRPO)
+        rows = used_questions(run.store.fetch(level.questions), Purpose.TRAIN)
         kinds_of(level.environment, rows, recipe.grpo.curriculum.by)
     return found
 

@@ -394,8 +394,9 @@ def _effort(work: RunContext, by_reward: Trained | None, recipe: Recipe) -> dict
     """Seconds of each training that this run made, and the rollouts of one by reward with their tokens."""
     made = [each for each in work.log if each.name in recipe.trains_on and each.state == "ran"]
     played = {"rollouts": 0, "tokens": 0}
-    if by_reward is not None and recipe.grpo is not None:
-        spec, log = recipe.grpo, by_reward.log
+    if by_reward is not None:
+        spec: Any = recipe.training(by_reward.training.name)
+        log = by_reward.log
         asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
         rollouts = fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step
         lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]

@@ -195,5 +195,4 @@ DPO = Training(
     arguments_ahead,
     first_step,
     curves=CURVES,
-    compared={"rewards/margins": "margin"},
 )

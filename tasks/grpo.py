@@ -35,7 +35,7 @@ from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.groups import GroupLog
-from apprentice.tasks.rollouts.rewards import EnvironmentReward, evaluation, held_out_rows, split
+from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_out_rows, split
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of
@@ -127,7 +127,7 @@ def train_grpo(
         instance = environment.make()
         streams = streams_of(instance, spec)
         folder = context.fetch(checkpoint)
-        used = used_questions(context.fetch(questions), Purpose.GRPO)
+        used = used_questions(context.fetch(questions), Purpose.TRAIN)
         if not used:
             raise Stop("No question of windows.grpo is left to ask.", "Widen the task or the window.")
         tokenizer = load_tokenizer(folder, context.run.trusted)
@@ -287,7 +287,7 @@ def grpo_arguments(
     """The arguments of GRPOConfig, without the recipe's `args`."""
     return {
         **arguments(context, spec, seed),
-        **evaluation(spec),
+        **held_out_arguments(spec),
         **generation_arguments(spec.generation),
         "reward_weights": [stream.weight for stream in streams],
         "max_steps": spec.max_steps,
@@ -298,4 +298,18 @@ def grpo_arguments(
         "temperature": spec.temperature,
         "beta": spec.beta,
         "chat_template_kwargs": TEMPLATE_ARGUMENTS,
+    }
+
+
+def held_out_arguments(spec: GrpoSpec) -> dict[str, Any]:
+    """The evaluation arguments of GRPOConfig; empty without held-out questions."""
+    if not spec.held_out.questions:
+        return {}
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": spec.held_out.every,
+        "per_device_eval_batch_size": spec.held_out.at_once(spec.batch_size),
+        "num_generations_eval": 1,
+        "metric_for_best_model": METRIC,
+        "greater_is_better": True,
     }

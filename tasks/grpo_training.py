@@ -20,9 +20,9 @@ from apprentice.tasks.training.shared_prompts import forward_shared, generate_sh
 from apprentice.tasks.training.trainer import IGNORED
 
 
-def start(_spec: GrpoSpec, made: RunSoFar) -> Start | None:
+def start(spec: GrpoSpec, made: RunSoFar) -> Start | None:
     """GRPO trains the last model on the task that the probe chose; not where the probe found nothing to learn."""
-    task = made.task
+    task = made.task(spec)
     if task.stopped:
         return None
     return Start(task.trains_with, (made.models.last, task.environment, task.questions, made.seed))
@@ -115,7 +115,6 @@ GRPO = Training(
         "completions/mean_length": Curve("tokens a completion", ("length",)),
         "loss": Curve("loss", ("nan",)),
     },
-    compared={"reward": "reward", "frac_reward_zero_std": "dead groups"},
     forecast=forecast,
     check_machine=check_machine,
 )

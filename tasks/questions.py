@@ -58,7 +58,7 @@ def questions(
     return {
         **used_by,
         Purpose.COLLECT: windows.collect.size,
-        "dropped_from_grpo": windows.grpo.size - used_by[Purpose.GRPO],
+        "dropped_from_grpo": windows.of(Purpose.TRAIN).size - used_by[Purpose.TRAIN],
     }
 
 
@@ -150,7 +150,7 @@ def rung_questions(
         same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, Purpose.EVALUATE)
     }
     rows = [
-        {"purpose": Purpose.GRPO, "seed": seed, "question": text, "used": same_text(text) not in examined}
+        {"purpose": Purpose.TRAIN, "seed": seed, "question": text, "used": same_text(text) not in examined}
         for seed, text in sorted(ask(context, environment, window.seeds(), "grpo.auto_difficulty").items())
     ]
     left = sum(row["used"] for row in rows)
@@ -161,13 +161,13 @@ def rung_questions(
             "Widen it, remove it, or reduce evaluate.questions.",
         )
     write_questions(context.out, rows)
-    return _counted(Purpose.GRPO, left, len(rows) - left)
+    return _counted(Purpose.TRAIN, left, len(rows) - left)
 
 
 @stage(produces=Questions, version=1, title="Questions of the probe", drawn=PROBED)
 def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions that GRPO would train on, or all if there are fewer."""
-    return publish_exam(context, _used(context, questions, Purpose.GRPO), examined)
+    return publish_exam(context, _used(context, questions, Purpose.TRAIN), examined)
 
 
 def _used(context: StageContext, questions: Questions, purpose: Purpose) -> list[dict[str, Any]]:
@@ -210,13 +210,14 @@ def fresh_questions(
                 new[purpose] += 1
                 used = shares is None or _is_drawn(shares, traits_of(instance, seed, texts[seed]), seed)
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
-    a_round = windows.collect.size + windows.grpo.size + examined
+    a_round = windows.collect.size + windows.of(Purpose.TRAIN).size + examined
     rounds = lasts([row["question"] for row in rows], a_round)
     least = {purpose: least_fresh(window.size) for purpose, window in windows}
     if len(chosen) < examined or any(new[purpose] < least[purpose] for purpose in TRAINED_ON):
         raise Stop(
             f"The questions of {environment} are used up: the evaluation has {len(chosen)} new ones of {examined}, "
-            f"training {new[Purpose.COLLECT]} of {windows.collect.size} and {new[Purpose.GRPO]} of {windows.grpo.size}."
+            f"training {new[Purpose.COLLECT]} of {windows.collect.size} and {new[Purpose.TRAIN]} of "
+            f"{windows.of(Purpose.TRAIN).size}."
             f" At this size they last about {rounds} rounds.",
             "Widen the task (environment.settings), add a level (improve.ladder), or make the windows smaller, under "
             "another recipe name.",
@@ -225,7 +226,7 @@ def fresh_questions(
         announce.warn(f"The space of questions lasts about {rounds} rounds of this size, by the repeats in this one.")
     write_questions(context.out, rows)
     used_by = Counter(row["purpose"] for row in rows if row["used"])
-    dropped = windows.grpo.size - used_by[Purpose.GRPO]
+    dropped = windows.of(Purpose.TRAIN).size - used_by[Purpose.TRAIN]
     return {**{purpose: used_by[purpose] for purpose, _ in windows}, "dropped_from_grpo": dropped}
 
 

@@ -89,7 +89,6 @@ SFT = Training(
         "mean_token_accuracy": Curve("token accuracy"),
         "entropy": Curve("entropy"),
     },
-    compared={"loss": "loss"},
     forecast=forecast,
     warning=learned_nothing,
 )

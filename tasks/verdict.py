@@ -23,7 +23,6 @@ from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     Evaluation,
-    ModelName,
     Rollouts,
     Verdict,
     parent,
@@ -36,7 +35,7 @@ from apprentice.tasks.judgement.contents import (
     Judgement,
     write,
 )
-from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.settings.spec import GateSpec
@@ -88,7 +87,7 @@ def verdict(
             "comparisons": comparisons,
             "guards": compared["guards"],
             "contamination": shared,
-            "grpo": reading,
+            "curves": reading,
             "signs": [sign._asdict() for sign in signs],
             "stopped": stopped,
             "token_accuracy": _token_accuracy(context, trained),
@@ -113,7 +112,7 @@ def verdict(
 
 def _token_accuracy(context: StageContext, trained: Checkpoint) -> float | None:
     """The share of its rows' tokens that the SFT model predicted in the end; None where another training followed."""
-    if trained.stage != ModelName.SFT:
+    if must_pay(trained.stage):
         return None
     logged = [
         entry["mean_token_accuracy"] for entry in read_log(context.fetch(trained)) if "mean_token_accuracy" in entry

@@ -229,6 +229,10 @@ class Recipe(BaseModel):
         return self.teacher is not None and self.teacher.scripted_error_rate is not None
 
     @property
+    def learns_from_rows(self) -> bool:
+        return self.sft is not None
+
+    @property
     def buys(self) -> bool:
         """Whether a teacher is asked."""
         return self.sft is not None and self.teacher is not None and self.collect.dataset is None

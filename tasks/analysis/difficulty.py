@@ -9,7 +9,7 @@ signals.
 
 from collections.abc import Iterable, Sequence
 from math import isclose
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.comparison import Interval, evaluated_interval, percent
@@ -17,7 +17,6 @@ from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.safe_text import code, markdown_table
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.signals import RewardSignals
 
 Reading = Literal["too easy", "too hard", "right"]
@@ -112,20 +111,29 @@ def dead_share(accuracy: float, generations: int) -> float:
     return accuracy**generations + (1.0 - accuracy) ** generations
 
 
-def advice_on_groups(found: Difficulty, grpo: GrpoSpec) -> str:
+class Groups(Protocol):
+    """What of an online training's section decides what a group teaches, see `GrpoSpec`."""
+
+    @property
+    def num_generations(self) -> int: ...
+    @property
+    def reward(self) -> str: ...
+
+
+def advice_on_groups(found: Difficulty, groups: Groups) -> str:
     """A sentence on the group size where half of the groups or more would teach nothing; empty otherwise.
 
     With partial credit, wrong answers of a group differ too, and the accuracy does not show it.
     """
-    all_or_nothing = grpo.reward == "exact" or isclose(found.mean_score, found.accuracy, abs_tol=ROUNDING)
-    expected = dead_share(found.accuracy, grpo.num_generations)
+    all_or_nothing = groups.reward == "exact" or isclose(found.mean_score, found.accuracy, abs_tol=ROUNDING)
+    expected = dead_share(found.accuracy, groups.num_generations)
     if found.reading != "right" or not all_or_nothing or expected < DEAD:
         return ""
-    larger = (grpo.num_generations * factor for factor in (2, 4))
+    larger = (groups.num_generations * factor for factor in (2, 4))
     others = ", ".join(f"{dead_share(found.accuracy, size):.0%} of {size}" for size in larger)
     return (
-        f"At this rate at least {expected:.0%} of the groups of {grpo.num_generations} completions have equal rewards "
-        f"and teach nothing ({others}): raise grpo.num_generations, or have further questions asked in their place "
+        f"At this rate at least {expected:.0%} of the groups of {groups.num_generations} completions have equal "
+        f"rewards and teach nothing ({others}): raise grpo.num_generations, or have further questions asked in their place "
         "(grpo.oversample)."
     )
 

@@ -40,13 +40,13 @@ from apprentice.tasks.artifacts.types import (
     Decision,
     Evaluation,
     KeptRollouts,
-    ModelName,
     Parent,
     Rollouts,
     Verdict,
     artifact_of,
     artifact_type,
     kind_or_none,
+    models_of_a_run,
     read_record,
 )
 from apprentice.tasks.episodes.record import LEARNED
@@ -230,7 +230,9 @@ class Lineage:
             rows = [row | {name: row[name] for name in ("stage", "seed", "question")} for row in rows]
         held = {each: kept.ref for kept in self._taught_by(node) for each in self.played(kept)}
         return [
-            row | {"rollouts": held.get((row["seed"], row["question"]))} if row["stage"] == ModelName.SFT else row
+            row | {"rollouts": held.get((row["seed"], row["question"]))}
+            if row["stage"] == models_of_a_run()[1]
+            else row
             for row in rows
         ]
 

@@ -103,6 +103,13 @@ PARSERS = ("response_template", "response_schema")
 """Where transformers keeps a tokenizer's parser of completions."""
 
 
+def online_trainer() -> type:
+    """TRL's trainer of GRPO as it is."""
+    from trl import GRPOTrainer
+
+    return GRPOTrainer
+
+
 def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> type:
     """A GRPOTrainer with our tool loop: trl `_generate_and_score_completions`, `_generate`, `_tokenize_prompts` and
     `_tool_call_loop`.

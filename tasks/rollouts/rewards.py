@@ -8,7 +8,7 @@ Splits GRPO's questions into training and held-out ones, and configures TRL's ev
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
@@ -20,7 +20,6 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.rollouts import Rollouts, row_of
 from apprentice.tasks.rollouts.streams import Stream
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
 
 class _StepSummary(NamedTuple):
@@ -42,6 +41,15 @@ UNFINISHED = "unfinished"
 """The metric of the share of rollouts that ended without the environment: no call, no turn or no token was left."""
 
 
+class RewardSettings(Protocol):
+    """What of an online training's section is about rewards, see `GrpoSpec`."""
+
+    @property
+    def reward(self) -> str: ...
+    @property
+    def max_failed(self) -> float: ...
+
+
 class EnvironmentReward:
     """The reward function of the first stream; `others` gives those of the other streams.
 
@@ -56,7 +64,7 @@ class EnvironmentReward:
 
     def __init__(
         self,
-        spec: GrpoSpec,
+        spec: RewardSettings,
         asked: TrainedQuestions,
         rollouts: Rollouts,
         streams: Sequence[Stream] = (Stream(),),
@@ -174,17 +182,3 @@ def held_out_rows(environment: EnvironmentSpec, held: list[dict[str, Any]], mode
     instance = environment.make()
     rows = [row_of(mode, instance, row["seed"], row["question"]) | {"held_out": True} for row in held]
     return Dataset.from_list(rows) if rows else None
-
-
-def evaluation(spec: GrpoSpec) -> dict[str, Any]:
-    """The evaluation arguments of GRPOConfig; empty without held-out questions."""
-    if not spec.held_out.questions:
-        return {}
-    return {
-        "eval_strategy": "steps",
-        "eval_steps": spec.held_out.every,
-        "per_device_eval_batch_size": spec.held_out.at_once(spec.batch_size),
-        "num_generations_eval": 1,
-        "metric_for_best_model": METRIC,
-        "greater_is_better": True,
-    }

@@ -3,10 +3,9 @@
 In: an environment, the recipe's weights. Out: `Stream`s.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 
 
 class Stream(NamedTuple):
@@ -29,7 +28,14 @@ class Stream(NamedTuple):
         return environment._scores()[self.name]
 
 
-def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
+class Weighted(Protocol):
+    """What of an online training's section weights the streams, see `GrpoSpec`."""
+
+    @property
+    def reward_weights(self) -> dict[str, float]: ...
+
+
+def streams_of(instance: ToolEnvironment, spec: Weighted) -> list[Stream]:
     """All reward components of an environment, or of all parts of a mixture, with the recipe's weights.
 
     In a mixture of difficulty levels, weights are those of the recipe's environment, without a label.

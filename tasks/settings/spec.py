@@ -124,11 +124,11 @@ class Purpose(StrEnum):
     """What the questions of a window are for."""
 
     COLLECT = "collect"
-    GRPO = "grpo"
+    TRAIN = "grpo"
     EVALUATE = "evaluate"
 
 
-TRAINED_ON = (Purpose.COLLECT, Purpose.GRPO)
+TRAINED_ON = (Purpose.COLLECT, Purpose.TRAIN)
 """The windows that training takes its questions from."""
 
 
@@ -138,6 +138,9 @@ class SeedWindows(Spec):
     collect: Window
     grpo: Window
     evaluate: Window
+
+    def of(self, purpose: Purpose) -> Window:
+        return getattr(self, purpose)
 
     @model_validator(mode="after")
     def _are_disjoint(self) -> "SeedWindows":

@@ -58,8 +58,9 @@ class RunSoFar(Protocol):
     def seed(self) -> int: ...
     @property
     def lessons(self) -> Lessons: ...
-    @property
-    def task(self) -> Task: ...
+    def task(self, spec: Any) -> Task:
+        """What a training by reward plays, with its section."""
+        ...
 
 
 class Start(NamedTuple):
@@ -94,8 +95,6 @@ class Training(Generic[S]):
     """Makes a step on a toy model. In: the section, its `args`, a tokenizer, the tools' schemas."""
     curves: dict[str, Curve]
     """By metric, in the page's order."""
-    compared: dict[str, str]
-    """Metrics that a comparison of runs draws over each other, with their names."""
     forecast: "Callable[[S, int, Student], Forecast] | None" = None
     """Seconds and memory, of a run that collects so many episodes; None where they are not predicted."""
     warning: Callable[[list[dict[str, Any]]], str] = lambda _log: ""

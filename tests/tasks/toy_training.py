@@ -11,8 +11,8 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.grpo import held_out_arguments
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.rollouts.rewards import evaluation
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, train
 from apprentice.tasks.training.watcher import select_weights, watch
@@ -107,7 +107,7 @@ def run(
         callbacks=list(callbacks),
         args=GRPOConfig(
             **{**arguments(context, spec, 0), "report_to": "none"},
-            **evaluation(spec),
+            **held_out_arguments(spec),
             max_steps=spec.max_steps,
             num_generations=spec.num_generations,
             max_completion_length=spec.max_completion_length,

@@ -11,8 +11,9 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.grpo import held_out_arguments
 from apprentice.tasks.models.tokenizer import build_tokenizer
-from apprentice.tasks.rollouts.rewards import EnvironmentReward, evaluation, held_out_rows
+from apprentice.tasks.rollouts.rewards import EnvironmentReward, held_out_rows
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
 from apprentice.tasks.settings.grpo_settings import HeldOut
 from apprentice.tasks.training.reporters import COMPLETIONS, as_table, last_groups, log_completions, read_completions
@@ -58,7 +59,7 @@ def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., S
                 reward_funcs=Cut(SPEC, TrainedQuestions(context.scratch / "asked.jsonl"), rollouts),
                 args=GRPOConfig(
                     **{**arguments(context, SPEC, 0), "report_to": "none"},
-                    **evaluation(SPEC),
+                    **held_out_arguments(SPEC),
                     max_steps=SPEC.max_steps,
                     num_generations=SPEC.num_generations,
                     max_completion_length=SPEC.max_completion_length,
