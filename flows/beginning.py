@@ -20,7 +20,6 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.questions import fresh_questions, questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import StudentSpec
-from apprentice.tasks.student import student
 
 
 def question_set(run: RunContext, recipe: Recipe) -> Questions:
@@ -30,11 +29,6 @@ def question_set(run: RunContext, recipe: Recipe) -> Questions:
         return questions(run, recipe.environment, windows, evaluated)
     earlier = {str(number): run.store.at(Questions, revision) for number, revision in enumerate(recipe.round.asked)}
     return fresh_questions(run, recipe.environment, windows, evaluated, earlier, recipe.round.shares)
-
-
-def beginning(run: RunContext, recipe: Recipe, asked: Questions) -> Checkpoint:
-    """Return the model to train. Raises Stop for a checkpoint that does not exist or does not fit the recipe."""
-    return begun_from(run.store, recipe) or student(run, recipe.student, recipe.environment, asked, recipe.seed)
 
 
 def begun_from(store: LocalStore, recipe: Recipe) -> Checkpoint | None:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.compare import differences, show_differences
+from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
@@ -62,7 +63,7 @@ def compare_models(
             recipe's student if it allows that.
     """
     recipe = with_discovered_settings(recipe)
-    trusted = trusted_with(recipe, trust_code or [])
+    trusted = trusted_with(recipe.student, trust_code or [])
     store = open_store(recipe, hub_needed=False)
     task, written = recipe.environment, recipe.for_record()
     found: dict[str, tuple[Evaluation, Checkpoint | None]] = {}
@@ -71,11 +72,11 @@ def compare_models(
         run.preflight = preflight = EvaluationPreflight(recipe, window)
         questions = exam(run, task, window, spec.questions)
         for name in models:
-            endpoint = _endpoint(recipe, name, serves_student)
+            endpoint = _endpoint(recipe.teacher, name, serves_student)
             if endpoint is None:
                 run = RunContext(store, servers, recipe=written, trusted=trusted)
                 run.preflight = preflight
-                checkpoint = checkpoint_of(run, recipe, name, questions)
+                checkpoint = checkpoint_of(Pipeline(run, recipe), name, questions)
                 found[name] = evaluate(run, spec, checkpoint, task, questions, recipe.seed), checkpoint
             else:
                 with RunServers(recipe.model_copy(update={"teacher": endpoint})) as others:
@@ -103,17 +104,17 @@ def check_addresses(names: list[str]) -> None:
                 raise Stop(f"A model's URL cannot be used: {error}.", "Write https://host/v1#model.") from None
 
 
-def _endpoint(recipe: Recipe, name: str, serves_student: bool) -> EndpointSpec | None:
+def _endpoint(given: TeacherSpec | None, name: str, serves_student: bool) -> EndpointSpec | None:
     if name == "teacher":
-        if recipe.teacher is None:
-            raise Stop(f"{recipe.name} has no teacher.", "Name another model.")
-        return EndpointSpec.model_validate(recipe.teacher.model_dump())
+        if given is None:
+            raise Stop("The recipe has no teacher.", "Name another model.")
+        return EndpointSpec.model_validate(given.model_dump())
     if not name.startswith(("http://", "https://")):
         return None
     url, _, model = name.partition("#")
     if not model:
         raise Stop(f"{name} does not name a model of the endpoint.", f"Write {url}#MODEL.")
-    teacher = recipe.teacher or TeacherSpec()
+    teacher = given or TeacherSpec()
     on_teachers_host = teacher.scripted_error_rate is None and _host(url) == _host(teacher.base_url)
     own = {"base_url": url, "model": model, "serves_student": serves_student}
     if not on_teachers_host:  # never send the teacher's key to another host
@@ -130,8 +131,13 @@ def _host(url: str | None) -> str | None:
     return urlsplit(url or "https://api.openai.com").hostname
 
 
-def checkpoint_of(run: RunContext, recipe: Recipe, name: str, questions: Questions) -> Checkpoint:
-    """Return the model of that name, as in `compare_models`, without endpoints. Raises Stop if there is none."""
+def checkpoint_of(stages: Pipeline, name: str, questions: Questions | None = None) -> Checkpoint:
+    """Return the model of that name, as in `compare_models`, without endpoints. Raises Stop if there is none.
+
+    Args:
+        questions: From which a student's tokenizer is built; default: those of the run.
+    """
+    run, recipe = stages.run, stages.recipe
     if name == "champion":
         champion = Champions(run.store).current()
         if champion is None:
@@ -151,7 +157,7 @@ def checkpoint_of(run: RunContext, recipe: Recipe, name: str, questions: Questio
     if not granted:
         spec = pinned(spec)
         granted = [each for each in run.trusted if (each.model, each.revision) == (spec.model, spec.revision)]
-    return student(run, (granted or [spec])[0], recipe.environment, questions, recipe.seed)
+    return student(run, (granted or [spec])[0], recipe.environment, questions or stages.questions, recipe.seed)
 
 
 def model_named(name: str, **settings: Any) -> StudentSpec | None:
@@ -162,7 +168,7 @@ def model_named(name: str, **settings: Any) -> StudentSpec | None:
     return StudentSpec(model=model, revision=revision, **settings) if revision and is_repository(model) else None
 
 
-def trusted_with(recipe: Recipe, names: list[str]) -> list[StudentSpec]:
+def trusted_with(own: StudentSpec, names: list[str]) -> list[StudentSpec]:
     """Return the students whose Python code may run: the recipe's if it allows that, and `names`. Raises Stop."""
     others = []
     for name in names:
@@ -170,7 +176,6 @@ def trusted_with(recipe: Recipe, names: list[str]) -> list[StudentSpec]:
         if spec is None:
             raise Stop(f"--trust-code {name} is not a model.", "Write a folder, or owner/name@revision.")
         others.append(pinned(spec))
-    own = recipe.student
     return [*([pinned(own)] if own.trust_remote_code or not own.safetensors_only else []), *others]
 
 

@@ -9,7 +9,6 @@ Decides what the next round does, from the store's history alone.
 Measures champions on the window that no gate reads, and shows the history of all rounds.
 """
 
-import json
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,27 +18,24 @@ from prefect import flow
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
-from apprentice.flows.recipe.recipe import Recipe, long_run_window, round_of
+from apprentice.flows.long_run import LongRun, show_history
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
-from apprentice.tasks.analysis.comparison import evaluated_interval, percent, rate
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.analysis.kinds import OTHERS
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.limits import one_run
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.record import read_episodes, read_rows, same_text
-from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.pictures import rounds_curve
-from apprentice.tasks.settings.spec import EvaluateSpec, Shares
+from apprentice.tasks.settings.signals import RewardSignals
+from apprentice.tasks.settings.spec import Shares
 
 LEAST_SHARE = 0.2
 """Share of the easiest kind of question that is still asked, so that it is not forgotten."""
@@ -59,10 +55,10 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
             "Restore the tags of its models' repository, or begin anew under another recipe name.",
         )
     if not past:
-        return round_of(recipe, None)
+        return recipe.round_of(None)
     if stop := nothing_new_to_learn(recipe, past[-1].number + 1, champion is not None):
         raise stop
-    rung = _next_rung(recipe, past[-1])
+    rung = _next_rung(recipe.improve.ladder, recipe.reward_signals(), past[-1])
     same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
     plan = RoundSpec(
         number=past[-1].number + 1,
@@ -71,7 +67,7 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         kept=list(dict.fromkeys(each.kept.revision for each in past if each.kept)) if recipe.improve.replay else [],
         shares=_shares(past[-1]) if recipe.improve.adapt and same_task else None,
     )
-    return round_of(recipe, plan, rung)
+    return recipe.round_of(plan, rung)
 
 
 def nothing_new_to_learn(recipe: Recipe, number: int, has_champion: bool) -> Stop | None:
@@ -109,11 +105,11 @@ def has_stopped(past: list[PastRound]) -> bool:
     return True
 
 
-def _next_rung(recipe: Recipe, last: PastRound) -> int:
+def _next_rung(ladder: list[dict[str, Any]], signals: RewardSignals, last: PastRound) -> int:
     """Return the index of the last round's difficulty level, or of the next one if the champion has mastered it."""
-    ladder, settings = recipe.improve.ladder, _settings(last)
+    settings = _settings(last)
     rung = ladder.index(settings) if settings in ladder else 0
-    found = difficulty(last.judged, recipe.reward_signals())
+    found = difficulty(last.judged, signals)
     mastered = settings in ladder and found.reading == "too easy" and not found.not_ruled_out
     return min(rung + mastered, max(len(ladder) - 1, 0))
 
@@ -137,80 +133,6 @@ def _shares(last: PastRound) -> Shares | None:
         return None
     room = {kind: max(LEAST_SHARE, 1 - accuracy) for kind, accuracy in kinds[trait].items()}
     return Shares(trait=trait, of={kind: round(each / max(room.values()), 2) for kind, each in room.items()})
-
-
-def long_run_questions(run: RunContext, recipe: Recipe) -> Questions | None:
-    """Return the questions of the long-run window, in the recipe's own environment; None if the recipe wants none."""
-    if not recipe.improve.long_run:
-        return None
-    stage = exam.titled("Questions of the long-run window")
-    return stage(run, recipe.environment, long_run_window(recipe), recipe.improve.long_run)
-
-
-def measure(
-    recipe: Recipe, questions: Questions | None, past: list[PastRound], run: RunContext, challenger: Checkpoint
-) -> None:
-    """Evaluate the champions so far and the challenger on the long-run window; earlier ones are cache hits."""
-    if questions is None:
-        return
-    stage = evaluate.titled("{checkpoint.stage} on the long-run window in {environment}")
-    for model in [*(each.trained for each in past if each.release.promoted), challenger]:
-        stage(run, _spec(recipe), model, recipe.environment, questions, recipe.seed)
-
-
-def history_rows(store: LocalStore, recipe: Recipe, past: list[PastRound]) -> list[dict[str, str]]:
-    """Return one row per round, with the champion's accuracy on the long-run window where it was measured."""
-    rows = []
-    for each in past:
-        curve = _long_run(store, recipe, each, past[0])
-        row = each.row()
-        shown = {"long run": percent(*curve) if curve else "–"}
-        first = ("round", "champion's accuracy")
-        rows.append({name: row[name] for name in first} | shown | {n: v for n, v in row.items() if n not in first})
-    return rows
-
-
-def show_history(store: LocalStore, recipe: Recipe, past: list[PastRound], folder: Path) -> None:
-    """Show the table and the picture, and write them into the last round's folder."""
-    if not past:
-        return
-    rows = history_rows(store, recipe, past)
-    key = f"history-{recipe.name.replace('.', '-')}"
-    announce.table(key, f"Rounds of {recipe.name}: {len(past)} gates so far", rows)
-    points: list[dict[str, Any]] = []
-    for each in past:
-        judged = each.judged
-        ci = evaluated_interval(judged)
-        curve = _long_run(store, recipe, each, past[0])
-        points.append({"round": each.number, "accuracy": judged.accuracy, "ci": ci, "long_run": curve and curve[0]})
-    (folder / "history.json").write_text(json.dumps({"rows": rows, "points": points}, indent=2) + "\n")
-    announce.picture(f"{key}-curve", rounds_curve(points, folder / "history.png"), f"Champions of {recipe.name}")
-
-
-def _long_run(
-    store: LocalStore, recipe: Recipe, each: PastRound, first: PastRound
-) -> tuple[float, tuple[float, float]] | None:
-    """Return a promoted model's accuracy on the long-run window, without questions that the first training asked."""
-    if not (each.release.promoted and recipe.improve.long_run):
-        return None
-    examined = recipe.environment, long_run_window(recipe), recipe.improve.long_run
-    questions = store.find(Questions, exam.key(examined, {}))
-    if questions is None:
-        return None
-    given = _spec(recipe), each.trained, recipe.environment, questions, recipe.seed
-    found = store.find(Evaluation, evaluate.key(given, {}))
-    if found is None:
-        return None
-    asked = {same_text(row["question"]) for row in read_rows(store.fetch(first.questions) / "questions.jsonl")}
-    new = [each for each in read_episodes(store.fetch(found)) if same_text(each.question) not in asked]
-    if not new:
-        return None
-    measured = rate(new)
-    return measured["accuracy"], measured["ci"]
-
-
-def _spec(recipe: Recipe) -> EvaluateSpec:
-    return recipe.evaluate.model_copy(update={"questions": max(recipe.improve.long_run, 1), "samples": 1})
 
 
 def rounds_left(rounds: int, store: LocalStore, started: FlowRun | None) -> int:
@@ -248,6 +170,7 @@ def improve(
     recipe = pinned_for_run(recipe, overrides, environment_revision, gpu)
     store = open_store(recipe, hub_needed=bool(gpu))
     folders: list[Path] = []
+    long_run = LongRun.of(recipe)
     with one_run(store, f"improve-{recipe.name}"):
         context = FlowRunContext.get()
         ahead = rounds_left(rounds, store, context and context.flow_run)
@@ -259,13 +182,13 @@ def improve(
             past = past_rounds(store)
             with RunServers(recipe) as servers:
                 run = RunContext(store, servers, current_location(), **recipe.for_work())
-                long_run = long_run_questions(run, recipe)
-            step = next_round(store, recipe, past, long_run)
+                asked = long_run.questions(run)
+            step = next_round(store, recipe, past, asked)
             announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
-            trained = train(step, runs, gpu, partial(measure, recipe, long_run, past))
+            trained = train(step, runs, gpu, partial(long_run.measure, asked, past))
             folders.append(trained.folder)
             past = past_rounds(store)
-            show_history(store, recipe, past, trained.folder)
+            show_history(store, recipe.name, long_run, past, trained.folder)
             if has_stopped(past):
                 break
     return folders

@@ -103,30 +103,22 @@ def lessons_of(
     Args:
         model: The student, which plays as well with `collect.students`.
     """
-    rollouts, kept = _kept(run, recipe, questions, model, rescore)
-    return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
-
-
-def _kept(
-    run: RunContext, recipe: Recipe, questions: Questions, model: Checkpoint, rescore: bool
-) -> tuple[Rollouts | None, KeptRollouts]:
-    """Return the teacher's rollouts, and all rows to learn from: the teacher's, the student's own, earlier rounds'."""
-    tries = _tries(run, recipe, questions, model) if recipe.collect.students else None
+    tries = None
+    if recipe.collect.students:
+        asked = tried_questions(run, questions)
+        stage = evaluate.titled("Tries of the student in {environment}")
+        tries = stage(run, recipe.tries(asked.evaluate), model, recipe.environment, asked, recipe.seed)
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:
-        return rollouts, filter_rollouts(run, rollouts, questions)
-    earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
-    spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
-    teacher = recipe.teacher.called if recipe.buys and recipe.teacher and rollouts else ""
-    given = rollouts, tries, earlier, teacher, recipe.seed
-    return rollouts, mix_rollouts(run, spec, recipe.environment, questions, *given)
-
-
-def _tries(run: RunContext, recipe: Recipe, questions: Questions, model: Checkpoint) -> Evaluation:
-    asked = tried_questions(run, questions)
-    stage = evaluate.titled("Tries of the student in {environment}")
-    return stage(run, recipe.tries(asked.evaluate), model, recipe.environment, asked, recipe.seed)
+        kept = filter_rollouts(run, rollouts, questions)
+    else:
+        earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
+        spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
+        teacher = recipe.teacher.called if recipe.buys and recipe.teacher and rollouts else ""
+        given = rollouts, tries, earlier, teacher, recipe.seed
+        kept = mix_rollouts(run, spec, recipe.environment, questions, *given)
+    return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
 
 
 def rollouts_of(

@@ -6,13 +6,12 @@ servers and its store are opened for each call, and no flow or Prefect server is
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
-from apprentice.flows.beginning import beginning, question_set
 from apprentice.flows.compare_models import checkpoint_of
 from apprentice.flows.lessons import rollouts_of
 from apprentice.flows.pipeline import Pipeline
@@ -32,7 +31,6 @@ from apprentice.tasks.artifacts.types import (
     Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
-    Questions,
     Rollouts,
     SftCheckpoint,
 )
@@ -53,23 +51,24 @@ Given = Result[Any] | Artifact | str | Path
 """An earlier call's result, its artifact, a key, or a folder."""
 
 
-def rollouts_given(run: RunContext, recipe: Recipe, given: Given, questions: Questions) -> Rollouts | KeptRollouts:
+def rollouts_given(stages: Pipeline, given: Given) -> Rollouts | KeptRollouts:
     """Return rollouts, or rows that were kept of some; those of a folder are verified. Raises Stop."""
+    run, recipe = stages.run, stages.recipe
     found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts", "the result of `collect`")
     if isinstance(found, Path):
         spec = pinned_rows(DatasetSpec(path=str(found)))
-        return take_rollouts(run, spec, recipe.environment, questions, recipe.collect.unverified)
+        return take_rollouts(run, spec, recipe.environment, stages.questions, recipe.collect.unverified)
     return found
 
 
-def model_given(run: RunContext, recipe: Recipe, given: Given | None, questions: Questions) -> Checkpoint:
+def model_given(stages: Pipeline, given: Given | None) -> Checkpoint:
     """Return a model: the recipe's student if none is given. Raises Stop."""
     if given is None:
-        return beginning(run, recipe, questions)
+        return stages.models.base
     if isinstance(given, str) and not given_path(given).is_dir():
-        return checkpoint_of(run, recipe, given, questions)
-    found = _artifact(run.store, given, (Checkpoint,), "a model", "the result of `sft` or `grpo`")
-    return checkpoint_of(run, recipe, str(found), questions) if isinstance(found, Path) else found
+        return checkpoint_of(stages, given)
+    found = _artifact(stages.run.store, given, (Checkpoint,), "a model", "the result of `sft` or `grpo`")
+    return checkpoint_of(stages, str(found)) if isinstance(found, Path) else found
 
 
 def _artifact(store: LocalStore, given: Given, kinds: tuple[type[A], ...], wanted: str, made_by: str) -> A | Path:
@@ -96,12 +95,12 @@ def pinned_recipe(given: RecipeLike) -> Recipe:
 
 
 @contextmanager
-def at_work(recipe: Recipe, preflight: Callable[[RunContext, str], None]) -> Iterator[RunContext]:
-    """Yield the context of the recipe's stages; stops the servers that they started."""
+def at_work(recipe: Recipe, preflight: Callable[[RunContext, str], None]) -> Iterator[Pipeline]:
+    """Yield the recipe's stages; stops the servers that they started."""
     with RunServers(recipe) as servers:
         run = RunContext(open_store(recipe, hub_needed=False), servers, **recipe.for_work())
         run.preflight = preflight
-        yield run
+        yield Pipeline(run, recipe)
         announce.show_cached()
 
 
@@ -119,11 +118,11 @@ def collect(recipe: RecipeLike) -> Rows[Rollouts]:
             Finished episodes are kept: the same call goes on from them.
     """
     chosen = pinned_recipe(recipe)
-    with at_work(chosen, Preflight(_only(chosen, grpo=None), trains_here=False)) as run:
-        found = rollouts_of(run, chosen, question_set(run, chosen))
+    with at_work(chosen, Preflight(chosen.only(grpo=None), trains_here=False)) as stages:
+        found = rollouts_of(stages.run, chosen, stages.questions)
         if found is None:
             raise Stop(f"{chosen.name} has no teacher to collect from.", "Name one: teacher.model.")
-        return Rows(run.store, found)
+        return Rows(stages.run.store, found)
 
 
 def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Model[SftCheckpoint]:
@@ -145,12 +144,11 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
             into memory. After an interruption the same call goes on from the last checkpoint.
     """
     chosen = pinned_recipe(recipe)
-    with _training(chosen, SftSpec.section, _only(chosen, grpo=None, teacher=None)) as run:
+    chosen.require(SftSpec.section)
+    with at_work(chosen, Preflight(chosen.only(grpo=None, teacher=None), trains_here=True)) as stages:
         assert chosen.sft is not None
-        questions = question_set(run, chosen)
-        student = model_given(run, chosen, model, questions)
-        given = rollouts_given(run, chosen, rollouts, questions)
-        kept = given if isinstance(given, KeptRollouts) else filter_rollouts(run, given, questions)
+        run, student, given = stages.run, model_given(stages, model), rollouts_given(stages, rollouts)
+        kept = given if isinstance(given, KeptRollouts) else filter_rollouts(run, given, stages.questions)
         stats = lengths(run, chosen.lengths, kept, student)
         return Model(run.store, sft_stage(run, chosen.sft, student, kept, stats, chosen.seed))
 
@@ -171,10 +169,10 @@ def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint
             call goes on from the last step.
     """
     chosen = pinned_recipe(recipe)
-    with _training(chosen, GrpoSpec.section, _only(chosen, sft=None, teacher=None)) as run:
+    chosen.require(GrpoSpec.section)
+    with at_work(chosen, Preflight(chosen.only(sft=None, teacher=None), trains_here=True)) as stages:
         assert chosen.grpo is not None
-        questions = question_set(run, chosen)
-        begins = model_given(run, chosen, model, questions)
+        run, begins = stages.run, model_given(stages, model)
         probing = chosen if chosen.rungs() else chosen.model_copy(update={"probe": ProbeSpec(questions=0)})
         task = Pipeline(run, probing, base=begins).task(chosen.grpo)
         return Model(run.store, grpo_stage(run, chosen.grpo, begins, task.environment, task.questions, chosen.seed))
@@ -194,22 +192,9 @@ def evaluate(recipe: RecipeLike, model: Given | None = None) -> Rows[Evaluation]
         Stop: There is no such model, or the environment was lost; finished episodes are kept.
     """
     chosen = pinned_recipe(recipe)
-    with at_work(chosen, EvaluationPreflight(chosen, chosen.seed_windows().evaluate)) as run:
-        questions = question_set(run, chosen)
-        found = model_given(run, chosen, model, questions)
-        return Rows(run.store, Pipeline(run, chosen).held_out({found.stage: found})[found.stage])
-
-
-def _training(recipe: Recipe, stage: str, checked: Recipe) -> AbstractContextManager[RunContext]:
-    """The context of a training, after the checks of `checked`. Raises Stop if the recipe turns the stage off."""
-    if getattr(recipe, stage) is None:
-        raise Stop(f"{recipe.name} has {stage}: off.", "Remove that from the recipe.")
-    return at_work(recipe, Preflight(checked, trains_here=True))
-
-
-def _only(recipe: Recipe, **without: Any) -> Recipe:
-    """Return the recipe for the checks of one stage: without regression evaluations and other stages."""
-    return recipe.model_copy(update={"guards": [], **without})
+    with at_work(chosen, EvaluationPreflight(chosen, chosen.seed_windows().evaluate)) as stages:
+        found = model_given(stages, model)
+        return Rows(stages.run.store, stages.held_out({found.stage: found})[found.stage])
 
 
 def retrain(recipe: RecipeLike, runs: str | Path = "runs") -> Run:

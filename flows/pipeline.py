@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.beginning import beginning, question_set
+from apprentice.flows.beginning import begun_from, question_set
 from apprentice.flows.lessons import lessons_of
 from apprentice.flows.probe import Level, Probed, levels, probe
 from apprentice.flows.recipe.recipe import Recipe
@@ -18,6 +18,8 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.settings.spec import Purpose
+from apprentice.tasks.student import student
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.trainer import read_log
 from apprentice.tasks.trainings import TRAININGS
@@ -51,16 +53,20 @@ class Pipeline:
     def levels(self) -> list[Level]:
         """The tasks that a training by reward can play. Raises Stop for one that has too few questions."""
         recipe = self.recipe
-        guards = {} if not recipe.rungs() else self.guard_questions
-        return levels(self.run, recipe, self.questions, guards)
+        own, tasks = Level(recipe.environment, self.questions), recipe.rungs()
+        window = recipe.seed_windows().of(Purpose.TRAIN)
+        return levels(self.run, own, tasks, window, self.guard_questions if tasks else {}, recipe.curriculum_kinds())
 
     @property
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            base = self._base or beginning(self.run, self.recipe, self.questions)
+            base = self._base or begun_from(self.run.store, self.recipe) or self._student()
             self._models = Models({ModelName.BASE: base})
         return self._models
+
+    def _student(self) -> Checkpoint:
+        return student(self.run, self.recipe.student, self.recipe.environment, self.questions, self.seed)
 
     @property
     def lessons(self) -> Lessons:
@@ -72,7 +78,9 @@ class Pipeline:
     def task(self, spec: Any) -> Probed:
         """Return the level that the last model finds neither too easy nor too hard for a training by reward."""
         if self.probed is None:
-            self.probed = probe(self.run, self.recipe, spec, self.levels, self.models.last)
+            recipe = self.recipe
+            given = spec, self.levels, self.models.last, self.seed
+            self.probed = probe(self.run, recipe.probe, recipe.evaluate.batch_size, *given)
         return self.probed
 
     def train(self) -> Models[Checkpoint]:

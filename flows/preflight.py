@@ -55,7 +55,7 @@ from apprentice.tasks.reporting.errors import (
 )
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import StudentSpec, Window
+from apprentice.tasks.settings.spec import EvaluateSpec, StudentSpec, Window
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training import forecast
@@ -88,7 +88,9 @@ def check_teacher(
         cap = buys.budget_usd
         budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
         try:
-            _ask(run, recipe, buys, environment, questions, budget)
+            url = run.servers.teacher()
+            teacher = Teacher(buys, url, recipe.collect.asks, budget)
+            _ask(teacher, buys, url, environment, questions)
         except BudgetReached:
             return
         finally:
@@ -98,17 +100,14 @@ def check_teacher(
 
 
 def _ask(
-    run: RunContext,
-    recipe: Recipe,
+    teacher: Teacher,
     buys: TeacherSpec,
+    url: str | None,
     environment: ToolEnvironment,
     questions: Sequence[tuple[int, str]],
-    budget: Budget,
 ) -> None:
-    url = run.servers.teacher()
-    teacher = Teacher(buys, url, recipe.collect.asks, budget)
     called = buys.called
-    if not recipe.is_scripted:
+    if buys.scripted_error_rate is None:
         for line in inherited(url):
             announce.say(line)
     last: TeacherFailed | None = None
@@ -224,7 +223,9 @@ class Preflight:
             seen = _check_environments(self._tasks(run, needs))
         tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
         if model is not None and self.trains_here:
-            _predict(recipe, model, seen[0])
+            specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
+            weights = sum(each.numel() for each in without_weights(model[0], recipe.student).parameters())
+            _predict(specs, recipe.evaluate, windows.collect.size, weights, model, seen[0])
         if begun is not None:
             tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
             _check_rendering(begun.key, tokenizer, None, seen)
@@ -349,24 +350,28 @@ def _check_student(
     return tokenizer
 
 
-def _predict(recipe: Recipe, model: tuple[Any, Any], seen: AuditedTask) -> None:
+def _predict(
+    specs: dict[str, TrainerSpec],
+    asked: EvaluateSpec,
+    episodes: int,
+    weights: int,
+    model: tuple[Any, Any],
+    seen: AuditedTask,
+) -> None:
     """Say how long the stages of a pretrained student will take, and how much memory, where they can be measured."""
     config, tokenizer = model
-    specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
-    weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
     if not forecast.can_be_measured(config, weights, [*specs.values()]):
         return
     announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
     texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), _known_calls(seen))
     student = forecast.Student(config, weights, tokenizer, texts)
-    episodes = recipe.seed_windows().collect.size
     try:
         trainings = {
             spec.label: partial(training.forecast, spec, episodes)
             for name, spec in specs.items()
             if (training := training_of(name)).forecast
         }
-        found = forecast.of_stages(student, trainings, recipe.evaluate)
+        found = forecast.of_stages(student, trainings, asked)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
         if stop := broken_package(error):
             raise stop from error

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
     advice_on_groups,
@@ -31,7 +30,7 @@ from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.safe_text import code
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
+from apprentice.tasks.settings.spec import EvaluateSpec, ProbeSpec, Purpose, Window
 
 
 class Level(NamedTuple):
@@ -88,46 +87,66 @@ class Probed(NamedTuple):
         return f"GRPO trains on {which}. {judged}"
 
 
-def levels(run: RunContext, recipe: Recipe, questions: Questions, guards: dict[str, Questions]) -> list[Level]:
+def levels(
+    run: RunContext,
+    own: Level,
+    tasks: list[EnvironmentSpec],
+    window: Window,
+    guards: dict[str, Questions],
+    kinds: tuple[str, ...] | None,
+) -> list[Level]:
     """Return the tasks that GRPO can train on, with their questions; without difficulty levels the recipe's own task.
 
     Excludes all evaluation questions, also those of regression evaluations (`guards`), from every level. Raises Stop
     before anything is bought or trained: for an invalid level, for one with too few questions, and for a curriculum
     with one slice.
+
+    Args:
+        own: The recipe's own task.
+        tasks: Those of the difficulty levels; empty without levels.
+        kinds: What tells the slices of a curriculum apart; None without one.
     """
-    window, excluded = recipe.seed_windows().grpo, {"held_out": questions, **guards}
+    excluded = {"held_out": own.questions, **guards}
     found = [
         Level(
             task,
-            questions
-            if task == recipe.environment and not guards  # `questions` does not exclude the guards' questions
+            own.questions
+            if task == own.environment and not guards  # these do not exclude the guards' questions
             else rung_questions.titled(f"Questions of rung {number}")(run, task, window, excluded),
         )
-        for number, task in enumerate(recipe.rungs(), 1)
-    ] or [Level(recipe.environment, questions)]
-    if recipe.grpo and recipe.grpo.curriculum:
+        for number, task in enumerate(tasks, 1)
+    ] or [own]
+    if kinds is not None:
         [level] = found
         rows = used_questions(run.store.fetch(level.questions), Purpose.TRAIN)
-        kinds_of(level.environment, rows, recipe.grpo.curriculum.by)
+        kinds_of(level.environment, rows, kinds)
     return found
 
 
-def probe(run: RunContext, recipe: Recipe, spec: GrpoSpec, rungs: list[Level], model: Checkpoint) -> Probed:
+def probe(
+    run: RunContext,
+    probing: ProbeSpec,
+    batch_size: int,
+    spec: GrpoSpec,
+    rungs: list[Level],
+    model: Checkpoint,
+    seed: int,
+) -> Probed:
     """Play every level with the model from which GRPO begins, and report how hard GRPO's task is."""
-    if not recipe.probe.questions:
+    if not probing.questions:
         return Probed(rungs, [], [], 0, spec, [], "")
-    asked = [probe_questions(run, rung.questions, recipe.probe.questions) for rung in rungs]
-    plays = as_grpo_plays(spec, recipe.probe.questions, recipe.evaluate.batch_size)
+    asked = [probe_questions(run, rung.questions, probing.questions) for rung in rungs]
+    plays = as_grpo_plays(spec, probing.questions, batch_size)
     played = []
     for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
         title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
-        played.append(stage(run, plays, model, rung.environment, questions, recipe.seed))
+        played.append(stage(run, plays, model, rung.environment, questions, seed))
     chosen = nearest_to_half([each.accuracy for each in played])
     groups, stopped = [], ""
-    if recipe.probe.on_hopeless == "stop" and all(each.accuracy in (0.0, 1.0) for each in played):
+    if probing.on_hopeless == "stop" and all(each.accuracy in (0.0, 1.0) for each in played):
         in_groups = plays.model_copy(update={"samples": spec.num_generations})
-        chosen, groups, stopped = _in_groups(run, in_groups, spec, rungs, asked, played, model, recipe.seed)
+        chosen, groups, stopped = _in_groups(run, in_groups, spec, rungs, asked, played, model, seed)
     if spec.curriculum:
         known = right_and_wrong(read_episodes(run.store.fetch(played[chosen])), spec.curriculum.by)
         curriculum = spec.curriculum.model_copy(update={"known": known | spec.curriculum.known})

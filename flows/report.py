@@ -55,10 +55,12 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, sa
 from apprentice.tasks.judgement.contents import Judgement
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
-from apprentice.tasks.settings.spec import Purpose
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import Purpose, TrackioSpec
 from apprentice.tasks.training.method import Lessons, Training
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
 from apprentice.tasks.training.trainer import read_log
@@ -77,7 +79,7 @@ def link_up(recipe: Recipe) -> None:
     from huggingface_hub import constants
 
     hub = constants.ENDPOINT
-    if curves := in_trackio(recipe):
+    if curves := in_trackio(recipe.trackio, recipe.name):
         announce.link("trackio", curves, "Curves as they grow, in Trackio")
     if recipe.store.hub:
         announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
@@ -88,19 +90,19 @@ def link_up(recipe: Recipe) -> None:
         announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")
 
 
-def in_trackio(recipe: Recipe) -> str:
+def in_trackio(spec: TrackioSpec, name: str) -> str:
     """The project's page in Trackio; empty where no dashboard is known."""
     from huggingface_hub import constants
 
-    space = recipe.trackio.space_id
-    dashboard = f"{constants.ENDPOINT}/spaces/{space}" if space else recipe.trackio.url.rstrip("/")
-    return f"{dashboard}/?project={project_in_trackio(recipe.name)}" if dashboard else ""
+    space = spec.space_id
+    dashboard = f"{constants.ENDPOINT}/spaces/{space}" if space else spec.url.rstrip("/")
+    return f"{dashboard}/?project={project_in_trackio(name)}" if dashboard else ""
 
 
 def addresses(recipe: Recipe) -> dict[str, str]:
     """Where else the run can be looked at: pages of Prefect and Trackio, as far as they are known."""
-    found = {"Prefect": announce.run_url(), "Trackio": in_trackio(recipe) if "trackio" in recipe.report_to else ""}
-    return {name: url for name, url in found.items() if url}
+    trackio = in_trackio(recipe.trackio, recipe.name) if "trackio" in recipe.report_to else ""
+    return {name: url for name, url in {"Prefect": announce.run_url(), "Trackio": trackio}.items() if url}
 
 
 def show_in_prefect(folder: Path, text: str, pictures: dict[str, Path]) -> None:
@@ -111,7 +113,9 @@ def show_in_prefect(folder: Path, text: str, pictures: dict[str, Path]) -> None:
 
 
 def log_in_trackio(
-    recipe: Recipe,
+    spec: TrackioSpec,
+    project: str,
+    seed: int,
     folder: Path,
     report: dict[str, Any],
     outcome: str,
@@ -126,7 +130,7 @@ def log_in_trackio(
         played: The episodes of each model on the held-out questions.
         key: Of the verdict, which names the run.
     """
-    name = f"report {recipe.name} seed {recipe.seed} {key[:8]}"
+    name = f"report {project} seed {seed} {key[:8]}"
     page = f"{folder.name}/report.html"
     links = "".join(f"\n- [{what}]({address})" for what, address in report["dashboards"].items())
     try:
@@ -134,7 +138,7 @@ def log_in_trackio(
             import trackio
             from pandas import DataFrame
 
-            run = begin_run(recipe.trackio, recipe.name, name, config={"outcome": outcome, "page": page})
+            run = begin_run(spec, project, name, config={"outcome": outcome, "page": page})
             rates = {f"accuracy/{model}": found["accuracy"] for model, found in report["models"].items()}
             tables = {name: trackio.Table(dataframe=DataFrame(rows)) for name, rows in _tables(report).items() if rows}
             images = {f"picture/{title}": trackio.Image(str(path), caption=title) for title, path in pictures.items()}
@@ -273,10 +277,10 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
         "is_champion": artifacts.outcome.is_champion,
         "hub_in_reach": work.store.in_reach,
         "by_these_rules": artifacts.outcome.by_these_rules,
-        "collect": _collected(recipe, lessons),
+        "collect": _collected(lessons, recipe.teacher if recipe.buys else None),
         "rounds": [each.row() for each in past_rounds(work.store)] if recipe.round else [],
         "probe": stages.probed.as_json() if stages.probed else None,
-        "effort": _effort(work, by_reward, recipe),
+        "effort": _effort(work.log, by_reward, {name: recipe.training(name) for name in recipe.trains_on}),
         "signals": {title: as_lines(each.signals) for title, each in trained.items()},
         "curves": {title: each.curves() for title, each in trained.items()},
         "curriculum": kinds_over_time(by_reward.log if by_reward else []),
@@ -302,7 +306,17 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     (folder / "report.html").write_text(as_report_page(report, episodes, BOXES))
     show_in_prefect(folder, first_screen(text), pictures)
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
-        log_in_trackio(recipe, folder, report, ended.headline, played, pictures, artifacts.results.key)
+        log_in_trackio(
+            recipe.trackio,
+            recipe.name,
+            recipe.seed,
+            folder,
+            report,
+            ended.headline,
+            played,
+            pictures,
+            artifacts.results.key,
+        )
     return ended
 
 
@@ -376,31 +390,30 @@ def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "t
     return "dataset" if rollouts and node_of(work.store, parent(rollouts), {}).is_of_a_dataset else "teacher"
 
 
-def _collected(recipe: Recipe, lessons: Lessons | None) -> dict[str, Any] | None:
+def _collected(lessons: Lessons | None, teacher: TeacherSpec | None) -> dict[str, Any] | None:
     """The rows of SFT, and their cost; None without SFT."""
     if lessons is None:
         return None
-    bought, names = lessons.rollouts if recipe.buys else None, ("prompt_tokens", "completion_tokens")
+    bought, names = lessons.rollouts if teacher else None, ("prompt_tokens", "completion_tokens")
     return {
         "episodes": lessons.kept.episodes,
         "kept": lessons.kept.kept,
         "causes": lessons.kept.dropped,
         **{name: getattr(bought, name) if bought else 0 for name in names},
-        "cost_usd": bought.cost_usd if bought and recipe.teacher and recipe.teacher.prices else None,
+        "cost_usd": bought.cost_usd if bought and teacher and teacher.prices else None,
     }
 
 
-def _effort(work: RunContext, by_reward: Trained | None, recipe: Recipe) -> dict[str, Any]:
+def _effort(log: list[StageRun], by_reward: Trained | None, specs: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each training that this run made, and the rollouts of one by reward with their tokens."""
-    made = [each for each in work.log if each.name in recipe.trains_on and each.state == "ran"]
+    made = [each for each in log if each.name in specs and each.state == "ran"]
     played = {"rollouts": 0, "tokens": 0}
     if by_reward is not None:
-        spec: Any = recipe.training(by_reward.training.name)
-        log = by_reward.log
-        asked = [each[QUESTIONS_ASKED] for each in log if QUESTIONS_ASKED in each]
+        spec, curves = specs[by_reward.training.name], by_reward.log
+        asked = [each[QUESTIONS_ASKED] for each in curves if QUESTIONS_ASKED in each]
         rollouts = fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step
-        lengths = [each["completions/mean_length"] for each in log if "completions/mean_length" in each]
-        played["rollouts"] = round(rollouts * max((each["step"] for each in log), default=0))
+        lengths = [each["completions/mean_length"] for each in curves if "completions/mean_length" in each]
+        played["rollouts"] = round(rollouts * max((each["step"] for each in curves), default=0))
         played["tokens"] = round(sum(lengths) * spec.logging_steps * rollouts)
     return {"seconds": {each.title: each.seconds for each in made}, **played}
 

@@ -36,7 +36,7 @@ AnyCheckpoint = Annotated[
 def _as_flow(stage: Stage[..., Any]) -> Flow[..., State]:
     """Return a flow whose parameters are the recipe and what the stage takes."""
 
-    def run(recipe: Recipe, *given: Any) -> State:
+    def run(recipe: Any, *given: Any) -> State:
         return _made(recipe, stage, *given)
 
     _, *taken = inspect.signature(stage.body).parameters.values()

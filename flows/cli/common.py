@@ -130,7 +130,7 @@ def looked_at(recipe: Path, overrides: list[str] | None) -> "Recipe":
 
     with no_collection():
         chosen = load_for(LOOKING, recipe, overrides or [])
-    _say_whose_code(chosen)
+    _say_whose_code(chosen.environment.path)
     return chosen
 
 
@@ -152,18 +152,18 @@ def prepared(recipe: Path, overrides: list[str] | None, runs_flow: bool = False)
         from apprentice.flows.recipe.loading import load_recipe
 
         chosen = load_recipe(recipe, overrides or [])
-    _say_whose_code(chosen)
+    _say_whose_code(chosen.environment.path)
     # Prefect's results belong next to the artifacts that they name
     os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(chosen.store.path.absolute() / ".prefect"))
     refresh_global_settings_context()
     return chosen
 
 
-def _say_whose_code(chosen: "Recipe") -> None:
-    if chosen.environment.path is not None:
+def _say_whose_code(path: "Path | None") -> None:
+    if path is not None:
         from apprentice.tasks.reporting.announce import say
 
-        say(f"This runs the Python code in `{chosen.environment.path}`, which the recipe names.")
+        say(f"This runs the Python code in `{path}`, which the recipe names.")
 
 
 @contextmanager

@@ -60,15 +60,15 @@ def import_rows(
         overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds, split, config)}"]
         overrides += [f"collect.unverified={unverified}"] if unverified else []
         chosen = prepared(recipe, overrides)
-        from apprentice.flows.beginning import question_set
         from apprentice.flows.lessons import rollouts_of
         from apprentice.flows.library import at_work, pinned_recipe
         from apprentice.flows.preflight import EvaluationPreflight
         from apprentice.tasks.dataset import REPORT, show_report
 
         pinned = pinned_recipe(chosen)
-        with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as run:
-            made = rollouts_of(run, pinned, question_set(run, pinned))
+        with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as stages:
+            run = stages.run
+            made = rollouts_of(run, pinned, stages.questions)
             assert made is not None
             folder = run.store.fetch(made)
         if run.log[-1].state == "cached":

@@ -14,9 +14,6 @@ from apprentice.flows.cli.common import JSON, RECIPE, SET, exit_with_message, lo
 from apprentice.flows.runtime.prefect_settings import quiet
 
 if TYPE_CHECKING:
-    from apprentice.flows.recipe.recipe import Recipe
-    from apprentice.tasks.analysis.history import Champions
-    from apprentice.tasks.artifacts.local import LocalStore
     from apprentice.tasks.settings.spec import Window
 
 RUNS = Annotated[Path, typer.Option(help="The folder of the runs' folders.")]
@@ -87,7 +84,11 @@ champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the ga
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Show which model is the champion, and the gate's decision."""
     with exit_with_message():
-        champion, store = champions_of(looked_at(recipe, set_))
+        from apprentice.flows.runtime.servers import open_store
+        from apprentice.tasks.analysis.history import Champions
+
+        store = open_store(looked_at(recipe, set_))
+        champion = Champions(store)
         current = champion.current()
         if current is None:
             print("There is no champion yet: no model has passed the gate.")
@@ -106,7 +107,11 @@ def history(recipe: RECIPE, set_: SET = None) -> None:
     """List every change of champion and every round, the oldest first."""
     with exit_with_message():
         chosen = prepared(recipe, set_)
-        champion, store = champions_of(chosen)
+        from apprentice.flows.runtime.servers import open_store
+        from apprentice.tasks.analysis.history import Champions
+
+        store = open_store(chosen)
+        champion = Champions(store)
         current = champion.current()
         rows = [
             {
@@ -124,10 +129,10 @@ def history(recipe: RECIPE, set_: SET = None) -> None:
         from apprentice.tasks.reporting.announce import table
 
         table("champions", f"Champions of {store.project}", rows)
-        from apprentice.flows.improve import history_rows
+        from apprentice.flows.long_run import LongRun, history_rows
         from apprentice.tasks.analysis.history import past_rounds
 
-        table("rounds", f"Rounds of {store.project}", history_rows(store, chosen, past_rounds(store)))
+        table("rounds", f"Rounds of {store.project}", history_rows(store, LongRun.of(chosen), past_rounds(store)))
 
 
 @champion_app.command()
@@ -140,17 +145,11 @@ def rollback(
 ) -> None:
     """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
     with exit_with_message():
-        release = champions_of(prepared(recipe, set_))[0].roll_back(to)
+        from apprentice.flows.runtime.servers import open_store
+        from apprentice.tasks.analysis.history import Champions
+
+        release = Champions(open_store(prepared(recipe, set_))).roll_back(to)
         print(f"The champion is {release.repository}@{release.revision} again.")
-
-
-def champions_of(recipe: "Recipe") -> "tuple[Champions, LocalStore]":
-    """Return the champions of a recipe's project, and its store."""
-    from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
-
-    store = open_store(recipe)
-    return Champions(store), store
 
 
 def evaluate(
@@ -200,7 +199,7 @@ def evaluate(
 
         check_addresses([*model, *([base_url] if base_url else [])])
         spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
-        window = _window(chosen, spec.questions, seed)
+        window = _window(chosen.seed_windows().evaluate, spec.questions, seed)
         start_prefect_server()
         if protocol == "inspect":
             from apprentice.flows.compare_models import inspect_models
@@ -216,17 +215,16 @@ def evaluate(
             print(json.dumps({"model": model[0], **only} if only else report))
 
 
-def _window(recipe: "Recipe", questions: int, seed: int | None) -> "Window":
+def _window(evaluated: "Window", questions: int, seed: int | None) -> "Window":
     """The seeds to ask: the recipe's evaluation window, or as many as there are questions from `seed` on."""
     from apprentice.tasks.reporting.errors import Stop
     from apprentice.tasks.settings.spec import Window
 
     if seed is not None:
         return Window(start=seed, size=questions)
-    window = recipe.seed_windows().evaluate
-    if questions > window.size:
+    if questions > evaluated.size:
         raise Stop(
-            f"windows.evaluate has {window.size} seeds, fewer than the {questions} questions.",
+            f"windows.evaluate has {evaluated.size} seeds, fewer than the {questions} questions.",
             "Lower --questions, or choose another first seed with --seed.",
         )
-    return window
+    return evaluated

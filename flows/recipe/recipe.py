@@ -47,6 +47,8 @@ TRAINING_SECTIONS = models_of_a_run()[1:]
 """The sections that train a model, in their order; each can be turned off."""
 BLOCK = 100_000_000
 """Distance in seeds between the windows of two purposes."""
+LONG_RUN = 3 * BLOCK - SHIFT
+"""First seed of the window that no gate reads: the last part of the block of evaluations."""
 
 
 class Recipe(BaseModel):
@@ -197,6 +199,10 @@ class Recipe(BaseModel):
         """Return the section of a training; None where it is off."""
         return getattr(self, name)
 
+    def curriculum_kinds(self) -> tuple[str, ...] | None:
+        """Return what tells the slices of GRPO's curriculum apart; None without one."""
+        return self.grpo.curriculum.by if self.grpo and self.grpo.curriculum else None
+
     def reward_signals(self) -> RewardSignals:
         """Return the thresholds for a task that is too easy or too hard."""
         return self.grpo.signals if self.grpo else RewardSignals()
@@ -210,6 +216,15 @@ class Recipe(BaseModel):
         """Return the sections of those trainings, and that of a control."""
         found = [spec for name in ahead if (spec := self.training(name))]
         return found + [control for spec in found if (control := spec.to_its_best())]
+
+    def require(self, name: str) -> None:
+        """Raise Stop if a training is turned off."""
+        if self.training(name) is None:
+            raise Stop(f"{self.name} has {name}: off.", "Remove that from the recipe.")
+
+    def only(self, **without: Any) -> "Recipe":
+        """Return the recipe for the checks of one stage: without regression evaluations and other stages."""
+        return self.model_copy(update={"guards": [], **without})
 
     def tries(self, questions: int) -> EvaluateSpec:
         """Return how the student plays questions that SFT then learns from."""
@@ -246,6 +261,49 @@ class Recipe(BaseModel):
         """Sessions that a training plays at once, over all its processes: the most of those named, or of all."""
         specs = [self.training(name) for name in (self.trains_on if names is None else names)]
         return max((spec.sessions() * spec.processes for spec in specs if spec), default=0)
+
+    def round_of(self, plan: RoundSpec | None, rung: int = 0) -> "Recipe":
+        """Return the recipe of a round; of round 0, without a plan, with the first level. Raises Stop without seeds.
+
+        Args:
+            plan: What the round knows of the rounds before.
+            rung: Index in `improve.ladder` of the round's difficulty level; ignored without levels.
+        """
+        changed: dict[str, Any] = {}
+        if self.improve.ladder:
+            own = self.environment.model_dump(exclude={"version", "code"})
+            changed["environment"] = own | {"settings": self.improve.ladder[rung]}
+        if plan is not None:
+            if plan.number >= (lasts := self.rounds_that_fit()):
+                raise Stop(
+                    f"The seed windows of {self.name} last {lasts} rounds, and all of them were run.",
+                    "Give the recipe another name and smaller windows (windows.collect, grpo and evaluate), or move a "
+                    "window that overlaps.",
+                )
+            changed["windows"] = {
+                purpose: {"start": window.start + plan.number * window.size, "size": window.size}
+                for purpose, window in self.seed_windows()
+            }
+            changed["round"] = plan.model_dump(mode="json")
+            changed["gate"] = self.gate.model_dump(mode="json") | {"level": level_of(plan.number)}
+        return Recipe.model_validate(self.as_parameters() | changed) if changed else self
+
+    def rounds_that_fit(self) -> int:
+        """Return how many rounds the seed windows last, the first training included."""
+        windows = {purpose: window for purpose, window in self.seed_windows()}
+        others = [LONG_RUN, *(self.guard_window(index).start for index in range(len(self.guards)))]
+        fits = []
+        for purpose, window in windows.items():
+            ends = [each.start for name, each in windows.items() if name != purpose] + others
+            if purpose != "evaluate" and getattr(self.windows, purpose).start is None:
+                ends.append(window.start + SHIFT)  # where the windows of the next recipe seed begin
+            room = min((end for end in ends if end > window.start), default=10 * BLOCK) - window.start
+            fits.append(room // window.size)
+        return min(fits)
+
+    def long_run_window(self) -> Window:
+        """Return the seeds of the window that no gate reads: twice its questions, as repeated ones are skipped."""
+        return Window(start=LONG_RUN, size=2 * max(self.improve.long_run, 1))
 
     @field_validator(*TRAINING_SECTIONS, mode="before")
     @classmethod
@@ -381,53 +439,3 @@ class Recipe(BaseModel):
         if self.is_scripted:
             policy_of(self.environment.name).check(self.environment.settings)
         return self
-
-
-LONG_RUN = 3 * BLOCK - SHIFT
-"""First seed of the window that no gate reads: the last part of the block of evaluations."""
-
-
-def round_of(recipe: Recipe, plan: RoundSpec | None, rung: int = 0) -> Recipe:
-    """Return the recipe of a round; of round 0, without a plan, with the first level. Raises Stop if no seeds are left.
-
-    Args:
-        plan: What the round knows of the rounds before.
-        rung: Index in `improve.ladder` of the round's difficulty level; ignored without levels.
-    """
-    changed: dict[str, Any] = {}
-    if recipe.improve.ladder:
-        own = recipe.environment.model_dump(exclude={"version", "code"})
-        changed["environment"] = own | {"settings": recipe.improve.ladder[rung]}
-    if plan is not None:
-        if plan.number >= (lasts := rounds_that_fit(recipe)):
-            raise Stop(
-                f"The seed windows of {recipe.name} last {lasts} rounds, and all of them were run.",
-                "Give the recipe another name and smaller windows (windows.collect, grpo and evaluate), or move a "
-                "window that overlaps.",
-            )
-        changed["windows"] = {
-            purpose: {"start": window.start + plan.number * window.size, "size": window.size}
-            for purpose, window in recipe.seed_windows()
-        }
-        changed["round"] = plan.model_dump(mode="json")
-        changed["gate"] = recipe.gate.model_dump(mode="json") | {"level": level_of(plan.number)}
-    return Recipe.model_validate(recipe.as_parameters() | changed) if changed else recipe
-
-
-def rounds_that_fit(recipe: Recipe) -> int:
-    """Return how many rounds the seed windows last, the first training included."""
-    windows = {purpose: window for purpose, window in recipe.seed_windows()}
-    others = [LONG_RUN, *(recipe.guard_window(index).start for index in range(len(recipe.guards)))]
-    fits = []
-    for purpose, window in windows.items():
-        ends = [each.start for name, each in windows.items() if name != purpose] + others
-        if purpose != "evaluate" and getattr(recipe.windows, purpose).start is None:
-            ends.append(window.start + SHIFT)  # where the windows of the next recipe seed begin
-        room = min((end for end in ends if end > window.start), default=10 * BLOCK) - window.start
-        fits.append(room // window.size)
-    return min(fits)
-
-
-def long_run_window(recipe: Recipe) -> Window:
-    """Return the seeds of the window that no gate reads: twice its questions, as repeated ones are skipped."""
-    return Window(start=LONG_RUN, size=2 * max(recipe.improve.long_run, 1))

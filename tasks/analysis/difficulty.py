@@ -112,7 +112,7 @@ def dead_share(accuracy: float, generations: int) -> float:
 
 
 class Groups(Protocol):
-    """What of an online training's section decides what a group teaches, see `GrpoSpec`."""
+    """What of an online training's section decides what a group teaches, such as GRPO's."""
 
     @property
     def num_generations(self) -> int: ...
@@ -133,8 +133,8 @@ def advice_on_groups(found: Difficulty, groups: Groups) -> str:
     others = ", ".join(f"{dead_share(found.accuracy, size):.0%} of {size}" for size in larger)
     return (
         f"At this rate at least {expected:.0%} of the groups of {groups.num_generations} completions have equal "
-        f"rewards and teach nothing ({others}): raise grpo.num_generations, or have further questions asked in their place "
-        "(grpo.oversample)."
+        f"rewards and teach nothing ({others}): raise grpo.num_generations, or have further questions asked in their "
+        "place (grpo.oversample)."
     )
 
 

@@ -42,7 +42,7 @@ UNFINISHED = "unfinished"
 
 
 class RewardSettings(Protocol):
-    """What of an online training's section is about rewards, see `GrpoSpec`."""
+    """What of an online training's section is about rewards, such as GRPO's."""
 
     @property
     def reward(self) -> str: ...

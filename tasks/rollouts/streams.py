@@ -29,7 +29,7 @@ class Stream(NamedTuple):
 
 
 class Weighted(Protocol):
-    """What of an online training's section weights the streams, see `GrpoSpec`."""
+    """What of an online training's section weights the streams, such as GRPO's."""
 
     @property
     def reward_weights(self) -> dict[str, float]: ...

@@ -82,7 +82,7 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
         monkeypatch.setenv(name, "k")
     teacher = "teacher={model: big, base_url: 'http://mine/v1', key_variable: MY_KEY, max_tokens: 77}"
     recipe = load_recipe(TOY, [teacher])
-    found = _endpoint(recipe, f"http://{'mine' if same_host else 'other'}/v1#toy", False)
+    found = _endpoint(recipe.teacher, f"http://{'mine' if same_host else 'other'}/v1#toy", False)
     assert found is not None
     assert (found.key_variable, found.max_tokens, found.model) == (
         "MY_KEY" if same_host else "ENDPOINT_API_KEY",
@@ -90,9 +90,9 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
         "toy",
     )
     assert recipe.teacher is not None
-    assert _endpoint(recipe, "teacher", True) == EndpointSpec.model_validate(recipe.teacher.model_dump())
+    assert _endpoint(recipe.teacher, "teacher", True) == EndpointSpec.model_validate(recipe.teacher.model_dump())
     with pytest.raises(Stop, match="does not name a model of the endpoint"):
-        _endpoint(recipe, "http://mine/v1", False)
-    assert _endpoint(recipe, "a folder", False) is None
+        _endpoint(recipe.teacher, "http://mine/v1", False)
+    assert _endpoint(recipe.teacher, "a folder", False) is None
     with pytest.raises(Stop, match="toy has no teacher"):
-        _endpoint(recipe.model_copy(update={"teacher": None}), "teacher", False)
+        _endpoint(None, "teacher", False)

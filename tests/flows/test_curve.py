@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows import improve
+from apprentice.flows import long_run
 from apprentice.flows.improve import next_round
+from apprentice.flows.long_run import LongRun
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import past_rounds
@@ -46,13 +47,13 @@ def test_the_champions_so_far_and_the_challenger_are_examined_once_each(
     recipe: Recipe, run: RunContext, monkeypatch: pytest.MonkeyPatch
 ):
     examiner, history, played = Examiner(), History(run.store), recipe
-    monkeypatch.setattr(improve, "evaluate", examiner)
+    monkeypatch.setattr(long_run, "evaluate", examiner)
     for promoted in (True, False, True):
         history.add(played, promoted)
         played = next_round(run.store, recipe, past_rounds(run.store), None)
     past = past_rounds(run.store)
     challenger = past[1].trained
-    improve.measure(recipe, past[0].questions, past, run, challenger)
+    LongRun.of(recipe).measure(past[0].questions, past, run, challenger)
     assert [given[2] for given in examiner.given] == [past[0].trained, past[2].trained, challenger]
     for with_run, spec, _, environment, questions, seed in examiner.given:
         assert (with_run, environment, questions, seed) == (run, recipe.environment, past[0].questions, recipe.seed)
@@ -62,12 +63,12 @@ def test_the_champions_so_far_and_the_challenger_are_examined_once_each(
 def test_without_a_long_run_nobody_is_asked_anything(recipe: Recipe, run: RunContext, monkeypatch: pytest.MonkeyPatch):
     examiner, history = Examiner(), History(run.store)
     for stage in ("evaluate", "exam"):
-        monkeypatch.setattr(improve, stage, examiner)
+        monkeypatch.setattr(long_run, stage, examiner)
     history.add(recipe, True)
-    improve.measure(recipe, None, past_rounds(run.store), run, past_rounds(run.store)[0].trained)
+    LongRun.of(recipe).measure(None, past_rounds(run.store), run, past_rounds(run.store)[0].trained)
     without = recipe.model_copy(update={"improve": recipe.improve.model_copy(update={"long_run": 0})})
-    assert improve.long_run_questions(run, without) is None
+    assert LongRun.of(without).questions(run) is None
     assert examiner.given == []
-    assert improve.long_run_questions(run, recipe) == "made"
+    assert LongRun.of(recipe).questions(run) == "made"
     ((_, environment, window, number),) = examiner.given
     assert (environment, number, window.size) == (recipe.environment, 7, 14)

@@ -28,7 +28,7 @@ def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from
     recipe = load_recipe(LAPTOP, ["grpo.max_steps=4", "grpo.logging_steps=2"])
     log: list[dict[str, Any]] = [{"step": step, "completions/mean_length": 10.0} for step in (2, 4)]
     log = [entry | ({"refill/questions": each} if each else {}) for entry, each in zip(log, asked, strict=True)]
-    effort = _effort(work, trained(tmp_path / "model", log), recipe)
+    effort = _effort(work.log, trained(tmp_path / "model", log), {"grpo": recipe.grpo})
     assert effort["rollouts"] == rollouts
     assert effort["tokens"] == 10 * rollouts
 
@@ -41,5 +41,5 @@ def test_the_seconds_are_those_of_the_trainings_that_this_run_made(tmp_path: Pat
         StageRun("grpo", "cached", 2.5, "key", "GRPO"),
         StageRun("grpo", "ran", 3.5, "key", "GRPO again"),
     ]
-    effort = _effort(work, None, load_recipe(LAPTOP, []))
+    effort = _effort(work.log, None, {"sft": None, "grpo": None})
     assert effort == {"seconds": {"SFT": 1.5, "GRPO again": 3.5}, "rollouts": 0, "tokens": 0}

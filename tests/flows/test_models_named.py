@@ -38,26 +38,26 @@ OWN = {"model": "big", "base_url": "https://models.example/v1", "key_variable": 
     ],
 )
 def test_an_endpoint_is_sent_the_teacher_s_key_on_the_teacher_s_host_alone(teacher: dict, url: str, key: str):
-    found = _endpoint(recipe_with(**teacher), f"{url}#small", serves_student=True)
+    found = _endpoint(recipe_with(**teacher).teacher, f"{url}#small", serves_student=True)
     assert found is not None
     assert (found.base_url, found.model, found.key_variable, found.serves_student) == (url, "small", key, True)
     assert found.max_tokens == teacher.get("max_tokens", TeacherSpec().max_tokens)
 
 
 def test_the_teacher_is_an_endpoint_by_its_name():
-    found = _endpoint(recipe_with(**OWN), "teacher", serves_student=False)
+    found = _endpoint(recipe_with(**OWN).teacher, "teacher", serves_student=False)
     assert found is not None
     assert (found.base_url, found.model, found.key_variable) == (OWN["base_url"], "big", "OUR_KEY")
     with pytest.raises(Stop, match="toy has no teacher"):
-        _endpoint(recipe_with(), "teacher", serves_student=False)
+        _endpoint(recipe_with().teacher, "teacher", serves_student=False)
 
 
 def test_an_endpoint_names_its_model_and_what_has_no_address_is_none():
     for url in ("https://models.example/v1", "http://127.0.0.1:8000/v1#"):
         with pytest.raises(Stop, match="does not name a model of the endpoint"):
-            _endpoint(recipe_with(**OWN), url, serves_student=False)
+            _endpoint(recipe_with(**OWN).teacher, url, serves_student=False)
     for name in ("champion", "sft", "owner/name@main", "ftp://models.example#small"):
-        assert _endpoint(recipe_with(**OWN), name, serves_student=False) is None
+        assert _endpoint(recipe_with(**OWN).teacher, name, serves_student=False) is None
 
 
 @pytest.mark.parametrize("url", ["https://me:secret@host/v1", "https://me@host/v1", "https://host/v1?key=secret"])
@@ -84,9 +84,9 @@ def test_a_model_is_a_folder_or_a_revision_on_the_hub(tmp_path: Path, monkeypatc
 
 
 def test_code_is_trusted_for_models_that_were_named_and_for_no_other():
-    assert trusted_with(load_recipe(TOY, []), []) == []
+    assert trusted_with(load_recipe(TOY, []).student, []) == []
     with pytest.raises(Stop, match="--trust-code sft is not a model"):
-        trusted_with(load_recipe(TOY, []), ["sft"])
+        trusted_with(load_recipe(TOY, []).student, ["sft"])
 
 
 def test_the_tutorial_s_accuracy_is_the_mean_score():

@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from apprentice.flows.improve import has_stopped, next_round, rounds_left, show_history
+from apprentice.flows.improve import has_stopped, next_round, rounds_left
+from apprentice.flows.long_run import LongRun, show_history
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import wilson
@@ -206,7 +207,7 @@ def test_the_history_tells_of_each_round_who_played_and_why_it_was_not_promoted(
 
 def test_the_history_and_its_picture_are_written_beside_the_report(history: History, toy: Recipe, tmp_path: Path):
     history.add(toy, promoted=True)
-    show_history(history.store, toy, past_rounds(history.store), tmp_path)
+    show_history(history.store, toy.name, LongRun.of(toy), past_rounds(history.store), tmp_path)
     written = json.loads((tmp_path / "history.json").read_text())
     assert [each["round"] for each in written["points"]] == [0]
     assert written["rows"][0]["long run"] == "–", "it was not measured"

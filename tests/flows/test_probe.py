@@ -15,7 +15,7 @@ from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.pipeline import Pipeline
-from apprentice.flows.probe import Level, Probed, levels, probe
+from apprentice.flows.probe import Level, Probed
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
@@ -83,13 +83,18 @@ class Climbed(NamedTuple):
         return read_episodes(self.work.store.fetch(self.probed.played[place]))
 
 
+def stages_of(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint | None = None) -> Pipeline:
+    stages = Pipeline(work, recipe, base=model)
+    stages.questions = asked
+    return stages
+
+
 def levels_of(work: RunContext, recipe: Recipe, asked: Questions) -> list[Level]:
-    return levels(work, recipe, asked, Pipeline(work, recipe).guard_questions if recipe.rungs() else {})
+    return stages_of(work, recipe, asked).levels
 
 
 def probed_by(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint) -> Probed:
-    assert recipe.grpo
-    return probe(work, recipe, recipe.grpo, levels_of(work, recipe, asked), model)
+    return stages_of(work, recipe, asked, model).task(recipe.grpo)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.recipe.recipe import round_of
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
@@ -83,7 +82,7 @@ def test_the_recipe_that_a_schedule_runs_finds_new_questions_for_half_a_dozen_ro
     recipe = load_recipe(FLYWHEEL, [])
     earlier: dict[str, Questions] = {}
     for number in range(1, 7):
-        windows = round_of(recipe, RoundSpec(number=number)).seed_windows()
+        windows = recipe.round_of(RoundSpec(number=number)).seed_windows()
         counts = fresh_questions.body(context, recipe.environment, windows, recipe.evaluate.questions, earlier, None)
         assert counts["evaluate"] == recipe.evaluate.questions
         rows = [

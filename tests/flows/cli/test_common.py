@@ -143,11 +143,15 @@ def test_without_a_failed_write_a_command_ends_as_it_would(monkeypatch: pytest.M
 def test_the_questions_are_the_window_s_unless_a_first_seed_is_given():
     recipe = load_recipe(TOY, [])
     window = recipe.seed_windows().evaluate
-    assert _window(recipe, 1, None) == _window(recipe, window.size, None) == window
-    assert _window(recipe, 3, 7) == Window(start=7, size=3)
-    assert _window(recipe, window.size + 1, 0).size == window.size + 1
+    assert (
+        _window(recipe.seed_windows().evaluate, 1, None)
+        == _window(recipe.seed_windows().evaluate, window.size, None)
+        == window
+    )
+    assert _window(recipe.seed_windows().evaluate, 3, 7) == Window(start=7, size=3)
+    assert _window(recipe.seed_windows().evaluate, window.size + 1, 0).size == window.size + 1
     with pytest.raises(Stop, match=f"has {window.size} seeds"):
-        _window(recipe, window.size + 1, None)
+        _window(recipe.seed_windows().evaluate, window.size + 1, None)
 
 
 @pytest.mark.parametrize(("status", "passes"), [(500, True), (503, True), (429, True), (499, False), (404, False)])

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.recipe.recipe import Recipe, long_run_window, round_of, rounds_that_fit
+from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.reporting.errors import Stop
@@ -18,7 +18,7 @@ def recipe(*overrides: str) -> Recipe:
 
 
 def in_round(number: int, *overrides: str) -> Recipe:
-    return round_of(recipe(*overrides), RoundSpec(number=number))
+    return recipe(*overrides).round_of(RoundSpec(number=number))
 
 
 def windows_of(each: Recipe) -> list[range]:
@@ -31,17 +31,17 @@ def windows_of(each: Recipe) -> list[range]:
     [[], ["windows.grpo.start=500"], ["windows.evaluate.start=1000", "seed=3"], ["windows.evaluate.size=1000000"]],
 )
 def test_no_seed_is_in_two_windows_of_any_two_rounds(moved: list[str]):
-    fits = rounds_that_fit(recipe(*moved))
+    fits = recipe(*moved).rounds_that_fit()
     numbers = [0, 1, 2, fits - 2, fits - 1] if fits > 5 else range(fits)
     rounds = [recipe(*moved) if number == 0 else in_round(number, *moved) for number in numbers]
     own = [window.seeds() for each in rounds for _, window in each.seed_windows()]
-    guard, long_run = recipe(*moved).guard_window(0).seeds(), long_run_window(recipe(*moved)).seeds()
+    guard, long_run = recipe(*moved).guard_window(0).seeds(), recipe(*moved).long_run_window().seeds()
     for one, other in itertools.combinations([*own, guard, long_run], 2):
         assert one.stop <= other.start or other.stop <= one.start, (one, other)
 
 
 def test_rounds_of_another_recipe_seed_train_on_other_seeds():
-    last = in_round(rounds_that_fit(recipe()) - 1).seed_windows()
+    last = in_round(recipe().rounds_that_fit() - 1).seed_windows()
     other = in_round(1, "seed=1").seed_windows()
     assert last.collect.seeds().stop <= other.collect.start
     assert last.grpo.seeds().stop <= other.grpo.start
@@ -49,15 +49,15 @@ def test_rounds_of_another_recipe_seed_train_on_other_seeds():
 
 def test_a_window_in_the_way_ends_the_rounds_before_it_and_they_are_counted():
     tight = ["windows.collect.start=0", "windows.grpo.start=200"]
-    assert rounds_that_fit(recipe(*tight)) == 3
+    assert recipe(*tight).rounds_that_fit() == 3
     assert in_round(2, *tight).seed_windows().collect.start == 120
     with pytest.raises(Stop, match="last 3 rounds"):
         in_round(3, *tight)
 
 
 def test_the_first_round_is_the_recipe_itself_so_its_keys_are_those_of_a_plain_run():
-    assert round_of(recipe(), None) is not None
-    assert round_of(recipe(), None) == recipe()
+    assert recipe().round_of(None) is not None
+    assert recipe().round_of(None) == recipe()
 
 
 def test_a_round_is_the_recipe_with_other_windows_and_a_stricter_gate_and_nothing_else():
@@ -70,8 +70,8 @@ def test_a_round_is_the_recipe_with_other_windows_and_a_stricter_gate_and_nothin
 def test_a_rung_changes_the_settings_of_the_environment():
     rungs = "[{dataset: spell_backward, config: {min_word_len: 3, max_word_len: 3}}, {dataset: spell_backward}]"
     given = recipe(f"improve.ladder={rungs}")
-    assert round_of(given, None).environment.settings == given.improve.ladder[0]
-    assert round_of(given, RoundSpec(number=1), 1).environment.settings == given.improve.ladder[1]
+    assert given.round_of(None).environment.settings == given.improve.ladder[0]
+    assert given.round_of(RoundSpec(number=1), 1).environment.settings == given.improve.ladder[1]
 
 
 @pytest.mark.parametrize(
