@@ -18,9 +18,9 @@ from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.dpo_settings import DpoCheckpoint, DpoSpec
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.rendering import prompt_ids, training_row
+from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
-from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
+from apprentice.tasks.models.memory import check_training, explained_oom, on_one_gpu, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
@@ -29,7 +29,7 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
 from apprentice.tasks.training.template import example_episode
-from apprentice.tasks.training.trainer import IGNORED, Learned, arguments, finish, labelled, on_one_gpu, train
+from apprentice.tasks.training.trainer import Learned, arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
 Row = dict[str, Any]

@@ -28,7 +28,7 @@ from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
 from apprentice.tasks.models.configuration import context_length, question_too_long
-from apprentice.tasks.models.memory import Machine, check_training, explained_oom, this_machine
+from apprentice.tasks.models.memory import Machine, check_training, explained_oom, on_one_gpu, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce, pictures
@@ -45,7 +45,7 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.reporters import log_completions
 from apprentice.tasks.training.shared_prompts import sharing_prompts
-from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train
+from apprentice.tasks.training.trainer import Learned, arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal"}

@@ -8,6 +8,7 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment
 from apprentice.tasks.artifacts.types import GrpoCheckpoint
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.rendering import IGNORED
 from apprentice.tasks.grpo import check_machine, first_step, grpo, grpo_arguments
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import adapter_arguments
@@ -17,7 +18,6 @@ from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.forecast import Forecast, Student, held, saving, update
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
 from apprentice.tasks.training.shared_prompts import forward_shared, generate_shared
-from apprentice.tasks.training.trainer import IGNORED
 
 
 def start(spec: GrpoSpec, made: RunSoFar) -> Start | None:

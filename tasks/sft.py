@@ -23,7 +23,7 @@ from apprentice.tasks.episodes.record import (
 )
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
-from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
+from apprentice.tasks.models.memory import check_training, explained_oom, on_one_gpu, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
@@ -32,7 +32,7 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.shared_prompts import sharing_rows
 from apprentice.tasks.training.template import example_episode
-from apprentice.tasks.training.trainer import Learned, arguments, finish, on_one_gpu, train, training_dataset
+from apprentice.tasks.training.trainer import Learned, arguments, finish, train, training_dataset
 from apprentice.tasks.training.watcher import select_weights, watch
 
 Episode = dict[str, Any]

@@ -18,6 +18,7 @@ from typing import Any
 from apprentice.envs.base import ToolEnvironment, tool_schemas, tools_of
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.episodes.record import Message as Message
 from apprentice.tasks.reporting.errors import Stop
 
 MOST_BYTES = 128 * 1024
@@ -91,7 +92,6 @@ def _deepest(text: str) -> int:
     return deepest
 
 
-Message = dict[str, Any]
 Call = tuple[str, dict[str, Any]]
 """A tool and its arguments."""
 

@@ -24,6 +24,9 @@ from apprentice.tasks.episodes.texts import same_text as same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.lease import held
 
+Message = dict[str, Any]
+"""A message of an episode, in OpenAI's format."""
+
 EXAMINED = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.base import without_return
 from apprentice.envs.defaults import failed_import
-from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.record import with_arguments
+from apprentice.tasks.episodes.record import Message, with_arguments
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
@@ -180,3 +179,24 @@ def _parsed(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[
         return parse_response(tokenizer, ids, prefix=prefix, tools=list(tools))
     except RecursionError:  # deeply nested brackets; TRL catches all other errors
         return {"role": "assistant", "content": tokenizer.decode(ids, skip_special_tokens=True)}
+
+
+IGNORED = -100
+"""The label of a token without loss."""
+
+
+def labelled(tokenizer: Any, row: dict[str, Any]) -> dict[str, list[int]]:
+    """A row's token ids, and as labels those of its assistant's turns that GRPO would count as a completion: what
+    follows the generation prompt, up to and including the token that ends the turn. A turn of weight 0 has none.
+
+    The template must render earlier turns the same whatever follows them, which the check before a run makes sure of.
+    """
+    ids, tools, ends = row_ids(tokenizer, row), json.loads(row["tools"]), chat_format(tokenizer).ends
+    labels = [IGNORED] * len(ids)
+    for place, message in enumerate(row["messages"]):
+        if message["role"] == "assistant" and message.get("weight") != 0:
+            begin = len(prompt_ids(tokenizer, row["messages"][:place], tools))
+            until = len(row_ids(tokenizer, row | {"messages": row["messages"][: place + 1]}))
+            end = next((at + 1 for at in range(begin, until) if ids[at] in ends), until)
+            labels[begin:end] = ids[begin:end]
+    return {"input_ids": ids, "labels": labels}

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apprentice.envs.base import ToolEnvironment, tool_schemas
-from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.defaults import failed_import
 from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
@@ -24,13 +23,16 @@ from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, cha
 from apprentice.tasks.models.configuration import question_too_long
 from apprentice.tasks.reporting.errors import Stop
 
+if TYPE_CHECKING:
+    from apprentice.envs.catalog import EnvironmentSpec
+
 DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
 TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 
 
-def build_tokenizer(environment: EnvironmentSpec, texts: list[str]) -> Any:
+def build_tokenizer(environment: "EnvironmentSpec", texts: list[str]) -> Any:
     """Like `tokenizer_of`, for one environment and its questions."""
     return tokenizer_of([(environment.make(), texts)])
 

@@ -13,13 +13,13 @@ from io import StringIO
 from typing import Any
 
 from apprentice.tasks.engine.processes import forget_launcher
+from apprentice.tasks.models.memory import on_one_gpu
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.spec import BuiltStudent
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.trainer import on_one_gpu
 
 TOY = BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=4096)
 NEEDED: dict[str, dict[str, Any]] = {

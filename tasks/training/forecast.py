@@ -25,14 +25,13 @@ from typing import Any, NamedTuple
 from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import kept
 from apprentice.tasks.episodes.episode import Call, prompt, turn_of
-from apprentice.tasks.episodes.rendering import prompt_ids, training_row
+from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
 from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training.template import example_episode
-from apprentice.tasks.training.trainer import IGNORED, labelled
 
 DEPTHS = 1, 5
 TIMES = 6

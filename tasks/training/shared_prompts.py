@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from apprentice.tasks.episodes.rendering import IGNORED
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.configuration import is_random
-from apprentice.tasks.training.trainer import IGNORED
 
 SMALLER = 0.8
 """Share of the tokens of a batch's completions that their tree has at most, to be worth it."""

@@ -18,7 +18,7 @@ from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.analysis.curve_signals import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import write_learned
-from apprentice.tasks.episodes.rendering import chat_format, prompt_ids, row_ids
+from apprentice.tasks.episodes.rendering import chat_format, labelled
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import ending_at, merged, save
 from apprentice.tasks.models.memory import to_master_weights
@@ -31,6 +31,7 @@ from apprentice.tasks.training.watcher import STATE, seal, seal_when_saved, step
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
 
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
@@ -71,14 +72,6 @@ def arguments(context: StageContext, spec: TrainerSpec, seed: int) -> dict[str, 
         **trackio_arguments(context.run),
         "run_name": f"{spec.section} {context.run.store.project} seed {seed} {context.key[:8]}",
     }
-
-
-def on_one_gpu(config: Any) -> Any:
-    """Restricts a single process to one GPU: transformers would split batches over all visible GPUs, which TRL does not
-    support. Use `processes` for several GPUs."""
-    if config.world_size == 1 and config.n_gpu > 1:
-        trl_internals.use_one_gpu(config)
-    return config
 
 
 def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
@@ -258,29 +251,8 @@ def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return json.loads((checkpoint / "log.json").read_text())
 
 
-IGNORED = -100
-"""The label of a token without loss."""
-
-
 def training_dataset(tokenizer: Any, rows: list[dict[str, Any]]) -> "Dataset":
     """The rows of `training_row` as `input_ids` and `labels`."""
     from datasets import Dataset
 
     return Dataset.from_list([labelled(tokenizer, row) for row in rows])
-
-
-def labelled(tokenizer: Any, row: dict[str, Any]) -> dict[str, list[int]]:
-    """A row's token ids, and as labels those of its assistant's turns that GRPO would count as a completion: what
-    follows the generation prompt, up to and including the token that ends the turn. A turn of weight 0 has none.
-
-    The template must render earlier turns the same whatever follows them, which the check before a run makes sure of.
-    """
-    ids, tools, ends = row_ids(tokenizer, row), json.loads(row["tools"]), chat_format(tokenizer).ends
-    labels = [IGNORED] * len(ids)
-    for place, message in enumerate(row["messages"]):
-        if message["role"] == "assistant" and message.get("weight") != 0:
-            begin = len(prompt_ids(tokenizer, row["messages"][:place], tools))
-            until = len(row_ids(tokenizer, row | {"messages": row["messages"][: place + 1]}))
-            end = next((at + 1 for at in range(begin, until) if ids[at] in ends), until)
-            labels[begin:end] = ids[begin:end]
-    return {"input_ids": ids, "labels": labels}

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
+from apprentice.tasks.episodes.rendering import IGNORED
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training.shared_prompts import sharing_rows
-from apprentice.tasks.training.trainer import IGNORED
 
 ROWS, ROUNDS = 16, 2
 EXACT = 1e-5

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from apprentice.tasks.episodes.rendering import chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.episodes.rendering import IGNORED, chat_format, labelled, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.models.trl_internals import reply_ids
-from apprentice.tasks.training.trainer import IGNORED, labelled
 from tests.counterparts.servers import BUILD
 from tests.students_page import HARD, OWN_TOKENIZERS, TOOL, family, templates, toy_tokenizer
 from tests.tasks.test_every_family import (

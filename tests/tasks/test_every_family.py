@@ -13,10 +13,18 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.episodes.rendering import as_read, chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.episodes.rendering import (
+    IGNORED,
+    as_read,
+    chat_format,
+    labelled,
+    parse,
+    prompt_ids,
+    row_ids,
+    training_row,
+)
 from apprentice.tasks.models.tokenizer import DATE, prepare_tokenizer
 from apprentice.tasks.training.template import REPLY, fault_of
-from apprentice.tasks.training.trainer import IGNORED, labelled
 from tests import students_page as families
 from tests.students_page import TOOL, page, templates, toy_tokenizer
 from tests.tasks.engine.test_snippets import snippet

@@ -12,10 +12,9 @@ from apprentice.envs.echo.text import text_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.dataset import Known, Verifier
-from apprentice.tasks.episodes.rendering import training_row
+from apprentice.tasks.episodes.rendering import IGNORED, labelled, training_row
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.training.trainer import IGNORED, labelled
 from tests.odd_server import odd_server
 from tests.students_page import templates, toy_tokenizer
 from tests.tasks.test_dataset import Bench, chat, folder_of, row, turn

@@ -18,6 +18,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.rendering import (
+    IGNORED,
     TEMPLATE_ARGUMENTS,
     chat_format,
     parse,
@@ -28,7 +29,7 @@ from apprentice.tasks.episodes.rendering import (
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.models.trl_internals import show_schemas
 from apprentice.tasks.rollouts.rollouts import Rollouts, by_factory, row_of
-from apprentice.tasks.training.trainer import IGNORED, training_dataset
+from apprentice.tasks.training.trainer import training_dataset
 
 SEEDS = (5, 6, 7, 8)
 

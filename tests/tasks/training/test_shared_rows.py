@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from apprentice.tasks.episodes.rendering import IGNORED
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training.shared_prompts import forward_rows, sharing_rows
-from apprentice.tasks.training.trainer import IGNORED
 
 PREFIX = 40
 """Tokens that all rows begin with."""

@@ -11,9 +11,10 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.memory import on_one_gpu
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, on_one_gpu, train
+from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, train
 from apprentice.tasks.training.watcher import LIST, step_of, write_list
 from tests.tasks.test_one_prompt import tiny_model
 
