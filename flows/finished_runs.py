@@ -15,7 +15,8 @@ from apprentice.tasks.analysis.ending import state_of
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LOCAL, LocalStore
-from apprentice.tasks.artifacts.types import Verdict, models_of_a_run, parent
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Verdict, models_of_a_run
 from apprentice.tasks.judgement.contents import GateDecision, Judgement
 from apprentice.tasks.judgement.run_models import Models, evaluations_of
 from apprentice.tasks.reporting.errors import Stop

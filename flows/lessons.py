@@ -8,15 +8,8 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.artifacts.types import (
-    ArtifactRecord,
-    Checkpoint,
-    Evaluation,
-    KeptRollouts,
-    Questions,
-    Rollouts,
-    artifact_of,
-)
+from apprentice.tasks.artifacts.provenance import ArtifactRecord, artifact_of
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext

@@ -41,14 +41,8 @@ from apprentice.tasks.analysis.kinds import (
     slices_of,
 )
 from apprentice.tasks.artifacts.lineage import node_of
-from apprentice.tasks.artifacts.types import (
-    Artifact,
-    Decision,
-    Evaluation,
-    ModelName,
-    Verdict,
-    parent,
-)
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, ModelName, Verdict
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions

@@ -22,7 +22,7 @@ from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.tasks.artifacts.foreign import source_of
 from apprentice.tasks.artifacts.lineage import Lineage, Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore, digest_of
-from apprentice.tasks.artifacts.types import CARD, ArtifactRecord, Parent, read_record
+from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, read_record
 from apprentice.tasks.reporting.errors import Stop
 
 COUNTED = {"weights": ".safetensors", "data": (".jsonl", ".json")}

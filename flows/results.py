@@ -13,7 +13,8 @@ from apprentice.flows.recipe.loading import given_path
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
-from apprentice.tasks.artifacts.types import RECORD, Artifact, Checkpoint, Parent, parent
+from apprentice.tasks.artifacts.provenance import RECORD, Parent, parent
+from apprentice.tasks.artifacts.types import Artifact, Checkpoint
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting.errors import Stop

@@ -16,16 +16,8 @@ from apprentice.flows.runtime.servers import open_store
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
-from apprentice.tasks.artifacts.types import (
-    Artifact,
-    Decision,
-    Evaluation,
-    KeptRollouts,
-    Parent,
-    Release,
-    Rollouts,
-    Verdict,
-)
+from apprentice.tasks.artifacts.provenance import Parent
+from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
 from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Purpose

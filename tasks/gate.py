@@ -23,13 +23,8 @@ from apprentice.tasks.analysis.comparison import (
 from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, unclean
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.artifacts.lineage import node_of
-from apprentice.tasks.artifacts.types import (
-    Checkpoint,
-    Decision,
-    Evaluation,
-    Verdict,
-    parent,
-)
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
 from apprentice.tasks.judgement.contents import (

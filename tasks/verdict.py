@@ -20,13 +20,8 @@ from apprentice.tasks.analysis.ending import paid, unclean
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
 from apprentice.tasks.artifacts.lineage import node_of
-from apprentice.tasks.artifacts.types import (
-    Checkpoint,
-    Evaluation,
-    Rollouts,
-    Verdict,
-    parent,
-)
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.judgement.contents import (

@@ -21,16 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from apprentice.tasks.artifacts.hub_client import HubConnection
 from apprentice.tasks.artifacts.local import Describe, LocalStore, damage
-from apprentice.tasks.artifacts.types import (
-    LARGEST,
-    RECORD,
-    Artifact,
-    ArtifactRecord,
-    BadRecord,
-    artifact_of,
-    kinds,
-    record_from,
-)
+from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord, BadRecord, artifact_of, record_from
+from apprentice.tasks.artifacts.types import Artifact, kinds
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.owners import modes_by_umask

@@ -31,23 +31,18 @@ from rich.tree import Tree
 from apprentice.tasks.artifacts.foreign import WEIGHTS
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import lines_of, locate
+from apprentice.tasks.artifacts.provenance import RECORD, ArtifactRecord, BadRecord, Parent, artifact_of, read_record
 from apprentice.tasks.artifacts.types import (
-    RECORD,
     Artifact,
-    ArtifactRecord,
-    BadRecord,
     Checkpoint,
     Decision,
     Evaluation,
     KeptRollouts,
-    Parent,
     Rollouts,
     Verdict,
-    artifact_of,
     artifact_type,
     kind_or_none,
     models_of_a_run,
-    read_record,
 )
 from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop

@@ -22,19 +22,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apprentice.tasks.artifacts.types import (
+from apprentice.tasks.artifacts.provenance import (
     CARD,
-    LONGEST_NAME,
-    NAME,
     RECORD,
     UNKNOWN,
-    Artifact,
     ArtifactRecord,
     BadRecord,
     Provenance,
     artifact_of,
     read_record,
 )
+from apprentice.tasks.artifacts.types import LONGEST_NAME, NAME, Artifact
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 from apprentice.tasks.reporting.lease import Lease, held
 from apprentice.tasks.reporting.owners import denied, modes_by_umask

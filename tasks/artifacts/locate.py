@@ -16,19 +16,16 @@ from typing import NamedTuple
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import ask, wait_until_hub_answers
 from apprentice.tasks.artifacts.local import LocalStore, sha256_of
+from apprentice.tasks.artifacts.provenance import BadRecord, Parent, artifact_of, read_record
 from apprentice.tasks.artifacts.types import (
     KEY_LENGTH,
     LONGEST_NAME,
     NAME,
     Artifact,
-    BadRecord,
     Checkpoint,
-    Parent,
-    artifact_of,
     artifact_type,
     kind_or_none,
     kinds,
-    read_record,
 )
 from apprentice.tasks.reporting.errors import Stop
 

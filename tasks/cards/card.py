@@ -27,17 +27,13 @@ from apprentice.tasks.artifacts.foreign import Source, code_of, is_repository
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import CARD, RECORD, ArtifactRecord, Parent, Provenance
 from apprentice.tasks.artifacts.types import (
-    CARD,
-    RECORD,
     Artifact,
-    ArtifactRecord,
     BaseStudent,
     Checkpoint,
     Evaluation,
     KeptRollouts,
-    Parent,
-    Provenance,
     Questions,
     Release,
     Rollouts,

@@ -32,7 +32,8 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
-from apprentice.tasks.artifacts.types import Artifact, InKey, Provenance, make_key, parent
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import Artifact, InKey, make_key
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun

@@ -6,18 +6,17 @@ from typing import Any
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
     Decision,
     Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
-    Provenance,
     Questions,
     Release,
     SftCheckpoint,
     Verdict,
-    parent,
 )
 
 

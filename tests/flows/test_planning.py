@@ -18,10 +18,8 @@ from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import (
-    Release,
-    parent,
-)
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Shares
 from tests.flows.commands import TOY

@@ -22,16 +22,8 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.analysis.difficulty import nearest_to_half
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import (
-    Artifact,
-    BaseStudent,
-    Checkpoint,
-    GrpoCheckpoint,
-    Provenance,
-    Questions,
-    SftCheckpoint,
-    parent,
-)
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import Artifact, BaseStudent, Checkpoint, GrpoCheckpoint, Questions, SftCheckpoint
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt

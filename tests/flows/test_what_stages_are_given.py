@@ -13,7 +13,7 @@ import pytest
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import pinned_for_run, train
-from apprentice.tasks.artifacts.types import ArtifactRecord, read_record
+from apprentice.tasks.artifacts.provenance import ArtifactRecord, read_record
 from apprentice.tasks.settings.spec import EvaluateSpec, MixSpec, Seeds, Spec
 from tests.flows.commands import TOY, Ran
 

@@ -21,7 +21,8 @@ from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named
-from apprentice.tasks.artifacts.types import LARGEST, RECORD, Artifact, ArtifactRecord, Questions, Release
+from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord
+from apprentice.tasks.artifacts.types import Artifact, Questions, Release
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.tokenizer import load_tokenizer

@@ -4,7 +4,8 @@ import json
 from typing import Any, TypeVar
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Artifact, Evaluation, Provenance, parent
+from apprentice.tasks.artifacts.provenance import Provenance, parent
+from apprentice.tasks.artifacts.types import Artifact, Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS

@@ -11,6 +11,7 @@ from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
@@ -19,13 +20,11 @@ from apprentice.tasks.artifacts.types import (
     GrpoCheckpoint,
     KeptRollouts,
     LengthStats,
-    Provenance,
     Questions,
     Release,
     Rollouts,
     SftCheckpoint,
     Verdict,
-    parent,
 )
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext, StandingServers

@@ -16,16 +16,15 @@ from apprentice.tasks.analysis.ending import floor_of, read_decision, read_verdi
 from apprentice.tasks.analysis.history import _bought, _players
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
     GrpoCheckpoint,
     KeptRollouts,
-    Provenance,
     RescoredRollouts,
     Rollouts,
     Verdict,
-    parent,
 )
 from apprentice.tasks.cards.card import taught_on
 from apprentice.tasks.collect import COUNTED

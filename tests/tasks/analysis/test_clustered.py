@@ -27,7 +27,8 @@ from apprentice.tasks.analysis.history import _with_worth
 from apprentice.tasks.analysis.kinds import calibration, slices
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Evaluation, parent
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS

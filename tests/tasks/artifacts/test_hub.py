@@ -15,7 +15,8 @@ from apprentice.tasks.artifacts import hub_http
 from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
-from apprentice.tasks.artifacts.types import Parent, Questions, Release
+from apprentice.tasks.artifacts.provenance import Parent
+from apprentice.tasks.artifacts.types import Questions, Release
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec
 from tests.hub_server import LocalHub

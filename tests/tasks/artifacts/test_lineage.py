@@ -11,6 +11,7 @@ from rich.console import Console
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import Lineage, as_tree, condensed, lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
     Artifact,
     BaseStudent,
@@ -18,13 +19,11 @@ from apprentice.tasks.artifacts.types import (
     Evaluation,
     GrpoCheckpoint,
     KeptRollouts,
-    Provenance,
     Questions,
     Release,
     Rollouts,
     SftCheckpoint,
     make_key,
-    parent,
 )
 from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub

@@ -8,7 +8,8 @@ from threading import Event, Thread
 import pytest
 
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Provenance, Questions
+from apprentice.tasks.artifacts.provenance import Provenance
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 
 COUNTS = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)

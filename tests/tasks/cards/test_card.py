@@ -14,15 +14,8 @@ from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.runtime.servers import open_store
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import (
-    Artifact,
-    GrpoCheckpoint,
-    KeptRollouts,
-    Questions,
-    RolloutShard,
-    parent,
-    read_record,
-)
+from apprentice.tasks.artifacts.provenance import parent, read_record
+from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
 from apprentice.tasks.cards.card import TEMPLATES, DatasetFacts, ModelFacts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, StudentSpec
@@ -187,7 +180,7 @@ def test_an_ancestor_that_is_gone_costs_a_line_and_not_the_card(family: Family):
 
 
 def test_an_artifact_without_settings_and_provenance_has_a_card(tmp_path: Path):
-    from apprentice.tasks.artifacts.types import UNKNOWN
+    from apprentice.tasks.artifacts.provenance import UNKNOWN
     from apprentice.tasks.cards.card import write_card
 
     counts = dict(collect=1, grpo=2, evaluate=3, dropped_from_grpo=0)
