@@ -121,9 +121,9 @@ def differences(stage: Stage[..., Any], node: Node, served_here: bool) -> list[s
     environment = made_by["settings"].get("environment") or {}
     if name := environment.get("name"):
         known, under = environment_class(name), environment.get("settings") or {}
-        if (here := known._version_under(under)) != environment.get("version"):
+        if (here := known.version_under(under)) != environment.get("version"):
             found.append(f"{name} is version {here} here; {node.ref} was made in version {environment.get('version')}.")
-        if (sources := known._code_under(under)) != environment.get("code", sources):
+        if (sources := known.code_under(under)) != environment.get("code", sources):
             found.append(f"{name} has the code {sources} here; {node.ref} was made with {environment['code']}.")
         if environment.get("revision") and served_here:
             found.append(

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.player import Player
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.types import KEY_LENGTH, Checkpoint
 from apprentice.tasks.engine.processes import check_processes
@@ -51,7 +51,7 @@ def check_trainings(
     recipe: Recipe,
     trainings: list[TrainerSpec],
     tokenizer: Any,
-    environment: ToolEnvironment,
+    environment: Player,
     here: bool,
 ) -> None:
     """Raise Stop for a training of which something cannot be made as its section says."""
@@ -67,12 +67,10 @@ def check_trainings(
         if isinstance(spec, GrpoSpec) and spec.args:
             check_grpo_arguments(spec, tokenizer)
         elif isinstance(spec, SftSpec) and spec.args:
-            check_sft_arguments(spec, tokenizer, tool_schemas(environment))
+            check_sft_arguments(spec, tokenizer, environment.schemas)
 
 
-def _arguments(
-    context: StageContext, recipe: Recipe, spec: TrainerSpec, environment: ToolEnvironment
-) -> dict[str, Any]:
+def _arguments(context: StageContext, recipe: Recipe, spec: TrainerSpec, environment: Player) -> dict[str, Any]:
     """The arguments that a training's stage gives to TRL's config; lengths and steps of an epoch are known later."""
     if isinstance(spec, GrpoSpec):
         return grpo_arguments(context, spec, recipe.seed, streams_of(environment, spec))

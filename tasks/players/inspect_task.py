@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import AtCapacity, Session
 from apprentice.envs.wire.waiting import spawn, start
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Checkout(NamedTuple):
-    environment: ToolEnvironment
+    environment: Player
     session: Session
 
 
@@ -160,9 +160,9 @@ def episodes_task(
     from inspect_ai.model import GenerateConfig
 
     shown = pool.environments[0]
-    if shown._parts() != [shown]:
+    if shown.parts() != [shown]:
         raise Stop("An Inspect task has one set of tools, and this is a mixture.", "Choose one of its environments.")
-    tools = tool_schemas(shown)
+    tools = shown.schemas
     dataset = [
         Sample(id=row["seed"], input=_as_inspects(prompt(shown, row["question"])), metadata={"place": place, **row})
         for place, row in enumerate(rows)
@@ -209,7 +209,7 @@ def _solver(environments: EnvironmentQueue, tools: "list[ToolInfo]", samples: in
                 if episode.question != asked["question"]:
                     raise RuntimeError(f"the server's question for seed {asked['seed']} has changed")
                 while not episode.done:
-                    await _there(slot.do(episode.environment._wait_for_server))  # buy only what can be played
+                    await _there(slot.do(episode.environment.wait_for_server))  # buy only what can be played
                     state.output = await get_model().generate(state.messages, tools=tools, tool_choice="auto")
                     if state.output.empty:
                         raise RuntimeError(f"the model gave no answer: {state.output.error}")

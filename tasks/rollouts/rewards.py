@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
@@ -55,14 +55,14 @@ class Stream(NamedTuple):
         only = Stream().name
         return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
 
-    def of(self, environment: ToolEnvironment) -> float | None:
+    def of(self, environment: Player) -> float | None:
         """The value in a finished episode; None without a reward, or in an environment without this stream."""
         if environment.label != self.label or environment.reward is None:
             return None
-        return environment._scores()[self.name]
+        return environment.scores()[self.name]
 
 
-def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
+def streams_of(instance: Player, spec: GrpoSpec) -> list[Stream]:
     """All reward components of an environment, or of all parts of a mixture, with the recipe's weights.
 
     In a mixture of difficulty levels, weights are those of the recipe's environment, without a label.
@@ -70,11 +70,11 @@ def streams_of(instance: ToolEnvironment, spec: GrpoSpec) -> list[Stream]:
     given = spec.reward_weights
     return [
         stream._replace(weight=given.get(stream.called, given.get(stream.name, stream.weight)))
-        for stream in streams_of_parts(instance._parts())
+        for stream in streams_of_parts(instance.parts())
     ]
 
 
-def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
+def streams_of_parts(parts: list[Player]) -> list[Stream]:
     """All streams of the parts, with the environments' own weights."""
     return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]
 
@@ -163,7 +163,7 @@ class EnvironmentReward:
                 f"{remedy}, then run again.",
             )
 
-    def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:
+    def _shaped(self, stream: Stream, environment: Player) -> float | None:
         reward = stream.of(environment)
         if reward is None or self._spec.reward == "score" or stream.name != next(iter(environment.streams)):
             return reward

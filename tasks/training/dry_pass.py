@@ -17,8 +17,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import failed_import
+from apprentice.envs.player import Player
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.episodes.episode import Message, prompt, turn_of
 from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
@@ -46,9 +46,9 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def check_template(model: str, tokenizer: Any, environment: ToolEnvironment) -> None:
+def check_template(model: str, tokenizer: Any, environment: Player) -> None:
     """Raises Stop when a student with this chat template would learn another format than it is evaluated in."""
-    tools = tool_schemas(environment)
+    tools = environment.schemas
     if fault := fault_of(tokenizer, tools):
         raise Stop(f"The chat template of {model} {fault}", CHOOSE)
 
@@ -290,18 +290,16 @@ LONGEST = 16
 """Questions, those of the most letters, whose tokens are counted."""
 
 
-def within_context(
-    spec: GrpoSpec, folder: Path, tokenizer: Any, instance: ToolEnvironment, used: list[dict[str, Any]]
-) -> int:
+def within_context(spec: GrpoSpec, folder: Path, tokenizer: Any, instance: Player, used: list[dict[str, Any]]) -> int:
     """Return the tokens of a completion that the model's context has room for after the longest questions.
 
     Raises Stop where a question alone fills it.
     """
     longest = sorted(used, key=lambda row: len(row["question"]))[-LONGEST:]
     lengths = [
-        len(prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part)))
+        len(prompt_ids(tokenizer, prompt(part, row["question"]), part.schemas))
         for row in longest
-        for part in [instance._part(row["seed"])]
+        for part in [instance.part(row["seed"])]
     ]
     context = context_length(json.loads((folder / "config.json").read_text()))
     room = context - max(lengths)
