@@ -56,7 +56,10 @@ class Environment(ToolEnvironment):
 
     Settings = Settings
     version = "1"
-    instructions = ""
+
+    @property
+    def instructions(self) -> str:
+        return ""
 
     def reset(self, *, seed: int, **row: Any) -> str:
         raise TypeError("a mixture is played by the players of its parts")

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import LONGEST_ACTION, are_tools_of, described_text, tool_schemas, tools_text, whole_number
+from apprentice.envs.base import LONGEST_ACTION, whole_number
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import are_tools_of, described_text, tools_text
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
@@ -34,7 +35,7 @@ class Answering(Session):
 
 def playing(session: Session) -> Any:
     environment = EnvironmentSpec(name="echo").make(session)
-    environment.reset(seed=1)
+    environment.ask(1)
     return environment
 
 
@@ -100,12 +101,12 @@ RECORDED = (
 
 def test_rollouts_of_before_have_the_same_tools_and_train_the_same():
     echo = EnvironmentSpec(name="echo").make()
-    assert described_text(echo) == RECORDED, "else a collection that was begun would stop"
-    assert "return" not in tools_text(echo)
-    assert are_tools_of(echo, RECORDED)
-    assert not are_tools_of(echo, RECORDED.replace("again", "twice"))
-    assert not are_tools_of(echo, "no JSON")
-    assert training_row([], json.loads(RECORDED)) == training_row([], tool_schemas(echo))
+    assert described_text(echo.tools) == RECORDED, "else a collection that was begun would stop"
+    assert "return" not in tools_text(echo.tools)
+    assert are_tools_of(echo.tools, RECORDED)
+    assert not are_tools_of(echo.tools, RECORDED.replace("again", "twice"))
+    assert not are_tools_of(echo.tools, "no JSON")
+    assert training_row([], json.loads(RECORDED)) == training_row([], echo.schemas)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
@@ -124,10 +125,10 @@ def test_a_reply_without_a_question_costs_a_connection_and_a_second_one_the_epis
     environment.reset = reset  # type: ignore[method-assign]
     if bad == 2:
         with pytest.raises(SessionLost, match="no question under seed 7, twice: no text"):
-            environment._ask(7)
+            environment.ask(7)
         assert (environment.reward, environment.done) == (None, True)
     else:
-        assert environment._ask(7) == "ab"
+        assert environment.ask(7) == "ab"
         assert environment.failure is None
     assert renewed == [1][:bad]
     assert asked == [7] * min(bad + 1, 2)

@@ -40,7 +40,7 @@ def made(server: EnvironmentServer) -> Iterator[Any]:
 
     yield make
     for each in open_ones:
-        each._close()
+        each.close()
 
 
 def begun(environment: Any, seed: int) -> list[dict[str, Any]]:
@@ -64,8 +64,8 @@ def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None
 def test_the_same_seed_is_the_same_form_on_two_servers(made, server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         here, there = made(), EnvironmentSpec(name="browsergym").make(Session(EnvironmentServer(url=url)))
-        asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 2 * 10**8, 7)]
-        there._close()
+        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 2 * 10**8, 7)]
+        there.close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
@@ -226,10 +226,10 @@ def test_a_session_that_is_closed_leaves_nothing_and_the_browsers_end_with_their
         environments = [EnvironmentSpec(name="browsergym").make(Session(server)) for _ in range(4)]
         pages = []
         for environment in environments:
-            environment.reset(seed=1)
+            environment.ask(1)
             pages.append(_pages(_chromiums() - others))
         for environment in environments:
-            environment._close()
+            environment.close()
         _until(lambda: _pages(_chromiums() - others) <= pages[0])
         ours = _chromiums() - others
     assert pages[-1] > pages[0]
@@ -247,7 +247,7 @@ def test_a_browser_that_dies_does_not_cost_the_episode():
         for process in _chromiums() - others:
             process.kill()
         turn(environment, messages)
-        environment._close()
+        environment.close()
     assert environment.reward == 1.0
 
 

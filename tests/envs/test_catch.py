@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.catch.board import Board, openings
 from apprentice.envs.catch.env import Environment, _places, call
@@ -33,7 +32,7 @@ def game(there: EnvironmentServer) -> Iterator[Any]:
     """Typed as anything: what a model passes is not what the signature says."""
     game = CATCH.make(Session(there))
     yield game
-    game._close()
+    game.close()
 
 
 def play(game: Any, seed: int, error_rate: float = 0.0) -> Episode:
@@ -69,7 +68,7 @@ def above(game: Any) -> str:
 
 def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(there: EnvironmentServer):
     game = EnvironmentSpec(name="catch", settings=SMALL).make(Session(there))
-    assert game.reset(seed=1).splitlines() == [
+    assert game.ask(1).splitlines() == [
         "Board: 5 rows, 4 columns.",
         "....",
         "....",
@@ -78,7 +77,7 @@ def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(th
         ".x..",
         "Ball: row 3, column 2. Paddle: column 2.",
     ]
-    game._close()
+    game.close()
 
 
 def test_a_reply_tells_the_new_places_and_no_board(game: Any):
@@ -94,14 +93,14 @@ def test_a_reply_tells_the_new_places_and_no_board(game: Any):
 def test_the_same_seed_is_the_same_question_twice_and_on_two_servers(game: Any):
     with local_server("apprentice.envs.serving.serve", "catch") as url:
         elsewhere = CATCH.make(Session(EnvironmentServer(url=url)))
-        asked = [(game.reset(seed=seed), elsewhere.reset(seed=seed)) for seed in (7, 200_000_000, 7)]
-        elsewhere._close()
+        asked = [(game.ask(seed), elsewhere.ask(seed)) for seed in (7, 200_000_000, 7)]
+        elsewhere.close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
 
 def test_there_are_hundreds_of_questions_each_one_board_and_each_board_one_text(game: Any):
-    settings = CATCH.make().settings
+    settings = CATCH.make().environment.settings
     assert isinstance(settings, Board)
     assert len(openings(settings)) == 633
     assert len({game.reset(seed=seed) for seed in range(400)}) > 250
@@ -119,15 +118,15 @@ def test_every_opening_can_be_come_to_and_the_ball_still_be_caught_from_it(size:
 def test_as_many_moves_as_rows_is_openspiels_own_start(there: EnvironmentServer):
     whole = EnvironmentSpec(name="catch", settings={"rows": 10, "columns": 5, "least_moves": 9, "most_moves": 9})
     game = whole.make(Session(there))
-    questions = {game.reset(seed=seed) for seed in range(60)}
-    game._close()
+    questions = {game.ask(seed) for seed in range(60)}
+    game.close()
     assert len(questions) == 5
     assert all("\nBall: row 1," in question and "Paddle: column 3" in question for question in questions)
 
 
 def test_a_question_knows_its_kind(game: Any):
     question = "Board: 16 rows, 20 columns.\n....\nBall: row 11, column 12. Paddle: column 17."
-    assert game._traits(0, question) == {"moves": 5, "columns away": 5, "side": "left"}
+    assert game.slices(0, question) == {"moves": 5, "columns away": 5, "side": "left"}
 
 
 # --- the moves --------------------------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ def test_a_call_after_the_end_is_refused_and_changes_no_reward(game: Any):
 
 
 def test_a_direction_that_is_none_is_off_the_schema_that_models_see():
-    tools = tool_schemas(CATCH.make())
+    tools = CATCH.make().schemas
     assert tools[0]["function"]["parameters"]["properties"]["direction"]["enum"] == ["left", "right", "stay"]
     assert problems(called("move", {"direction": "up"}), tools) == ["arguments off the schema"]
     assert problems(called("move", {"direction": "stay"}), tools) == []
@@ -274,4 +273,4 @@ def test_a_server_that_plays_another_board_than_asked_for_is_refused(there: Envi
             return super().reset(seed=question["seed"])
 
     with pytest.raises(BadReply, match="14 rows and 20 columns"):
-        CATCH.make(Deaf(there)).reset(seed=1)
+        CATCH.make(Deaf(there)).ask(1)

@@ -60,7 +60,7 @@ def playing(servers: dict[tuple[str, str], EnvironmentServer]) -> Iterator[Any]:
 
     yield make
     for each in made:
-        each._close()
+        each.close()
 
 
 class Recorded(Session):
@@ -166,7 +166,7 @@ def test_wordle_is_the_same_game_on_a_published_server(playing: Any):
         for word in ("crane", "no word", "storm", "crane", "crane"):
             if not environment.done:
                 asked.append(environment.guess(word))
-                asked.append(environment._scores())
+                asked.append(environment.scores())
         return [*asked, environment.reward, environment.done, environment.correct]
 
     games = [game("published", seed) for seed in range(6)]
@@ -183,7 +183,7 @@ def test_wordles_transcript_is_read_as_a_player_is_told_it():
     told = [game.guess("crane"), game.guess("zzzzz"), game.guess("crane")]
     assert told == ["X Y X X X\nGuesses left: 5.", "'zzzzz' is not an English word.\nGuesses left: 5.", "OK."]
     assert (game.reward, game.correct) == (0.1, "storm")
-    assert game._scores() == {"correct": 0.1, "greens": 0.0, "yellows": 0.0, "repetition": pytest.approx(1 / 3)}
+    assert game.scores() == {"correct": 0.1, "greens": 0.0, "yellows": 0.0, "repetition": pytest.approx(1 / 3)}
     game.reset(seed=4)
     assert [game.guess(word) for word in ("crane", "water", "no", "house", "storm", "stone", "apple")][-2:] == [
         "X Y X X G\nGuesses left: 1.",
@@ -277,7 +277,7 @@ def test_a_server_that_asks_nothing_and_has_other_tools_is_no_echo():
     asked = Exchange("reset", {}, {"observation": {}, "reward": 0.0, "done": False})
     told = Exchange("step", {}, {"observation": {"tools": other}, "reward": 0.0, "done": False})
     with pytest.raises(BadReply, match="there is no tool echo_message"):
-        ECHO.make(Recorded([asked, told])).reset(seed=1)
+        ECHO.make(Recorded([asked, told])).ask(1)
 
 
 def test_catch_refuses_a_server_that_ignores_the_seed(servers: dict[tuple[str, str], EnvironmentServer], playing: Any):

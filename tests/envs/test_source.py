@@ -76,7 +76,7 @@ def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
     shutil.copy(ROOT / "apprentice" / "__init__.py", tmp_path / "apprentice")
     script = (
         "import apprentice.envs.catalog as c; print(c.__file__)\n"
-        "for name in c.CATALOGUE: print(name, c.environment_class(name)._code_under({}))"
+        "for name in c.CATALOGUE: print(name, c.environment_class(name).code_under({}))"
     )
     there = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -84,13 +84,13 @@ def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
     )
     imported, *told = done.stdout.splitlines()
     assert imported == str(tmp_path / "apprentice" / "envs" / "catalog.py")
-    here = [f"{name} {environment_class(name)._code_under({})}" for name in CATALOGUE]
+    here = [f"{name} {environment_class(name).code_under({})}" for name in CATALOGUE]
     assert told == here
     assert len(set(here)) == len(CATALOGUE)
 
 
 def test_the_code_is_filled_in_and_other_code_is_refused(chain_sum: EnvironmentSpec):
-    assert chain_sum.code == environment_class("reasoning_gym")._code_under({})
+    assert chain_sum.code == environment_class("reasoning_gym").code_under({})
     with pytest.raises(ValidationError, match="this names the code 'old' of reasoning_gym; installed is "):
         EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"}, code="old")
 
@@ -120,7 +120,7 @@ SHIPPED = {
 
 
 def test_the_digests_of_the_shipped_environments_are_those_in_the_keys_of_stored_results():
-    assert {name: environment_class(name)._code_under({}) for name in CATALOGUE | ADAPTERS} == SHIPPED
+    assert {name: environment_class(name).code_under({}) for name in CATALOGUE | ADAPTERS} == SHIPPED
 
 
 def test_digests_are_equal_only_to_those_of_a_form_that_is_here_now(monkeypatch: pytest.MonkeyPatch):

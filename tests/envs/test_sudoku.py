@@ -35,7 +35,7 @@ def game(server: EnvironmentServer) -> Iterator[Any]:
     environment.grid = env.read(environment.reset(seed=3))
     environment.solved = solutions(environment.grid, 1)[0]
     yield environment
-    environment._close()
+    environment.close()
 
 
 def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_rate: float = 0.0) -> Episode:
@@ -44,7 +44,7 @@ def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_ra
     while not episode.done:
         name, arguments = env.call(spec.settings, episode.messages, error_rate)
         episode.step(said(name, arguments))
-    episode.environment._close()
+    episode.environment.close()
     return episode
 
 
@@ -68,9 +68,9 @@ def right_move(game: Any, place: int = 0) -> tuple[int, int, int]:
 def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "sudoku") as other:
         here, there = NORMAL.make(Session(server)), NORMAL.make(Session(EnvironmentServer(url=other)))
-        asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
-        here._close()
-        there._close()
+        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
+        here.close()
+        there.close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
@@ -89,25 +89,25 @@ def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
 def test_a_puzzle_has_as_many_clues_as_asked_for_and_one_solution(server: EnvironmentServer, clues: int):
     environment = EnvironmentSpec(name="sudoku", settings={"clues": clues}).make(Session(server))
     for seed in range(5):
-        grid = env.read(environment.reset(seed=seed))
+        grid = env.read(environment.ask(seed))
         assert len(solutions(grid, 2)) == 1
         assert len(empty_cells(grid)) == 81 - clues
-    environment._close()
+    environment.close()
 
 
 def test_a_span_of_clues_gives_easy_puzzles_among_harder_ones(server: EnvironmentServer):
     spec = EnvironmentSpec(name="sudoku", settings={"clues": 77, "most_clues": 80})
     environment = spec.make(Session(server))
-    empty = [environment.reset(seed=seed).count(".") for seed in range(40)]
-    environment._close()
+    empty = [environment.ask(seed).count(".") for seed in range(40)]
+    environment.close()
     assert set(empty) == {1, 2, 3, 4}
     assert environment.max_turns == 4 + 3
 
 
 def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentServer):
     environment = MARKED.make(Session(server))
-    asked = {same_text(environment.reset(seed=seed)) for seed in range(500)}
-    environment._close()
+    asked = {same_text(environment.ask(seed)) for seed in range(500)}
+    environment.close()
     assert len(asked) == 500
 
 
@@ -179,7 +179,7 @@ def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_so
             reason = "is in column" if in_column else "is in the box" if in_box else "leads to no solution"
             told[reason] += 1
             assert environment.place(row + 1, column + 1, digit).startswith(f"Refused: {digit} {reason}")
-    environment._close()
+    environment.close()
     assert all(told.values())
 
 
@@ -195,7 +195,7 @@ def test_pencil_marks_list_what_is_left_to_each_cell_and_a_reply_only_those_that
         grid[row][column] = solved[row][column]
         new = [marked(grid, *cell) for cell in empty_cells(grid) if marked(grid, *cell) not in before]
         assert reply.partition(" left.")[2] == (f" Now {'; '.join(new)}." if new else "")
-    environment._close()
+    environment.close()
 
 
 def marked(grid: Any, row: int, column: int) -> str:
@@ -237,7 +237,7 @@ def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
     for move in moves:
         assert not episode.done
         episode.step(said("place", move))
-    episode.environment._close()
+    episode.environment.close()
     assert episode.done
     assert episode.environment.done
     assert episode.turns == episode.environment.max_turns
@@ -291,9 +291,9 @@ def test_many_sessions_at_once_do_not_disturb_one_another(server: EnvironmentSer
 def test_a_difficulty_means_textarenas_clues_and_as_many_turns(server: EnvironmentServer):
     for name, clues in (("very-easy", 75), ("easy", 70), ("normal", 60), ("medium", 40)):
         environment = EnvironmentSpec(name="sudoku", settings={"difficulty": name, "mistakes": 4}).make(Session(server))
-        question = environment.reset(seed=2)
-        environment._close()
-        assert question.count(".") == 81 - clues == environment._traits(2, question)["empty cells"]
+        question = environment.ask(2)
+        environment.close()
+        assert question.count(".") == 81 - clues == environment.slices(2, question)["empty cells"]
         assert environment.max_turns == 81 - clues + 4
 
 

@@ -51,7 +51,7 @@ def game(wordle: EnvironmentServer) -> Iterator[Any]:
     environment.reset(seed=1)
     assert words.puzzle("wordle", 0, 1).secret == "crave"
     yield environment
-    environment._close()
+    environment.close()
 
 
 def said(word: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_six_misses_end_the_game_without_reward_and_the_last_reply_gives_nothing
 def test_an_invalid_guess_is_told_so_costs_a_turn_and_earns_nothing(game: Any, word: Any, why: str):
     game.guess("slate")
     assert game.guess(word) == f"{why}\nGuesses left: 4."
-    assert game._scores() == {"correct": 0.0, "greens": 0.0, "yellows": 0.0, "repetition": 0.5}
+    assert game.scores() == {"correct": 0.0, "greens": 0.0, "yellows": 0.0, "repetition": 0.5}
     assert game.guess("crave") == "OK."
     assert game.reward == 1.0
 
@@ -122,7 +122,7 @@ def test_an_invalid_guess_is_told_so_costs_a_turn_and_earns_nothing(game: Any, w
 def test_six_invalid_guesses_are_a_lost_game(game: Any):
     assert [game.guess("zzzzz") for _ in range(6)][-1] == "OK."
     assert (game.reward, game.done) == (0.0, True)
-    assert set(game._scores().values()) == {0.0}
+    assert set(game.scores().values()) == {0.0}
 
 
 def test_an_oversized_guess_is_refused_and_the_session_lives_on(game: Any):
@@ -173,16 +173,16 @@ def test_several_guesses_in_one_message_are_played_one_by_one(game: Any):
 def test_the_four_streams_tell_of_the_last_turn_and_repetition_of_all(game: Any, guesses: list[str], streams: tuple):
     for word in guesses:
         game.guess(word)
-    assert tuple(game._scores().values()) == pytest.approx(streams)
-    assert list(game._scores()) == list(game.streams) == ["correct", "greens", "yellows", "repetition"]
+    assert tuple(game.scores().values()) == pytest.approx(streams)
+    assert list(game.scores()) == list(game.streams) == ["correct", "greens", "yellows", "repetition"]
 
 
 def test_streams_begin_anew_with_each_game_and_are_none_where_infrastructure_failed(game: Any):
     game.guess("crane")
     game.reset(seed=2)
-    assert set(game._scores().values()) == {0.0}
+    assert set(game.scores().values()) == {0.0}
     game.reward = None
-    assert game._scores() == {"correct": None, "greens": None, "yellows": None, "repetition": None}
+    assert game.scores() == {"correct": None, "greens": None, "yellows": None, "repetition": None}
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_the_same_seed_is_the_same_game_on_two_servers(
         asked = environment.reset(seed=seed), environment.guess("slate"), environment.guess("crony")
         for word in ("cigar", "rebut", "sissy", "humph"):
             environment.guess(word)
-        environment._close()
+        environment.close()
         return [*asked, environment.correct]
 
     for seed in (3, 200_000_000, 3):
@@ -361,8 +361,8 @@ def test_a_student_that_is_built_here_reads_a_reply_in_a_few_tokens(game: Any):
 def test_an_evaluation_can_be_sliced_by_what_lies_in_the_seed():
     environment = AMONG_TEN.make()
     puzzle = words.puzzle("wordle", 10, 3)
-    assert environment._traits(3, puzzle.question) == {
+    assert environment.slices(3, puzzle.question) == {
         "different letters": len(set(puzzle.secret)),
         "place": puzzle.candidates.index(puzzle.secret) + 1,
     }
-    assert environment._traits(4, puzzle.question) == {}
+    assert environment.slices(4, puzzle.question) == {}

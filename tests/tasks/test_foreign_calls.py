@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.echo.text import text_of
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.dataset import Known, Verifier
 from apprentice.tasks.episodes.rendering import training_row
@@ -143,7 +144,7 @@ def weighed(*weights: int | None) -> dict[str, Any]:
 
 
 def confirmed(given: dict[str, Any]) -> Any:
-    return Verifier(ECHO, Known({"which number?": 2}, set()), {})(Patient(), given)
+    return Verifier(ECHO, Known({"which number?": 2}, set()), {})(Player(Patient()), given)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,6 @@ def test_rows_without_weights_are_records_without_weights():
 )
 def test_a_row_of_which_nothing_is_learned_is_refused(given: dict[str, Any]):
     assert confirmed(given).cause.startswith("every turn of the assistant has weight 0")
-    alone = Verifier(ECHO, Known({}, set()), {})(Patient(), says(1, TEXT, weight=0))
+    alone = Verifier(ECHO, Known({}, set()), {})(Player(Patient()), says(1, TEXT, weight=0))
     assert alone.record is None
     assert "weight 0" in alone.cause

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
