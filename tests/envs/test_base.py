@@ -49,10 +49,10 @@ def test_a_game_that_breaks_in_a_step_scores_nobody():
 
 def test_an_episode_begins_with_nothing_of_the_one_before():
     environment = playing(Answering())
-    environment.echo("ab")
+    environment.environment.echo("ab")
     assert (environment.reward, environment.done, environment.correct) == (1.0, True, "ab")
-    environment.failure = "as if the server had been lost"
-    environment.reset(seed=2)
+    environment.environment.failure = "as if the server had been lost"
+    environment.ask(2)
     ended = environment.reward, environment.done, environment.failure, environment.correct
     assert ended == (0.0, False, None, None)
 
@@ -60,14 +60,14 @@ def test_an_episode_begins_with_nothing_of_the_one_before():
 def test_an_action_that_the_server_refuses_is_told_to_the_player():
     environment = playing(Answering(Refused("message: field required (code: VALIDATION_ERROR)")))
     with pytest.raises(Refused, match="field required"):
-        environment.echo("ab")
+        environment.environment.echo("ab")
     assert (environment.reward, environment.done) == (0.0, False)
 
 
 def test_text_that_is_too_long_is_refused_before_it_is_sent():
     session = Answering()
     with pytest.raises(ValueError, match="too long"):
-        playing(session).echo("a" * LONGEST_ACTION)
+        playing(session).environment.echo("a" * LONGEST_ACTION)
     assert session.sent == []
 
 
@@ -76,7 +76,7 @@ def test_text_that_is_too_long_is_refused_before_it_is_sent():
 )
 def test_text_in_any_script_is_sent_and_half_characters_are_marked(said: str, sent: str):
     session = Answering()
-    playing(session).echo(said)
+    playing(session).environment.echo(said)
     assert session.sent == [{"message": sent}]
 
 
@@ -122,7 +122,7 @@ def test_a_reply_without_a_question_costs_a_connection_and_a_second_one_the_epis
             raise BadReply("no text")
         return "ab"
 
-    environment.reset = reset  # type: ignore[method-assign]
+    environment.environment.reset = reset  # type: ignore[method-assign]
     if bad == 2:
         with pytest.raises(SessionLost, match="no question under seed 7, twice: no text"):
             environment.ask(7)

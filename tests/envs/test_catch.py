@@ -59,7 +59,7 @@ def told(text: str) -> tuple[int, int]:
 
 def above(game: Any) -> str:
     """The question of a seed whose ball hangs right above the paddle."""
-    questions = (game.reset(seed=seed) for seed in range(1000))
+    questions = (game.ask(seed) for seed in range(1000))
     return next(question for question in questions if len(set(told(question))) == 1)
 
 
@@ -81,9 +81,9 @@ def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(th
 
 
 def test_a_reply_tells_the_new_places_and_no_board(game: Any):
-    question = game.reset(seed=0)
+    question = game.ask(0)
     ball, paddle = told(question)
-    reply = game.move("right" if ball > paddle else "left")
+    reply = game.environment.move("right" if ball > paddle else "left")
     assert told(reply)[0] == ball
     assert abs(told(reply)[1] - paddle) == 1
     assert "\n" not in reply
@@ -103,7 +103,7 @@ def test_there_are_hundreds_of_questions_each_one_board_and_each_board_one_text(
     settings = CATCH.make().environment.settings
     assert isinstance(settings, Board)
     assert len(openings(settings)) == 633
-    assert len({game.reset(seed=seed) for seed in range(400)}) > 250
+    assert len({game.ask(seed) for seed in range(400)}) > 250
 
 
 @pytest.mark.parametrize("size", [{}, SMALL, {"rows": 10, "columns": 5, "least_moves": 9, "most_moves": 9}])
@@ -153,22 +153,22 @@ def test_the_last_reply_does_not_tell_whether_the_ball_was_caught(game: Any):
     ("said", "meant"), [("left", "left"), ("Left ", "left"), (" RIGHT", "right"), ("\tstay\n", "stay")]
 )
 def test_case_and_space_around_a_direction_do_not_matter(game: Any, said: str, meant: str):
-    game.reset(seed=0)
-    expected = game.move(meant)
-    game.reset(seed=0)
-    assert game.move(said) == expected
+    game.ask(0)
+    expected = game.environment.move(meant)
+    game.ask(0)
+    assert game.environment.move(said) == expected
 
 
 @pytest.mark.parametrize(
     "said", ["up", "rightt", "", "左", "\ud800", "🏓" * 30_000, None, 2, True, ["left"], {"direction": "left"}]
 )
 def test_what_is_no_direction_is_refused_in_words_and_taken_for_none(game: Any, said: Any):
-    paddle = told(game.reset(seed=0))[1]
+    paddle = told(game.ask(0))[1]
     with pytest.raises(ValueError, match="left, right or stay") as refused:
-        game.move(said)
+        game.environment.move(said)
     assert told(str(refused.value))[1] == paddle
     assert len(str(refused.value)) < 150
-    assert "Paddle" in game.move("stay"), "the session goes on"
+    assert "Paddle" in game.environment.move("stay"), "the session goes on"
 
 
 def test_a_refused_direction_costs_a_row_and_a_share_of_the_reward(game: Any):
@@ -178,9 +178,9 @@ def test_a_refused_direction_costs_a_row_and_a_share_of_the_reward(game: Any):
         row += 1
         if row == 1:
             with pytest.raises(ValueError, match="the ball fell"):
-                game.move("up")
+                game.environment.move("up")
         else:
-            game.move("stay")
+            game.environment.move("stay")
     assert game.reward == (row - 1) / row
 
 
@@ -188,7 +188,7 @@ def test_refused_directions_alone_earn_nothing_though_the_ball_falls_on_the_padd
     above(game)
     while not game.done:
         with pytest.raises(ValueError, match="left, right or stay"):
-            game.move("banana")
+            game.environment.move("banana")
     assert game.reward == 0.0
 
 
@@ -196,7 +196,7 @@ def test_a_call_after_the_end_is_refused_and_changes_no_reward(game: Any):
     play(game, 5)
     for direction in ("left", "up"):
         with pytest.raises(ValueError, match="over"):
-            game.move(direction)
+            game.environment.move(direction)
     assert game.reward == 1.0
 
 
@@ -273,4 +273,4 @@ def test_a_server_that_plays_another_board_than_asked_for_is_refused(there: Envi
             return super().reset(seed=question["seed"])
 
     with pytest.raises(BadReply, match="14 rows and 20 columns"):
-        CATCH.make(Deaf(there)).ask(1)
+        CATCH.make(Deaf(there)).environment.reset(seed=1)

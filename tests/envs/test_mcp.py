@@ -269,7 +269,7 @@ def argument(schema: dict[str, Any]) -> dict[str, Any]:
     ("tool", "words"),
     [
         ({"name": "reset"}, "a tool cannot be called 'reset'"),
-        ({"name": "reward"}, "a tool cannot be called 'reward'"),
+        ({"name": "get_reward"}, "a tool cannot be called 'get_reward'"),
         ({"name": "go", "input_schema": {"properties": {"from": {}}}}, "an argument of the tool go is called 'from'"),
     ],
 )

@@ -67,11 +67,11 @@ def test_the_scripted_teacher_wins_in_every_part_also_where_two_have_the_same_in
     mixed = EnvironmentSpec(name="multi", settings={"parts": MIXED.settings["parts"] | {"sum": sums}})
 
     def play(instance, seed: int) -> float:
-        question = instance.reset(seed=seed)
+        question = instance.ask(seed)
         part = instance.part(seed)
         opening = [{"role": "system", "content": part.instructions}, {"role": "user", "content": question}]
         tool, arguments = call(mixed.settings, opening, 0.0, seed)
-        getattr(part, tool)(**arguments)
+        part.act(tool, arguments)
         return part.reward
 
     with EnvironmentPool(mixed, both) as pool:

@@ -52,7 +52,7 @@ def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: Enviro
     environment = chain_sum.make(Recording(EnvironmentServer(url="http://127.0.0.1:9", patience=0.1)))
     for seed in (1, 2):
         with pytest.raises(Exception, match="127"):
-            environment.ask(seed, prompt=[{"role": "user", "content": ""}])
+            environment.environment.reset(seed=seed, prompt=[{"role": "user", "content": ""}])
     config = chain_sum.settings["config"]
     assert sent == [dict(dataset_name="chain_sum", dataset_config=config, seed=seed, size=1) for seed in (1, 2)]
 
@@ -82,17 +82,17 @@ def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: 
         ),
     ):
         environment.ask(seed)
-        replies.add(environment.answer(answer))  # type: ignore[attr-defined]
+        replies.add(environment.environment.answer(answer))  # type: ignore[attr-defined]
     assert len(replies) == 1
 
 
 def test_a_call_after_the_end_is_refused_and_changes_no_reward(chain_sum: EnvironmentSpec, server: EnvironmentServer):
     environment = chain_sum.make(Session(server))
     environment.ask(3)
-    environment.answer("no number")  # type: ignore[attr-defined]
+    environment.environment.answer("no number")  # type: ignore[attr-defined]
     before = environment.reward
     with pytest.raises(ValueError, match="over"):
-        environment.answer("1")  # type: ignore[attr-defined]
+        environment.environment.answer("1")  # type: ignore[attr-defined]
     assert environment.reward == before != 1.0
 
 
@@ -105,7 +105,7 @@ def test_the_scripted_policy_is_right_and_errs_on_the_share_it_is_told(
         for seed in range(300):
             question = environment.ask(seed)
             name, arguments = env.call(task.settings, [{"role": "user", "content": question}], error_rate)
-            getattr(environment, name)(**arguments)
+            environment.act(name, arguments)
             right[error_rate] += environment.reward == 1.0
     assert right[0.0] == 300
     assert 255 <= right[0.1] <= 285

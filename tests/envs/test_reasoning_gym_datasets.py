@@ -67,13 +67,13 @@ def test_every_dataset_plays_and_its_own_answer_earns_everything(session: Sessio
     for place, name in enumerate(sorted(DATASETS)):
         environment = spec(name).make(session)
         question = environment.ask(7)
-        assert environment.answer(ODD[place % len(ODD)]) == "OK.", name  # type: ignore[attr-defined]
+        assert environment.environment.answer(ODD[place % len(ODD)]) == "OK.", name  # type: ignore[attr-defined]
         assert environment.done, name
         assert environment.reward is not None, name
         assert 0.0 <= environment.reward <= 1.0, name
         answer = environment.correct
         assert environment.ask(7) == question != "", name
-        environment.answer(answer)  # type: ignore[attr-defined]
+        environment.environment.answer(answer)  # type: ignore[attr-defined]
         if answer is None:
             silent.add(name)
         else:
@@ -103,9 +103,9 @@ def test_an_oversized_answer_is_refused_and_the_episode_goes_on(session: Session
     environment = spec("chain_sum").make(session)
     environment.ask(7)
     with pytest.raises(ValueError, match="too long"):
-        environment.answer("9" * 100_000)  # type: ignore[attr-defined]
+        environment.environment.answer("9" * 100_000)  # type: ignore[attr-defined]
     assert not environment.done
-    assert environment.answer("1") == "OK."  # type: ignore[attr-defined]
+    assert environment.environment.answer("1") == "OK."  # type: ignore[attr-defined]
 
 
 def test_7_and_its_text_are_one_answer_on_the_wire(session: Session):
@@ -147,7 +147,7 @@ def test_no_other_dataset_evaluates_answers():
 def test_an_answer_that_takes_for_ever_is_given_up_and_the_session_lives(session: Session):
     environment = spec("countdown").make(session)
     environment.ask(7)
-    environment.answer("9**9**9")  # type: ignore[attr-defined]
+    environment.environment.answer("9**9**9")  # type: ignore[attr-defined]
     assert environment.reward == 0.01, "a server that reckoned on would give none"
     assert environment.ask(8)
 

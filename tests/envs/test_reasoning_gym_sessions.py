@@ -95,6 +95,6 @@ def test_an_answer_that_is_a_list_is_the_json_text_of_it(server: EnvironmentServ
     environment = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "group_anagrams"}).make(Session(server))
     environment.ask(4)
     _, entry = datasets.entry("group_anagrams", {}, 4)
-    environment.answer(json.loads(entry["answer"]))  # type: ignore[attr-defined]
+    environment.environment.answer(json.loads(entry["answer"]))  # type: ignore[attr-defined]
     environment.close()
     assert environment.reward == 1.0

@@ -99,7 +99,7 @@ def test_a_mixture_has_the_code_of_its_parts(monkeypatch: pytest.MonkeyPatch):
     mixed = {"parts": {"a": {"name": "echo"}, "b": {"name": "catch"}}}
     exclusive = {"parts": {"a": {"name": "echo"}}}
     before = {str(each): EnvironmentSpec(name="multi", settings=each).code for each in (mixed, exclusive)}
-    monkeypatch.setattr(environment_class("catch"), "_code_under", classmethod(lambda cls, settings: "changed"))
+    monkeypatch.setattr(environment_class("catch"), "code_under", classmethod(lambda cls, settings: "changed"))
     assert EnvironmentSpec(name="multi", settings=mixed).code != before[str(mixed)]
     assert EnvironmentSpec(name="multi", settings=exclusive).code == before[str(exclusive)]
 
@@ -116,11 +116,13 @@ SHIPPED = {
     "mcp": "2f6f45bcdca8afd203b4",
     "verifiers": "4619d4d1f7eec1421975",
 }
+SCRIPTS = "dfa7f41cbf97570d858a"
 """Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""
 
 
 def test_the_digests_of_the_shipped_environments_are_those_in_the_keys_of_stored_results():
     assert {name: environment_class(name).code_under({}) for name in CATALOGUE | ADAPTERS} == SHIPPED
+    assert digest_of_script() == SCRIPTS
 
 
 def test_digests_are_equal_only_to_those_of_a_form_that_is_here_now(monkeypatch: pytest.MonkeyPatch):
@@ -128,5 +130,6 @@ def test_digests_are_equal_only_to_those_of_a_form_that_is_here_now(monkeypatch:
     monkeypatch.setattr("apprentice.envs.source.EQUAL", {})
     files = [Path(str(module_of(name).__file__)) for name in CATALOGUE | ADAPTERS]
     places = {file.parent if file.name == "env.py" else file for file in files}
-    assert equal.keys() <= {digest_of.__wrapped__(place) for place in places}
+    computed = {digest_of.__wrapped__(place) for place in places} | {digest_of_script.__wrapped__()}
+    assert equal.keys() <= computed
     assert len(set(equal.values())) == len(equal)

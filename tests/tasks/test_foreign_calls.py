@@ -57,7 +57,7 @@ def says(seed: int, text: str, **given: Any) -> dict[str, Any]:
 def test_no_notation_that_is_not_read_is_learned_from(
     bench: Bench, tmp_path: Path, seed: int, unverified: str, with_tools: bool
 ):
-    tools = {"tools": tools_text(ECHO.make())} if with_tools else {}
+    tools = {"tools": tools_text(ECHO.make().tools)} if with_tools else {}
     rows = [says(seed, text) | tools for text in NOTATIONS.values()]
     bench(folder_of(tmp_path, chat(2), *rows), unverified)
     assert [record.seed for record in bench.taken] == [2]

@@ -34,7 +34,7 @@ def test_a_server_killed_between_reset_and_step_does_not_cost_the_episode(chain_
     restartable.kill()
     back = threading.Timer(0.5, restartable.start)
     back.start()
-    environment.answer(answer)  # type: ignore[attr-defined]
+    environment.environment.answer(answer)  # type: ignore[attr-defined]
     back.join()
     assert environment.reward == 1.0
 
@@ -101,7 +101,7 @@ def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: Env
     environment.ask(11)
     restartable.kill()
     with pytest.raises(SessionLost):
-        environment.answer("1")  # type: ignore[attr-defined]
+        environment.environment.answer("1")  # type: ignore[attr-defined]
     assert environment.reward is None
     assert environment.failure
 
