@@ -15,14 +15,15 @@ from functools import cached_property, wraps
 from typing import Any
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.old_names import follow_overrides
+from apprentice.envs.old_names import OldPlayer, follow_overrides, give_old_names
 from apprentice.envs.reward import ROUNDING
 from apprentice.envs.tools import Tool
 from apprentice.envs.wire.reply import BadReply, checked_text
 from apprentice.envs.wire.server import SessionLost
 
 
-class Player:
+@give_old_names
+class Player(OldPlayer):
     """Plays one environment, an episode at a time.
 
     Attributes:
@@ -170,18 +171,18 @@ class Mixture(Player):
     def __init__(self, environment: ToolEnvironment, parts: dict[str, Player], weights: Sequence[float]):
         """`parts` are named by their labels, in the order of their weights."""
         super().__init__(environment)
-        self._parts = list(parts.values())
+        self._players = list(parts.values())
         self._ends, self._whole = list(itertools.accumulate(weights)), sum(weights)
         for label, part in parts.items():
             part.label = label
 
     @property
     def instructions(self) -> str:
-        return "\n\n".join(part.instructions for part in self._parts)
+        return "\n\n".join(part.instructions for part in self._players)
 
     @property
     def max_turns(self) -> int:
-        return max(part.max_turns for part in self._parts)
+        return max(part.max_turns for part in self._players)
 
     def ask(self, seed: int) -> str:
         return self.part(seed).ask(seed)
@@ -190,20 +191,20 @@ class Mixture(Player):
         return self.part(seed).slices(seed, question)
 
     def wait_for_server(self) -> None:
-        for part in self._parts:
+        for part in self._players:
             part.wait_for_server()
 
     def close(self) -> None:
-        for part in self._parts:
+        for part in self._players:
             part.close()
 
     def part(self, seed: int) -> Player:
         draw = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) / 2**64
-        drawn = (part for part, end in zip(self._parts, self._ends, strict=True) if draw * self._whole < end)
-        return next(drawn, self._parts[-1])
+        drawn = (part for part, end in zip(self._players, self._ends, strict=True) if draw * self._whole < end)
+        return next(drawn, self._players[-1])
 
     def parts(self) -> list[Player]:
-        return self._parts
+        return self._players
 
 
 def facade_of(player: Player) -> Any:
