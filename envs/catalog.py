@@ -21,8 +21,11 @@ from apprentice.envs import folders
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.game import Game
+from apprentice.envs.old_names import class_of
 from apprentice.envs.one_file import environment_of, game_in
 from apprentice.envs.paths import FilePath
+from apprentice.envs.player import Mixture, Player
+from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import Session
 
 if TYPE_CHECKING:
@@ -275,7 +278,7 @@ class EnvironmentSpec(BaseModel):
             given = given | {"name": name, "path": folder}
         if isinstance(given, dict) and isinstance(given.get("name"), str):
             known, settings = environment_class(given["name"]), given.get("settings") or {}
-            return {"version": known._version_under(settings), "code": known._code_under(settings)} | given
+            return {"version": known.version_under(settings), "code": known.code_under(settings)} | given
         return given
 
     @model_validator(mode="after")
@@ -283,9 +286,9 @@ class EnvironmentSpec(BaseModel):
         known = environment_class(self.name)
         if info.context != LOOKING:
             known.Settings.model_validate(self.settings)
-        if self.version != (installed := known._version_under(self.settings)):
+        if self.version != (installed := known.version_under(self.settings)):
             raise ValueError(f"this names version {self.version!r} of {self.name}; installed is {installed!r}")
-        if self.code != (here := known._code_under(self.settings)):
+        if self.code != (here := known.code_under(self.settings)):
             raise ValueError(f"this names the code {self.code!r} of {self.name}; installed is {here!r}")
         return self
 
@@ -318,18 +321,22 @@ class EnvironmentSpec(BaseModel):
         """Return whether `earlier`, a spec as JSON, has the same name and settings, whatever code it was played by."""
         return (earlier.get("name"), earlier.get("settings")) == (self.name, self.settings)
 
-    def played_by(self, part: ToolEnvironment) -> str:
+    def played_by(self, part: Player) -> str:
         """Return name and version of the environment that played an episode, after its label in a mixture."""
         if not part.label:
             return f"{self.name} {self.version}"
         own = self.mixed[part.label]
         return f"{part.label}: {own.name} {own.version}"
 
-    def make(self, session: Session | None = None) -> ToolEnvironment:
-        """Return an instance that plays over `session`; without one only its prompt and tools are available."""
+    def make(self, session: Session | None = None) -> Player:
+        """Return a player over `session`; without one only its prompt and tools are available."""
         cls = environment_class(self.name)
-        settings = cls.Settings.model_validate(self.settings)
-        return cls._under(settings)(settings, session)
+        settings: Any = cls.Settings.model_validate(self.settings)
+        if not self.mixed:
+            return Player(class_of(cls, settings)(settings, session))
+        assert session is None or isinstance(session, SessionOfParts)
+        parts = {label: part.make(session and session.part(part.name)) for label, part in self.mixed.items()}
+        return Mixture(cls(settings), parts, [part.weight for part in settings.parts.values()])
 
     def knows_all(self) -> bool:
         """Return whether nothing has to be read from its server before a run begins."""

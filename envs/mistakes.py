@@ -56,7 +56,7 @@ def next_turn(
     draw = Random(digest(question)[4:])  # `errs` reads the first four bytes
     kind = draw.choice(["near miss", *MISTAKES])
     if kind == "near miss":
-        if EnvironmentSpec(name=environment, settings=settings).make()._part(seed or 0).max_turns > 1:
+        if EnvironmentSpec(name=environment, settings=settings).make().part(seed or 0).max_turns > 1:
             return _plain(*call(messages, 1.0))
         return _plain(*_near_miss(draw, *call(messages)) or call(messages, 1.0))
     first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), None)

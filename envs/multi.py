@@ -5,15 +5,12 @@ is no server of a mixture: each of its environments is played on its own.
 """
 
 import hashlib
-import itertools
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec, environment_class, next_call, policy_of
-from apprentice.envs.wire.mixture import SessionOfParts
-from apprentice.envs.wire.session import Session
 
 TAKES_SEED = True
 """`call` is told the question's seed."""
@@ -55,58 +52,30 @@ class Settings(EnvironmentSettings):
 
 
 class Environment(ToolEnvironment):
-    """Looks like one environment to whoever only resets it; drivers ask `_part` who plays a seed."""
+    """What is known of a mixture. A `Mixture` plays it: the players of its environments, each over its own session."""
 
     Settings = Settings
     version = "1"
-    settings: Settings
-
-    def __init__(self, settings: Settings, session: Session | None = None):
-        super().__init__(settings, session)
-        assert session is None or isinstance(session, SessionOfParts)
-        self._made: dict[str, ToolEnvironment] = {}
-        for label, part in settings.parts.items():
-            self._made[label] = part.spec().make(session and session.part(part.name))
-            self._made[label].label = label
 
     @property
     def instructions(self) -> str:
-        return "\n\n".join(part.instructions for part in self._parts())
-
-    @property
-    def max_turns(self) -> int:
-        return max(part.max_turns for part in self._parts())
+        return ""
 
     def reset(self, *, seed: int, **row: Any) -> str:
-        """The question that `seed` names, in the environment that it belongs to."""
-        return self._part(seed).reset(seed=seed, **row)
-
-    def _part(self, seed: int) -> ToolEnvironment:
-        parts = self.settings.parts
-        draw = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) / 2**64
-        ends = itertools.accumulate(part.weight for part in parts.values())
-        whole = sum(part.weight for part in parts.values())
-        label = next((label for label, end in zip(parts, ends, strict=True) if draw * whole < end), list(parts)[-1])
-        return self._made[label]
-
-    def _parts(self) -> list[ToolEnvironment]:
-        return list(self._made.values())
-
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
-        return self._part(seed)._traits(seed, question)
+        raise TypeError("a mixture is played by the players of its parts")
 
     @classmethod
-    def _version_under(cls, settings: dict[str, Any]) -> str:
+    def version_under(cls, settings: dict[str, Any]) -> str:
         """With those of its parts: a new version of one of them is a new version of the mixture."""
         parts = _parts_under(settings).items()
         return ", ".join([cls.version, *(f"{label} {part.name} {part.spec().version}" for label, part in parts)])
 
     @classmethod
-    def _code_under(cls, settings: dict[str, Any]) -> str:
+    def code_under(cls, settings: dict[str, Any]) -> str:
         """With that of its parts."""
         names = sorted({part.name for part in _parts_under(settings).values()})
-        parts = [f"{name} {environment_class(name)._code_under({})}" for name in names]
-        return hashlib.sha256("\n".join([super()._code_under({}), *parts]).encode()).hexdigest()[:20]
+        parts = [f"{name} {environment_class(name).code_under({})}" for name in names]
+        return hashlib.sha256("\n".join([super().code_under({}), *parts]).encode()).hexdigest()[:20]
 
 
 def _parts_under(settings: dict[str, Any]) -> dict[str, Part]:
@@ -130,5 +99,5 @@ def call(
     if seed is None:
         raise ValueError("a question's seed says which environment of the mixture asks: send it as `seed`")
     mixture = EnvironmentSpec(name="multi", settings=settings)
-    part = mixture.mixed[mixture.make()._part(seed).label]
+    part = mixture.mixed[mixture.make().part(seed).label]
     return next_call(part.name, part.settings, messages, error_rate, seed)

@@ -34,11 +34,11 @@ class OneFile(ToolEnvironment):
         return self.game(self.settings).max_turns
 
     def reset(self, *, seed: int, **row: Any) -> str:
-        return self._start(seed, settings=self.settings.model_dump(mode="json")).read(str, "text")
+        return self.session.reset(seed=seed, settings=self.settings.model_dump(mode="json")).read(str, "text")
 
     def _call(self, tool: str, arguments: dict[str, Any]) -> str:
         """Raises ValueError, whose message the model sees, for what the game refuses."""
-        reply = self._act({"tool": tool, "arguments": arguments})
+        reply = self.session.step({"tool": tool, "arguments": arguments})
         self.reward, self.done = reply.score, reply.done
         if self.done and reply.observation.get("correct") is not None:
             self.correct = reply.read(str, "correct")
@@ -47,11 +47,11 @@ class OneFile(ToolEnvironment):
             raise ValueError(text)
         return text
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         return self.game(self.settings).traits(question)
 
     @classmethod
-    def _code_under(cls, settings: dict[str, Any]) -> str:
+    def code_under(cls, settings: dict[str, Any]) -> str:
         return digest_of(Path(inspect.getfile(cls.game)))
 
 

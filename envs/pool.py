@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.wire.mixture import BreakerOfParts, SessionOfParts
 from apprentice.envs.wire.server import Breaker, EnvironmentServer
 from apprentice.envs.wire.session import AtCapacity, Session, breaker_of
@@ -137,7 +137,7 @@ class EnvironmentPool:
         await self._stop_crews()  # which have finished, or whose results are no longer consumed
         await asyncio.gather(*(session.shut() for session in self.sessions))
 
-    def map(self, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
+    def map(self, play: Callable[[Player, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
         """Apply `play` to every item in a free environment, and yield each item with its result as it finishes.
 
         Raises what `play` raises, once the items that were running have finished and were yielded; SessionLost.
@@ -185,13 +185,13 @@ _END = object()
 class Crew(Generic[I, R]):
     """One worker per open session; workers are added as the server grants more sessions."""
 
-    def __init__(self, pool: EnvironmentPool, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]):
+    def __init__(self, pool: EnvironmentPool, play: Callable[[Player, I], R], items: Iterable[I]):
         self.results: SimpleQueue[tuple[I, R] | None] = SimpleQueue()
         self._pool = pool
         self._play = play
         self._items = iter(items)
         self._ahead: Any = next(self._items, _END)
-        self._idle: asyncio.Queue[tuple[ToolEnvironment, Session]] = asyncio.Queue()
+        self._idle: asyncio.Queue[tuple[Player, Session]] = asyncio.Queue()
         for each in zip(pool.environments, pool.sessions, strict=True):
             self._idle.put_nowait(each)
         self._workers: set[asyncio.Task[None]] = set()
@@ -244,7 +244,7 @@ class Crew(Generic[I, R]):
         except Exception as error:
             self._stop(error)
 
-    async def _work(self, environment: ToolEnvironment, session: Session) -> None:
+    async def _work(self, environment: Player, session: Session) -> None:
         try:
             while (item := self._take()) is not _END:
                 self.results.put((item, await spawn(self._play, environment, item)))

@@ -61,7 +61,7 @@ def published_state(environment: ToolEnvironment, game: str, only: str) -> dict[
 
     Raises Refused for another game; SessionLost, BadReply.
     """
-    state = environment._guarded(lambda session: session.state())
+    state = environment.session.state()
     if (served := state.get("env_id")) != game:
         raise Refused(
             f"the server plays {served if isinstance(served, str) else 'another game'}, and the settings ask for {game}"

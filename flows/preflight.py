@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.player import Player
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
@@ -68,7 +68,7 @@ def check_teacher(
     run: RunContext,
     recipe: Recipe,
     buys: TeacherSpec,
-    environment: ToolEnvironment,
+    environment: Player,
     questions: Sequence[tuple[int, str]],
 ) -> None:
     """Raise Stop if the endpoint returns no valid tool call to any of the questions, each with its seed.
@@ -103,7 +103,7 @@ def _ask(
     teacher: Teacher,
     buys: TeacherSpec,
     url: str | None,
-    environment: ToolEnvironment,
+    environment: Player,
     questions: Sequence[tuple[int, str]],
 ) -> None:
     called = buys.called
@@ -115,7 +115,7 @@ def _ask(
     try:
         for seed, question in questions:
             try:
-                teacher.reply(prompt(environment, question), tool_schemas(environment), Spent(), seed)
+                teacher.reply(prompt(environment, question), environment.schemas, Spent(), seed)
                 return
             except TeacherRefused as failed:
                 last, refused = failed, refused + (not failed.is_understood)
@@ -162,7 +162,7 @@ class AuditedTask(NamedTuple):
     """An environment that was audited, with the questions that it gave."""
 
     spec: EnvironmentSpec
-    environment: ToolEnvironment
+    environment: Player
     seeds: Sequence[int]
     questions: Sequence[str]
 
@@ -311,7 +311,7 @@ def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs)
     mixture = spec.make()
     tasks = []
     for label, part in spec.mixed.items():
-        own = (seed for seed in window.seeds() if mixture._part(seed).label == label)
+        own = (seed for seed in window.seeds() if mixture.part(seed).label == label)
         seeds = list(islice(own, SEEDS)) or window.seeds()[:SEEDS]  # its weight may be too small to be drawn
         tasks.append(Task(part, server.parts[part.name], seeds, needs))
     return tasks

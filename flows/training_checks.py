@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.types import KEY_LENGTH, Checkpoint
 from apprentice.tasks.engine.processes import check_processes
 from apprentice.tasks.engine.run import RunContext
@@ -35,7 +35,7 @@ def check_packages() -> None:
 
 
 def check_trainings(
-    run: RunContext, trainings: list[TrainerSpec], tokenizer: Any, environment: ToolEnvironment, seed: int, here: bool
+    run: RunContext, trainings: list[TrainerSpec], tokenizer: Any, environment: Player, seed: int, here: bool
 ) -> None:
     """Raise Stop for a training of which something cannot be made as its section says."""
     for spec in trainings:
@@ -49,7 +49,7 @@ def check_trainings(
             own = training.arguments(context, spec, environment, seed)
         check_trainer(spec, own, tokenizer)
         if spec.args:
-            step = partial(_first_step, training, spec, tokenizer, tool_schemas(environment))
+            step = partial(_first_step, training, spec, tokenizer, environment.schemas)
             check_arguments(spec, step)
 
 

@@ -13,9 +13,10 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment, described_text, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool, open_pools
+from apprentice.envs.tools import described_text, tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
@@ -85,7 +86,7 @@ def collect_shard(
         "teacher": teacher.in_key(),
         spec.section: spec.in_key(),
         "environment": environment.in_key(),
-        "prompt": [{"messages": prompt(part, ""), "tools": described_text(part)} for part in instance._parts()],
+        "prompt": [{"messages": prompt(part, ""), "tools": described_text(part.tools)} for part in instance.parts()],
     }
     _check_address(context.scratch / "address", teacher)
     with journal(context.scratch, begun_with, announce.warn) as kept:
@@ -221,7 +222,7 @@ class Collector:
         lost: list[Record] = []
         refused = Counter[bool]()
 
-        def play(instance: ToolEnvironment, seed: int) -> Played:
+        def play(instance: Player, seed: int) -> Played:
             played = play_one(instance, seed, teacher, self.environment, self.spec.raw)
             record = played.record
             if record.failed_at or record.asked_again:
@@ -284,10 +285,10 @@ class Played(NamedTuple):
 
 
 def play_one(
-    instance: ToolEnvironment, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool = False
+    instance: Player, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool = False
 ) -> Played:
     """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
-    instance = instance._part(seed)
+    instance = instance.part(seed)
     spent = Spent()
     messages: list[dict[str, Any]] = []
     failed_at = cause = ""
@@ -296,7 +297,7 @@ def play_one(
         episode = Episode(instance, seed)
         messages = episode.messages
         while not episode.done:
-            instance._wait_for_server()  # do not buy a turn that cannot be played
+            instance.wait_for_server()  # do not buy a turn that cannot be played
             episode.step(teacher.reply(messages, episode.tools, spent, seed))
         if episode.broken:
             failed_at, cause = "question", episode.broken
@@ -313,7 +314,7 @@ def play_one(
         seed=seed,
         environment=environment.played_by(instance),
         messages=messages,
-        tools=tools_text(instance),
+        tools=tools_text(instance.tools),
         reward=None if failed_at else instance.reward,
         failed_at=failed_at,
         cause=cause,

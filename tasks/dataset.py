@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from apprentice.envs.base import ToolEnvironment, are_tools_of, tool_schemas, tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reward import ROUNDING, is_right
+from apprentice.envs.tools import are_tools_of, tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
@@ -83,9 +84,9 @@ class Verifier:
         self._environment = environment
         self._known = known
         self._columns = columns
-        self._parts = environment.make()._parts()
+        self._parts = environment.make().parts()
 
-    def __call__(self, instance: ToolEnvironment, row: Any) -> Checked:
+    def __call__(self, instance: Player, row: Any) -> Checked:
         """Raises SessionLost."""
         try:
             claim = conversation_of(row, self._columns)
@@ -94,7 +95,7 @@ class Verifier:
                 self._check_name(claim.environment)
             if claim.about.get("failed_at"):  # it has no reward, and nobody learns from it
                 seed = claim.seed or 0
-                return Checked(self._record(seed, instance._part(seed), row["messages"], None, claim))
+                return Checked(self._record(seed, instance.part(seed), row["messages"], None, claim))
             asked, _ = _split(claim.messages)
             if same_text(asked) in self._known.examined:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
@@ -105,7 +106,7 @@ class Verifier:
             first = error.errors(include_url=False)[0]
             return Checked(None, ".".join(map(str, first["loc"])), first["msg"])
 
-    def _played(self, instance: ToolEnvironment, claim: Conversation, asked: str) -> Checked | None:
+    def _played(self, instance: Player, claim: Conversation, asked: str) -> Checked | None:
         """The row as the environment confirms it; None where no known seed asks its question."""
         text = same_text(asked)
         for seed in dict.fromkeys((claim.seed, self._known.seed_of(text))):
@@ -153,7 +154,7 @@ class Verifier:
             raise NotAConversation("reward", f"{reward:g} is not from {low:g} to {high:g}")
         acts = acts[:-1] if len(acts) > 1 and _is_closing(acts[-1]) else acts
         said = [turn | {"content": turn["content"] or ""} for turn in acts]
-        check_texts([*claim.said(), *arguments_in(said)], tool_schemas(part), claim.tools)
+        check_texts([*claim.said(), *arguments_in(said)], part.schemas, claim.tools)
         check_loss(said)
         record = self._record(0, part, [*prompt(part, asked), *said], reward, claim)
         if claim.seed is None:
@@ -161,9 +162,9 @@ class Verifier:
         return Checked(record, "seed", f"seed {claim.seed} asks another question, and {UNKNOWN}")
 
     def _record(
-        self, seed: int, part: ToolEnvironment, messages: list[Message], reward: float | None, claim: Conversation
+        self, seed: int, part: Player, messages: list[Message], reward: float | None, claim: Conversation
     ) -> Record:
-        environment, tools = self._environment.played_by(part), tools_text(part)
+        environment, tools = self._environment.played_by(part), tools_text(part.tools)
         own = {"seed": seed, "environment": environment, "messages": messages, "tools": tools, "reward": reward}
         return Record.model_validate(claim.about | own)
 
@@ -219,18 +220,18 @@ def _is_closing(turn: Message) -> bool:
     return turn["role"] == "assistant" and not turn.get("tool_calls")
 
 
-def _fitting(part: ToolEnvironment, claim: Conversation) -> tuple[list[Message], list[str]]:
+def _fitting(part: Player, claim: Conversation) -> tuple[list[Message], list[str]]:
     """The turns as calls of the environment's tools, and the changes for that.
 
     Raises NotAConversation for a call that does not fit, or is in a notation that is not read. Where the row has the
     environment's own tools, a call that does not fit is the player's mistake and stays.
     """
-    tools = tool_schemas(part)
+    tools = part.schemas
     notes = []
     system = next((turn.content for turn in claim.messages if turn.role == "system"), None)
     if system is not None and system != part.instructions:
         notes.append("the system prompt is replaced by the environment's")
-    own = are_tools_of(part, claim.tools)
+    own = are_tools_of(part.tools, claim.tools)
     if claim.tools and not own:
         notes.append("the tools' schemas are replaced by the environment's")
     messages = [without_padding(turn, tools, own) for turn in claim.messages]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.dpo_settings import DpoCheckpoint, DpoSpec
@@ -177,7 +177,7 @@ def start(spec: DpoSpec, made: RunSoFar) -> Start | None:
     return None if played is None else Start(spec, (made.models.last, played, made.seed))
 
 
-def arguments_ahead(context: StageContext, spec: DpoSpec, _environment: ToolEnvironment, seed: int) -> dict[str, Any]:
+def arguments_ahead(context: StageContext, spec: DpoSpec, _environment: Player, seed: int) -> dict[str, Any]:
     """The arguments of DPOConfig."""
     return dpo_arguments(context, spec, seed)
 

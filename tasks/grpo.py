@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
@@ -177,18 +177,16 @@ LONGEST = 16
 """Questions, those of the most letters, whose tokens are counted."""
 
 
-def within_context(
-    wanted: int, folder: Path, tokenizer: Any, instance: ToolEnvironment, used: list[dict[str, Any]]
-) -> int:
+def within_context(wanted: int, folder: Path, tokenizer: Any, instance: Player, used: list[dict[str, Any]]) -> int:
     """Return the tokens of a completion that the model's context has room for after the longest questions.
 
     Raises Stop where a question alone fills it.
     """
     longest = sorted(used, key=lambda row: len(row["question"]))[-LONGEST:]
     lengths = [
-        len(prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part)))
+        len(prompt_ids(tokenizer, prompt(part, row["question"]), part.schemas))
         for row in longest
-        for part in [instance._part(row["seed"])]
+        for part in [instance.part(row["seed"])]
     ]
     context = context_length(json.loads((folder / "config.json").read_text()))
     room = context - max(lengths)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.types import GrpoCheckpoint
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import IGNORED
@@ -28,7 +28,7 @@ def start(spec: GrpoSpec, made: RunSoFar) -> Start | None:
     return Start(task.trains_with, (made.models.last, task.environment, task.questions, made.seed))
 
 
-def arguments(context: StageContext, spec: GrpoSpec, environment: ToolEnvironment, seed: int) -> dict[str, Any]:
+def arguments(context: StageContext, spec: GrpoSpec, environment: Player, seed: int) -> dict[str, Any]:
     """The arguments of GRPOConfig."""
     return grpo_arguments(context, spec, seed, streams_of(environment, spec))
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.analysis.kinds import text_of_turns, why_dropped
 from apprentice.tasks.artifacts.types import (
     Evaluation,
@@ -121,14 +121,14 @@ def _right(
     for each in tries:
         by_question.setdefault(each.seed, []).append(each)
     for seed, episodes in by_question.items():
-        part = instance._part(seed)
+        part = instance.part(seed)
         taken: list[str] = []
         for each in sorted(episodes, key=lambda episode: (len(text_of_turns(episode)), episode.sample)):
             record = Record(
                 seed=seed,
                 environment=environment.played_by(part),
                 messages=each.messages,
-                tools=tools_text(part),
+                tools=tools_text(part.tools),
                 reward=each.reward,
                 failed_at="question" if each.broken else "",
                 correct=each.correct,

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from apprentice.envs.base import traits_of
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -99,7 +98,7 @@ def ask(
             announce.progress("questions", len(seeds)) as advance,
             EnvironmentPool(environment, server, say=announce.warn) as pool,
         ):
-            for seed, text in pool.map(lambda instance, seed: instance._ask(seed), seeds):
+            for seed, text in pool.map(lambda instance, seed: instance.ask(seed), seeds):
                 texts[seed] = text
                 advance(1)
     except Refused as refused:
@@ -208,7 +207,7 @@ def fresh_questions(
             used = chosen.get(text) == seed
             if purpose != Purpose.EVALUATE and (used := text not in asked and text not in chosen):
                 new[purpose] += 1
-                used = shares is None or _is_drawn(shares, traits_of(instance, seed, texts[seed]), seed)
+                used = shares is None or _is_drawn(shares, instance.slices(seed, texts[seed]), seed)
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
     a_round = windows.collect.size + windows.of(Purpose.TRAIN).size + examined
     rounds = lasts([row["question"] for row in rows], a_round)

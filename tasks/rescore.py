@@ -13,10 +13,11 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apprentice.envs.base import ToolEnvironment, are_tools_of
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reward import ROUNDING, is_right
+from apprentice.envs.tools import are_tools_of
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
@@ -89,9 +90,7 @@ def _replayed(pool: EnvironmentPool, path: Path, environment: EnvironmentSpec) -
         yield from in_order(pool, lambda instance, record: replay(instance, record, environment), records)
 
 
-def in_order(
-    pool: EnvironmentPool, play: Callable[[ToolEnvironment, I], R], items: Iterable[I]
-) -> Iterator[tuple[I, R]]:
+def in_order(pool: EnvironmentPool, play: Callable[[Player, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
     """Yield each item with its result, in the items' order; keeps only results that overtook an earlier one."""
     ahead: dict[int, tuple[I, R]] = {}
     following = 0
@@ -102,14 +101,14 @@ def in_order(
             following += 1
 
 
-def replay(instance: ToolEnvironment, record: Record, environment: EnvironmentSpec) -> Replayed:
+def replay(instance: Player, record: Record, environment: EnvironmentSpec) -> Replayed:
     """Plays the recorded actions; what failed or was not verified has no reward to change, and stays as it is. Raises
     SessionLost."""
-    part = instance._part(record.seed)
+    part = instance.part(record.seed)
     now = {"environment": environment.played_by(part)}
     if record.failed_at or record.verified == "no":
         return record.model_copy(update=now), ""
-    if not are_tools_of(part, record.tools):
+    if not are_tools_of(part.tools, record.tools):
         return record, "the tools have another schema"
     episode = Episode(instance, record.seed)
     act_again(episode, record.messages)

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.player import Player
 from apprentice.tasks.analysis.diagnose import learned_nothing
 from apprentice.tasks.artifacts.types import SftCheckpoint
 from apprentice.tasks.engine.stage import StageContext
@@ -26,7 +26,7 @@ def start(spec: SftSpec, made: RunSoFar) -> Start:
     return Start(spec, (made.models.last, lessons.kept, lessons.length_stats, made.seed))
 
 
-def arguments(context: StageContext, spec: SftSpec, _environment: ToolEnvironment, seed: int) -> dict[str, Any]:
+def arguments(context: StageContext, spec: SftSpec, _environment: Player, seed: int) -> dict[str, Any]:
     """The arguments of SFTConfig, with lengths and steps of an epoch that are known later."""
     return arguments_ahead(context, spec, seed)
 

@@ -8,8 +8,8 @@ Letters and digits are single tokens; every text span that is the same in all ep
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import read_questions
@@ -32,12 +32,12 @@ def student(
     return {"parameters": parameters, "stage": ModelName.BASE}
 
 
-def _by_part(instance: ToolEnvironment, rows: list[dict[str, Any]]) -> list[tuple[ToolEnvironment, list[str]]]:
+def _by_part(instance: Player, rows: list[dict[str, Any]]) -> list[tuple[Player, list[str]]]:
     return [
-        (part, [row["question"] for row in rows if instance._part(row["seed"]) is part]) for part in instance._parts()
+        (part, [row["question"] for row in rows if instance.part(row["seed"]) is part]) for part in instance.parts()
     ]
 
 
-def _build(spec: BuiltStudent, asked: list[tuple[ToolEnvironment, list[str]]], seed: int, out: Path) -> int:
+def _build(spec: BuiltStudent, asked: list[tuple[Player, list[str]]], seed: int, out: Path) -> int:
     tokenizer = tokenizer_of(asked)
     return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]

@@ -14,6 +14,8 @@ from statistics import median
 
 import pytest
 
+from apprentice.envs.old_names import HOOKS, OF_PLAYER, OF_SESSION, PARTS
+
 ROOT = Path(__file__).parent.parent
 ORDER = [
     *("envs/wire", "envs", "envs/serving"),
@@ -124,6 +126,18 @@ def test_the_engine_of_stages_needs_few_lines_to_be_imported():
 def test_a_folder_within_a_room_has_at_most_eight_files():
     files = Counter(file.parent.relative_to(ROOT).as_posix() for file in FILES.values() if file.name != "__init__.py")
     assert {name: count for name, count in files.items() if "/" in name and count > 8} == {}
+
+
+def test_an_environment_and_its_player_are_used_by_their_public_names_alone():
+    old = {*HOOKS, *OF_SESSION, *OF_PLAYER, *PARTS, "_under"}
+    used = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
+        for file in FILES.values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in old and ast.unparse(node.value) not in ("self", "cls")
+        if file.name != "old_names.py"
+    ]
+    assert not used, "\n".join(used)
 
 
 @pytest.mark.parametrize("stage", ["collect", "sft", "grpo"])

@@ -66,7 +66,7 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The goal and the page of the form that `seed` names."""
-        reply = self._start(seed, task_name="form", **self.settings.model_dump())
+        reply = self.session.reset(seed=seed, task_name="form", **self.settings.model_dump())
         page = reply.read(str, "text")
         self._seen = tuple(page.splitlines())
         return f"{reply.read(str, 'goal')}\n\n{page}"
@@ -108,7 +108,7 @@ class Environment(ToolEnvironment):
 
     def _do(self, name: str, *arguments: str) -> str:
         # repr: BrowserGym reads an action as Python literals, so quotes, backslashes and line breaks must be escaped
-        reply = self._act({"action_str": f"{name}({', '.join(map(repr, arguments))})"})
+        reply = self.session.step({"action_str": f"{name}({', '.join(map(repr, arguments))})"})
         if reply.done:
             self.reward, self.done, self.correct = reply.score, True, reply.read(str, "goal")
             return "OK."
@@ -117,7 +117,7 @@ class Environment(ToolEnvironment):
         before, self._seen = self._seen, tuple(reply.read(str, "text").splitlines())
         return "\n".join(line for line in self._seen if line not in before) or "Nothing changed."
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         *asked, _ = question.partition("\n\n")[0].split("\n")
         texts = [json.loads(line.partition(": ")[2]).replace(" ", "") for line in asked]
         plain = all(text.isascii() and text.isalpha() for text in texts)

@@ -56,7 +56,7 @@ class Environment(ToolEnvironment):
     def reset(self, *, seed: int, **row: Any) -> str:
         """The board that `seed` names."""
         settings = self.settings
-        reply = self._start(seed, **settings.model_dump())
+        reply = self.session.reset(seed=seed, **settings.model_dump())
         ball_row, ball, paddle = self._places(reply)
         self._moves, self._refused, self._ball = settings.rows - 1 - ball_row, 0, ball
         if (self._moves, ball, paddle) != opening_of(seed, settings):
@@ -82,7 +82,7 @@ class Environment(ToolEnvironment):
         """
         action = DIRECTIONS.get(str(direction).strip().lower())
         # a move that is none costs a row; it is told so, and lessens the reward: else it were another word for stay
-        reply = self._act({"action_id": DIRECTIONS["stay"] if action is None else action})
+        reply = self.session.step({"action_id": DIRECTIONS["stay"] if action is None else action})
         self._refused += action is None
         told = self._end(reply) if reply.done else _told(*self._places(reply))
         if action is None:
@@ -109,7 +109,7 @@ class Environment(ToolEnvironment):
         ball_row, ball = divmod(full[0], settings.columns)
         return ball_row, ball, full[1] % settings.columns
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         rows, _, ball_row, ball, paddle = map(int, re.findall(r"\d+", question))
         away = ball - paddle
         return {

@@ -40,7 +40,7 @@ class Environment(ToolEnvironment):
     def reset(self, *, seed: int, **row: Any) -> str:
         """The text that `seed` names."""
         self._text = None
-        reply = self._start(seed, words=self.settings.words)
+        reply = self.session.reset(seed=seed, words=self.settings.words)
         if not reply.observation.keys() <= {"metadata"}:
             return reply.read(str, "text")
         self._check_published()  # such a server asks nothing
@@ -58,7 +58,7 @@ class Environment(ToolEnvironment):
         """
         if self._text is not None:
             return self._echo_published(self._text, str(message))
-        reply = self._act({"message": str(message)})
+        reply = self.session.step({"message": str(message)})
         self.reward, self.done = reply.score, True
         self.correct = reply.read(str, "text")
         return "OK."
@@ -66,18 +66,18 @@ class Environment(ToolEnvironment):
     def _check_published(self) -> None:
         """Raises BadReply where a server that asks nothing is none of the published environment either."""
         try:
-            tools = self._act({"type": "list_tools"}).read(list, "tools")
+            tools = self.session.step({"type": "list_tools"}).read(list, "tools")
         except Refused as refused:
             raise BadReply(f"the reply has no text, and there are no tools: {refused}") from refused
         if not any(isinstance(tool, dict) and tool.get("name") == TOOL for tool in tools):
             raise BadReply(f"the reply has no text, and there is no tool {TOOL}")
 
     def _echo_published(self, text: str, message: str) -> str:
-        reply = self._act({"type": "call_tool", "tool_name": TOOL, "arguments": {"message": message}})
+        reply = self.session.step({"type": "call_tool", "tool_name": TOOL, "arguments": {"message": message}})
         self.reward, self.done, self.correct = share_of(text, reply.read(str, "result", "data")), True, text
         return "OK."
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         return {"letters": len(question.replace(" ", ""))}
 
 

@@ -1,4 +1,4 @@
-"""The base of environments whose tools only their server knows: its tools are methods of the class.
+"""The base of environments whose tools only their server knows.
 
 In: settings with the tools. Out: an episode of calls, and how its rewards count.
 The tools and what the server calls itself are settings as well, so that they are part of every key and each process
@@ -7,13 +7,16 @@ has them without a connection. A recipe leaves them out: they are read from the 
 
 import json
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import cache
+from types import MethodType
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
-from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, tool_schemas
-from apprentice.envs.mcp.tools import Tool, methods_of
+from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
+from apprentice.envs.mcp.tools import ListedTool, functions_of
+from apprentice.envs.tools import Tool
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.session import Refused, Session
 
@@ -31,7 +34,7 @@ class DiscoveredSettings(EnvironmentSettings):
     """Lowest and highest reward of an episode. The rewards are divided by the highest, since 1.0 counts as solved."""
     max_turns: int = Field(default=10, ge=1, le=1000)
     """Turns after which an episode ends, if the server does not end it."""
-    tools: list[Tool] = Field(default_factory=list)
+    tools: list[ListedTool] = Field(default_factory=list)
     """The server's tools. Filled in; given, they are what the server must have."""
     served_by: str = ""
     """The server's name and version. Filled in."""
@@ -45,7 +48,7 @@ class DiscoveredSettings(EnvironmentSettings):
 
     @field_validator("tools")
     @classmethod
-    def _in_order(cls, given: list[Tool]) -> list[Tool]:
+    def _in_order(cls, given: list[ListedTool]) -> list[ListedTool]:
         return sorted(given, key=lambda tool: tool.name)
 
 
@@ -59,6 +62,8 @@ class DiscoveredEnvironment(ToolEnvironment):
 
     def __init__(self, settings: DiscoveredSettings, session: Session | None = None):
         super().__init__(settings, session)
+        low, high = settings.reward_range
+        self.reward_range = low / high, 1.0
         self._rewards: list[float] = []
 
     @property
@@ -68,6 +73,11 @@ class DiscoveredEnvironment(ToolEnvironment):
     @property
     def max_turns(self) -> int:
         return self.settings.max_turns
+
+    def declared_tools(self) -> list[Tool]:
+        """The tools in the settings."""
+        functions = _functions(json.dumps([tool.model_dump() for tool in self.settings.tools]))
+        return [Tool.of(MethodType(each, self)) for each in sorted(functions, key=lambda each: each.__name__)]
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The question that the server asks under `seed`."""
@@ -79,7 +89,7 @@ class DiscoveredEnvironment(ToolEnvironment):
 
     def _begin(self, seed: int) -> Reply:
         self._rewards = []
-        return self._start(seed, **self._asked(seed))
+        return self.session.reset(seed=seed, **self._asked(seed))
 
     @abstractmethod
     def _asked(self, seed: int) -> dict[str, Any]:
@@ -107,21 +117,21 @@ class DiscoveredEnvironment(ToolEnvironment):
             )
         self._is_compared = True
 
-    def _listed(self) -> list[Tool]:
+    def _listed(self) -> list[ListedTool]:
         """The server's tools, by name. Raises BadReply if it has none."""
         try:
-            found = self._act(LIST).read(list, "tools")
-            known = [{name: each.get(name) for name in Tool.model_fields if each.get(name)} for each in found]
-            tools = TypeAdapter(list[Tool]).validate_python(known)
+            found = self.session.step(LIST).read(list, "tools")
+            known = [{name: each.get(name) for name in ListedTool.model_fields if each.get(name)} for each in found]
+            tools = TypeAdapter(list[ListedTool]).validate_python(known)
         except (Refused, BadReply, AttributeError, ValidationError) as error:
             raise BadReply(f"it is no environment of MCP tools: {error}") from error
         if not tools:
             raise BadReply("it is no environment of MCP tools: it lists none")
         return sorted(tools, key=lambda tool: tool.name)
 
-    def _call_tool(self, name: str, arguments: dict[str, Any]) -> str:
+    def call_tool(self, name: str, arguments: dict[str, Any]) -> str:
         """The tool's answer as text. Raises ValueError (the model sees it), BadReply, SessionLost."""
-        reply = self._act({"type": "call_tool", "tool_name": name, "arguments": arguments})
+        reply = self.session.step({"type": "call_tool", "tool_name": name, "arguments": arguments})
         error = reply.find(dict, "error")
         if error and error.get("error_type") in INFRASTRUCTURE:
             raise BadReply(f"the tool {name} failed: {error.get('message')}")
@@ -136,14 +146,7 @@ class DiscoveredEnvironment(ToolEnvironment):
         return _text_of(reply.observation.get("result"))
 
     @classmethod
-    def _under(cls, settings: EnvironmentSettings) -> type[ToolEnvironment]:
-        """This class with the tools in the settings as methods."""
-        assert isinstance(settings, DiscoveredSettings)
-        low, high = settings.reward_range
-        return _with_tools(cls, json.dumps([tool.model_dump() for tool in settings.tools]), (low / high, 1.0))
-
-    @classmethod
-    def _completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:
+    def completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:
         """Raises ValueError where the server's tools cannot be methods; Refused, BadReply, SessionLost."""
         environment = cls(cls.Settings.model_validate(settings), session)
         reply = environment._begin(0)
@@ -151,16 +154,13 @@ class DiscoveredEnvironment(ToolEnvironment):
         tools = {"tools": [tool.model_dump() for tool in environment._listed()]}
         told = environment._discovered_in(reply) | settings | tools
         whole = cls.Settings.model_validate(told)
-        tool_schemas(cls._under(whole)(whole))  # what cannot be rendered is found here
+        cls(whole).declared_tools()  # what cannot be rendered is found here
         return told
 
 
-@cache  # one class for one set of tools, so that schemas are made once
-def _with_tools(
-    cls: type[DiscoveredEnvironment], tools: str, rewards: tuple[float, float]
-) -> type[DiscoveredEnvironment]:
-    methods = methods_of(TypeAdapter(list[Tool]).validate_json(tools), lambda self, *call: self._call_tool(*call))
-    return type(cls.__name__, (cls,), {**methods, "reward_range": rewards, "__module__": cls.__module__})
+@cache  # one function for one tool, so that its schema is made once
+def _functions(tools: str) -> list[Callable[..., str]]:
+    return functions_of(TypeAdapter(list[ListedTool]).validate_json(tools), lambda self, *call: self.call_tool(*call))
 
 
 def _text_of(result: Any) -> str:

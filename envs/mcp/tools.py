@@ -1,4 +1,4 @@
-"""Makes methods of the tools that a server lists, so that they are rendered like those of any other environment.
+"""Makes functions of the tools that a server lists, so that they are rendered like those of any other environment.
 
 In: name, description and JSON schema of each tool. Out: functions from whose signature and docstring
 `get_json_schema` makes the same names, types, descriptions and required arguments.
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
+from apprentice.envs.game import EnvironmentSettings
 
 TYPES: dict[str, Any] = {
     "string": str,
@@ -30,11 +30,11 @@ TYPES: dict[str, Any] = {
 }
 SECTION = re.compile(r"\b(Args|Returns|Raises):")
 """What begins a section of a docstring, wherever it stands."""
-TAKEN = {"settings", "session", "reward", "done", "failure", "correct"}
-"""Attributes that an environment has besides those of its class."""
+TAKEN = ("reset", "get_reward")
+"""Methods of an environment that TRL does not take for tools."""
 
 
-class Tool(EnvironmentSettings):
+class ListedTool(EnvironmentSettings):
     """A tool, as a server lists it."""
 
     name: str
@@ -45,17 +45,17 @@ class Tool(EnvironmentSettings):
     """JSON schema of its arguments."""
 
 
-def methods_of(tools: list[Tool], call: Callable[[Any, str, dict[str, Any]], str]) -> dict[str, Callable[..., str]]:
-    """Return a method for each tool, which runs `call(self, name, arguments)`.
+def functions_of(tools: list[ListedTool], call: Callable[[Any, str, dict[str, Any]], str]) -> list[Callable[..., str]]:
+    """Return a function for each tool, to be bound as a method. It runs `call(self, name, arguments)`.
 
     Raises ValueError for a name that no method or argument can have.
     """
-    return {tool.name: _method(tool, call) for tool in tools}
+    return [_function(tool, call) for tool in tools]
 
 
-def _method(tool: Tool, call: Callable[[Any, str, dict[str, Any]], str]) -> Callable[..., str]:
-    if tool.name.startswith("_") or hasattr(ToolEnvironment, tool.name) or tool.name in TAKEN:
-        raise ValueError(f"a tool cannot be called {tool.name!r}: an environment has an attribute of that name")
+def _function(tool: ListedTool, call: Callable[[Any, str, dict[str, Any]], str]) -> Callable[..., str]:
+    if tool.name.startswith("_") or tool.name in TAKEN:
+        raise ValueError(f"a tool cannot be called {tool.name!r}: TRL takes a method of that name for something else")
     schema: dict[str, Any] = _inlined(tool.input_schema, tool.input_schema.get("$defs", {}))
     properties = schema.get("properties", {})
     for name in properties:

@@ -88,7 +88,7 @@ class Environment(ToolEnvironment):
         question: dict[str, Any] = {"dataset_name": settings.dataset, "dataset_config": settings.config}
         if settings.dataset_specs:
             question["dataset_specs"] = settings.specs
-        reply = self._start(seed, **question, size=1)
+        reply = self.session.reset(seed=seed, **question, size=1)
         return reply.read(str, "question")
 
     def answer(self, answer: str) -> str:
@@ -102,19 +102,19 @@ class Environment(ToolEnvironment):
         """
         structured: Any = answer  # a model may pass more than text
         given = json.dumps(structured, ensure_ascii=False) if isinstance(structured, list | dict) else str(structured)
-        reply = self._act({"answer": given})
+        reply = self.session.step({"answer": given})
         self.reward = reply.read(float, "score")
         self.correct = reply.find(str, "correct_answer")
         self.done = True
         return "OK."
 
     @classmethod
-    def _version_under(cls, settings: dict[str, Any]) -> str:
+    def version_under(cls, settings: dict[str, Any]) -> str:
         parts = settings.get("dataset_specs") or []
         named = {settings.get("dataset"), *(part.get("name") for part in parts if isinstance(part, dict))}
         return "2" if named & RESCORED else cls.version
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         """The counts of Reasoning Gym's own metadata, and the answer's sign and digits, or its length; of a composite
         dataset the part that asks.
 

@@ -109,7 +109,7 @@ class Environment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The grid that `seed` names."""
-        reply = self._start(seed, **self.settings.wire)
+        reply = self.session.reset(seed=seed, **self.settings.wire)
         ours = reply.find(int, "info", "empty") is not None
         if self.settings.rules == "apprentice" and ours:
             return reply.read(str, "prompt")
@@ -139,7 +139,7 @@ class Environment(ToolEnvironment):
         """
         place = whole_number(row, "row", 1, 9), whole_number(column, "column", 1, 9), whole_number(digit, "digit", 1, 9)
         message = f"[{' '.join(map(str, place))}]"
-        reply = self._act({"message": message})
+        reply = self.session.step({"message": message})
         if self._transcript is not None:
             return self._read(reply, self._transcript.new(reply, message), *place)
         self.reward, self.done = reply.score, reply.done
@@ -165,7 +165,7 @@ class Environment(ToolEnvironment):
     def _marks(self) -> list[str]:
         return penciled(self._grid) if self.settings.marks else []
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         return {"empty cells": question.count(".")}
 
 

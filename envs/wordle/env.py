@@ -100,7 +100,7 @@ class Environment(ToolEnvironment):
     def reset(self, *, seed: int, **row: Any) -> str:
         """The puzzle that `seed` names."""
         self._marks, self._turns, self._accepted = "", 0, 0
-        reply = self._start(seed, **self.settings.model_dump())
+        reply = self.session.reset(seed=seed, **self.settings.model_dump())
         self._transcript, self._secret = Transcript(reply), None
         question = reply.find(str, "question")
         return self._published() if question is None else question
@@ -130,7 +130,7 @@ class Environment(ToolEnvironment):
             For each letter G, Y or X, and how many guesses are left.
         """
         message = f"[{str(word).strip().strip('[]')}]"
-        reply = self._act({"message": message})
+        reply = self.session.step({"message": message})
         return self._read(reply, self._transcript.new(reply, message))
 
     def _read(self, reply: Reply, new: str) -> str:
@@ -146,7 +146,7 @@ class Environment(ToolEnvironment):
         used = self._turns if self.settings.rules == "apprentice" else self._accepted
         return f"{self._marks or refusal_in(new)}\nGuesses left: {words.GUESSES - used}."
 
-    def _scores(self) -> dict[str, float | None]:
+    def scores(self) -> dict[str, float | None]:
         """The reward, the shares of G and of Y in the last turn, and that of turns with a new word."""
         if self.reward is None:
             return dict.fromkeys(self.streams)
@@ -157,7 +157,7 @@ class Environment(ToolEnvironment):
             "repetition": self._accepted / self._turns if self._turns else 0.0,
         }
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         """How many different letters the word has, and where among the candidates it stands; from the list that lies
         here, so empty where the server has another puzzle under this seed."""
         if self.settings.words != "wordle":

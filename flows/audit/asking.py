@@ -12,8 +12,8 @@ from math import exp
 from statistics import mean, median
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import part_of
+from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.subject import (
@@ -94,7 +94,7 @@ def ignored(subject: Subject) -> Verdict:
 
 
 @contextmanager
-def _made_at(opened: Opened, subject: Subject) -> Iterator[ToolEnvironment]:
+def _made_at(opened: Opened, subject: Subject) -> Iterator[Player]:
     """Yield the environment in another process, while the block runs."""
     with opened() as server:
         session = Recorded(server)
@@ -110,7 +110,7 @@ def process(subject: Subject) -> Verdict:
         return does_not_apply("the server was not started here, so its process cannot be started a second time")
     with _made_at(subject.elsewhere, subject) as environment:
         try:
-            asked = {seed: environment._ask(seed) for seed in subject.many}
+            asked = {seed: environment.ask(seed) for seed in subject.many}
         except Refused as refused:
             return passed(f"under another hash seed it refuses rather than ask something else: {refused}")
     if found := list(differing(subject.questions, asked)):
@@ -124,7 +124,7 @@ def load(subject: Subject) -> Verdict:
     if len(subject.sessions) < 2:
         return does_not_apply("the server grants one session")
     wanted = [*subject.many, *reversed(subject.many)]
-    asked = subject.at_once(lambda environment, seed: (seed, environment._ask(seed)), wanted)
+    asked = subject.at_once(lambda environment, seed: (seed, environment.ask(seed)), wanted)
     if found := [each for pair in asked for each in differing(subject.questions, dict([pair]))]:
         said = f"{len(found)} of {len(asked)} questions differ when {len(subject.sessions)} sessions ask at once"
         return failed(said, "Use a random generator of the session's own; random.seed() is shared by all.", *found[:1])
@@ -152,7 +152,7 @@ def windows(subject: Subject) -> Verdict:
 
 
 def _asked(subject: Subject, seeds: range) -> list[str]:
-    return [same_text(each) for each in subject.at_once(lambda environment, seed: environment._ask(seed), seeds)]
+    return [same_text(each) for each in subject.at_once(lambda environment, seed: environment.ask(seed), seeds)]
 
 
 def _pool(different: int, asked: int) -> str:
@@ -227,7 +227,7 @@ def tools(subject: Subject) -> Verdict:
 
     describe = "Give each tool a docstring with Args, and each argument a type and a description."
     try:
-        schemas = [tool["function"] for tool in tool_schemas(subject.environments[0])]
+        schemas = [tool["function"] for tool in subject.environments[0].schemas]
         for function in schemas:
             Draft202012Validator.check_schema(function["parameters"])
     except (DocstringParsingException, TypeHintParsingException) as error:
@@ -281,7 +281,7 @@ def lengths(subject: Subject) -> Verdict:
     if student is not None and student.build is None:
         return does_not_apply("a run checks the prompts with the tokenizer of the recipe's model")
     if student is None or student.build is None:
-        shown = json.dumps(tool_schemas(environment)) + environment.instructions
+        shown = json.dumps(environment.schemas) + environment.instructions
         counts, room, unit = [(len(shown) + len(each)) // 4 for each in subject.questions.values()], LONG, "about "
     else:
         from apprentice.tasks.episodes.rendering import prompt_ids
@@ -289,7 +289,7 @@ def lengths(subject: Subject) -> Verdict:
 
         questions = list(subject.questions.values())
         tokenizer, room, unit = tokenizer_of([(environment, questions)]), student.build.max_positions, ""
-        schemas = tool_schemas(environment)
+        schemas = environment.schemas
         counts = [len(prompt_ids(tokenizer, prompt(environment, each), schemas)) for each in questions]
     ordered = sorted(counts)
     middle, most = ordered[len(ordered) // 2], ordered[-1]
@@ -350,7 +350,7 @@ def in_replies(subject: Subject) -> Verdict:
 
 def _misfit(subject: Subject) -> Call:
     """Return a call whose arguments are lists, whatever their type."""
-    function = tool_schemas(subject.environments[0])[0]["function"]
+    function = subject.environments[0].schemas[0]["function"]
     return function["name"], {name: [[]] for name in function["parameters"].get("properties", {})}
 
 
@@ -362,7 +362,7 @@ def hidden(subject: Subject) -> Verdict:
     session, environment = subject.sessions[0], subject.fresh()
     places: dict[str, int] = {"the observation of a reset": 0, "the state": 0}
     for each in played:
-        environment._ask(each.seed)
+        environment.ask(each.seed)
         places["the observation of a reset"] += _holds(_text(session.replies[0].observation), each.correct)
         try:
             places["the state"] += _holds(_text(session.state()), each.correct)

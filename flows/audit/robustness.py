@@ -10,7 +10,7 @@ from time import monotonic, perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
@@ -105,7 +105,7 @@ def after_error(subject: Subject) -> Verdict:
 
 
 @contextmanager
-def _impatient(subject: Subject) -> Iterator[tuple[Recorded, ToolEnvironment]]:
+def _impatient(subject: Subject) -> Iterator[tuple[Recorded, Player]]:
     """A session of its own that takes a slow reply for none, and tries once more only."""
     longest = max((took for each in subject.sessions for took in (*each.resets, *each.steps)), default=0.0)
     timeout = min(subject.server.message_timeout, max(SLOWEST, 10 * longest))
@@ -140,7 +140,7 @@ def arguments(subject: Subject) -> Verdict:
 def _odd_calls(subject: Subject) -> Iterator[tuple[Call, ...]]:
     yield ()
     yield (("no_such_tool", {}),)
-    for tool in tool_schemas(subject.environments[0]):
+    for tool in subject.environments[0].schemas:
         function = tool["function"]
         names = function["parameters"].get("properties", {})
         yield ((function["name"], {}),)

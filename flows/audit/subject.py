@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import tenacity
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
@@ -241,7 +241,7 @@ class Seen(NamedTuple):
     """Those that could not be played to the end, except by a crash on a guessed move."""
 
 
-def play(environment: ToolEnvironment, seed: int, move: Move) -> Played:
+def play(environment: Player, seed: int, move: Move) -> Played:
     """Play an episode. Raises Refused, BadReply, SessionLost."""
     episode = Episode(environment, seed)
     calls: list[Call] = []
@@ -323,7 +323,7 @@ class Subject:
     """Seconds of the reset of each of `questions`, one after the other."""
 
     @cached_property
-    def environments(self) -> list[ToolEnvironment]:
+    def environments(self) -> list[Player]:
         return [self.spec.make(session) for session in self.sessions]
 
     @property
@@ -350,13 +350,13 @@ class Subject:
             self.asked_in.append(self.sessions[0].resets[-1])
         return asked
 
-    def fresh(self, place: int = 0) -> ToolEnvironment:
+    def fresh(self, place: int = 0) -> Player:
         """Return an environment on a new connection."""
-        self.environments[place]._renew()
+        self.environments[place].renew()
         return self.environments[place]
 
     def question(self, seed: int, place: int = 0) -> str:
-        return self.environments[place]._ask(seed)
+        return self.environments[place].ask(seed)
 
     def script(self, episode: Episode) -> Call:
         """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
@@ -400,14 +400,14 @@ class Subject:
         """
         return self.at_once(lambda environment, given: play(environment, *given), wanted)
 
-    def at_once(self, do: Callable[[ToolEnvironment, Any], Any], wanted: Sequence[Any]) -> list[Any]:
+    def at_once(self, do: Callable[[Player, Any], Any], wanted: Sequence[Any]) -> list[Any]:
         """Call `do` for each, in all sessions at once, and return the results in order. As `play_all`."""
         waiting = deque(enumerate(wanted))
         results: dict[int, Any] = {}
         failures: list[Exception] = []
         until = monotonic() + self.extent.seconds
 
-        async def use(environment: ToolEnvironment) -> None:
+        async def use(environment: Player) -> None:
             while waiting and not failures and monotonic() < until:
                 place, given = waiting.popleft()
                 try:

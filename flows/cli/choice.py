@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from apprentice.envs.base import ToolEnvironment, tools_of
+from apprentice.envs.base import tool_names
 from apprentice.envs.catalog import (
     EnvironmentSpec,
     ExtraMissing,
@@ -26,6 +26,7 @@ from apprentice.envs.catalog import (
     environment_class,
     known,
 )
+from apprentice.envs.player import Player
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
@@ -44,16 +45,18 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def _entry(name: str) -> dict[str, Any]:
-    environment, cls = _example(name), environment_class(name)
-    parts = environment._parts() if environment else [object.__new__(cls)]  # tools and streams are the class's own
+    player, cls = _example(name), environment_class(name)
+    parts = player.parts() if player else []
+    tools = [tool.name for part in parts for tool in part.tools] if player else tool_names(cls)
+    streams = streams_of_parts(parts) if player else [Stream("", *each) for each in cls.streams.items()]
     recipes = recipes_of(name)
     needed = {name}.union(*(_mixed_in(path) for path in recipes))
     return {
         "name": name,
         "what": described(name),
-        "tools": [tool.__name__ for part in parts for tool in tools_of(part)],
-        "turns": environment.max_turns if environment else None,
-        "streams": {stream.called: stream.weight for stream in streams_of_parts(parts)},
+        "tools": tools,
+        "turns": player.max_turns if player else None,
+        "streams": {stream.called: stream.weight for stream in streams},
         "extras": sorted({environment_class(each).extra[0] for each in needed} - {""}),
         "installed": all(map(is_installed, needed)),
         "recipe": _one_of(recipes, name, laptop=False),
@@ -119,11 +122,10 @@ def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
     return fitting[0].stem if fitting else None
 
 
-def _example(name: str) -> ToolEnvironment | None:
-    """Return an instance with default settings or a recipe's; None if there are neither."""
-    cls = environment_class(name)
+def _example(name: str) -> Player | None:
+    """Return a player under default settings or a recipe's; None if there are neither."""
     try:
-        return cls(cls.Settings.model_validate(settings_from_a_recipe(name)[0]))
+        return EnvironmentSpec(name=name, settings=settings_from_a_recipe(name)[0]).make()
     except ValidationError:
         return None
 

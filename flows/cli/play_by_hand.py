@@ -19,8 +19,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
+from apprentice.envs.player import Player
 from apprentice.envs.pool import sessions_with
 from apprentice.envs.serving.process import server_settings
 from apprentice.envs.wire.server import EnvironmentServer
@@ -33,7 +33,7 @@ from apprentice.tasks.reporting.errors import Stop
 Ask = Callable[[str], str]
 
 
-def play(environment: ToolEnvironment, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> None:
+def play(environment: Player, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> None:
     """Play one episode. Raises EOFError or KeyboardInterrupt if the player leaves, Stop if the server fails."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
@@ -128,9 +128,7 @@ PATIENCE = 20.0
 
 
 @contextmanager
-def open_environment(
-    name: str, overrides: list[str] | None, url: str | None, recipe: Path | None
-) -> Iterator[ToolEnvironment]:
+def open_environment(name: str, overrides: list[str] | None, url: str | None, recipe: Path | None) -> Iterator[Player]:
     """Yield the environment with the given settings, a recipe's, or its defaults. Raises Stop."""
     name = name_of(name)
     settings_class(name)
@@ -160,7 +158,7 @@ def open_environment(
             spec = completed(spec, server)
         _, (session,) = sessions_with(server, 1, print, lambda server: nullcontext)
         environment = spec.make(session)
-        stack.callback(environment._close)
+        stack.callback(environment.close)
         yield environment
 
 

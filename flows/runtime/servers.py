@@ -222,7 +222,7 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
 def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     session = Session(server)
     try:
-        settings = environment_class(spec.name)._completed(spec.settings, session)
+        settings = environment_class(spec.name).completed(spec.settings, session)
     except (ValueError, Refused, BadReply, SessionLost) as error:
         cause = " ".join(str(error).split())[:400]
         raise Stop(

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, traits_of
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.episodes.episode import problems
@@ -212,10 +212,10 @@ def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: S
     return kinds
 
 
-def _traits_of_question(instance: ToolEnvironment, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
+def _traits_of_question(instance: Player, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
     """A mixture's label alone where no other trait is asked for, since others may take seconds to make."""
-    label = instance._part(seed).label
-    return {"environment": label} if label and not by else traits_of(instance, seed, question)
+    label = instance.part(seed).label
+    return {"environment": label} if label and not by else instance.slices(seed, question)
 
 
 def kind_of(traits: dict[str, int | str], by: Sequence[str]) -> str:
@@ -267,7 +267,7 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
             questions[place] = place
             if len(row["messages"]) > 1:
                 questions[place] = same_text(row["messages"][1]["content"])
-                for trait, kind in traits_of(instance, row["seed"], row["messages"][1]["content"]).items():
+                for trait, kind in instance.slices(row["seed"], row["messages"][1]["content"]).items():
                     kinds.setdefault(trait, {})[place] = kind
             answer = _handed_in(row["messages"])
             if row["correct"] and answer is not None:
@@ -287,12 +287,12 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
     }
 
 
-def slices_of(row: dict[str, Any], environment: ToolEnvironment, measured: list[dict[str, Any]]) -> list[str]:
+def slices_of(row: dict[str, Any], environment: Player, measured: list[dict[str, Any]]) -> list[str]:
     """The slices among those that `calibration` measured to which one of its episodes belongs, as "trait kind"."""
     if not _counts(row) or len(row["messages"]) < 2:
         return []
     shown = {(each["trait"], each["kind"]) for each in measured}
-    traits = traits_of(environment, row["seed"], row["messages"][1]["content"])
+    traits = environment.slices(row["seed"], row["messages"][1]["content"])
     named = ((trait, str(kind) if (trait, str(kind)) in shown else OTHERS) for trait, kind in traits.items())
     return [f"{trait} {kind}" for trait, kind in named if (trait, kind) in shown]
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader
 from pydantic import ValidationError
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
@@ -376,10 +375,10 @@ def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any
     """The messages that open an episode, with a question, and the tools, as a model was trained to read them."""
     seed, question = _question(made)
     try:
-        part = EnvironmentSpec.model_validate(made.environment()).make()._part(seed)
+        part = EnvironmentSpec.model_validate(made.environment()).make().part(seed)
     except ValidationError:  # this code has the environment no more, or in another version
         return [{"role": "user", "content": question}], []
-    return prompt(part, question), tool_schemas(part)
+    return prompt(part, question), part.schemas
 
 
 def _question(made: Node) -> tuple[int, str]:

@@ -9,13 +9,11 @@ replayed once on a new connection. If it fails again, the question is at fault, 
 Limits on the size and nesting of a model's answer; an answer beyond them counts as failed.
 """
 
-import inspect
 import json
-from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas, tools_of
+from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import Message as Message
@@ -109,17 +107,16 @@ class Episode:
             otherwise.
     """
 
-    def __init__(self, environment: ToolEnvironment, seed: int):
+    def __init__(self, environment: Player, seed: int):
         """Resets the environment; in a mixture, the part that the seed belongs to. Raises SessionLost."""
-        environment = environment._part(seed)
+        environment = environment.part(seed)
         self.environment = environment
         self.seed = seed
         self.sample = 0  # index of the sample of this question
         self.prompt_tokens = self.completion_tokens = 0  # of the turns so far; the player counts them
         self.wire: dict[int, Message] = {}  # an endpoint's own messages, by their place
-        self.tools = tool_schemas(environment)
-        self._callable = {tool.__name__: tool for tool in tools_of(environment)}
-        self.messages = prompt(environment, environment._ask(seed))
+        self.tools = environment.schemas
+        self.messages = prompt(environment, environment.ask(seed))
         self.causes: list[str] = []
         self.broken = ""
         self.done = self.unfinished = False
@@ -172,7 +169,7 @@ class Episode:
         """Ends the episode, if the environment has not: no call, no turn or no token is left."""
         self.unfinished |= not self.done and not self.environment.done
         self.done = True
-        self.environment._give_up()
+        self.environment.give_up()
 
     def _taken(self, message: Message) -> Message:
         if found := beyond_limits(message):
@@ -193,41 +190,35 @@ class Episode:
     def _again(self, name: str, arguments: str | dict[str, Any]) -> str:
         """Replays the episode on a new connection and returns the tool's reply. Raises SessionLost."""
         environment = self.environment
-        environment._renew()
-        environment._ask(self.seed)
+        environment.renew()
+        environment.ask(self.seed)
         try:
             for each in self._executed:
                 self._call(*each)
         except BadReply as bad:  # the server accepted these calls before
-            environment._lose(f"the episode could not be played again up to where the server broke: {bad}")
+            environment.lose(f"the episode could not be played again up to where the server broke: {bad}")
             raise SessionLost(environment.failure) from bad
         try:
             return self._call(name, arguments)
         except BadReply as bad:
             self.broken = f"{bad}; twice, on new connections"
-            environment._renew()
-            environment._lose(self.broken)
+            environment.renew()
+            environment.lose(self.broken)
             return str({"error": "the environment broke"})
 
     def _call(self, name: str, arguments: str | dict[str, Any]) -> str:
         """The tool's reply, or the error of the call as text. Raises BadReply, SessionLost."""
-        tools = self._callable
         try:
-            if name not in tools:
-                raise ValueError(f"Tool {name} not found.")
-            # a tool may change what it is given; other rollouts of a group share the message
-            given = json.loads(arguments) if isinstance(arguments, str) else deepcopy(arguments)
-            inspect.signature(tools[name]).bind(**given)
-            content = str(tools[name](**given))
+            content = self.environment.act(name, arguments)
         except (SessionLost, BadReply):
             raise
         except Exception as error:  # as in TRL, the model reads the error
             content = str({"error": str(error)})
-        self.environment._check_reward()
+        self.environment.check_reward()
         return content
 
 
-def prompt(environment: ToolEnvironment, question: str) -> list[Message]:
+def prompt(environment: Player, question: str) -> list[Message]:
     """The messages that open an episode, for every driver."""
     return [{"role": "system", "content": environment.instructions}, {"role": "user", "content": question}]
 

@@ -11,8 +11,8 @@ on it. Which form a template reads is found out by rendering a call and parsing 
 import json
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import without_return
 from apprentice.envs.defaults import failed_import
+from apprentice.envs.tools import without_return
 from apprentice.tasks.episodes.record import Message, with_arguments
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from apprentice.envs.base import without_return
+from apprentice.envs.tools import without_return
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS

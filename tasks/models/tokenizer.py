@@ -15,8 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import failed_import
+from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, chat_format, prompt_ids
@@ -37,7 +37,7 @@ def build_tokenizer(environment: "EnvironmentSpec", texts: list[str]) -> Any:
     return tokenizer_of([(environment.make(), texts)])
 
 
-def tokenizer_of(asked: list[tuple[ToolEnvironment, list[str]]]) -> Any:
+def tokenizer_of(asked: list[tuple[Player, list[str]]]) -> Any:
     """A byte-level tokenizer without merges, with Qwen3's chat template and one added token for each fixed text span.
 
     `asked`: the questions of each environment.
@@ -67,7 +67,7 @@ def byte_level(eos_token: str, pad_token: str, **special: str) -> Any:
     )
 
 
-def template_spans(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]]) -> list[str]:
+def template_spans(tokenizer: Any, asked: list[tuple[Player, list[str]]]) -> list[str]:
     """The text spans that every episode contains: from the rendered prompt, the tool calls, and the questions' common
     prefix and suffix."""
     spans = ["<|im_start|>assistant\n", CLOSING["content"], ", "]
@@ -77,8 +77,8 @@ def template_spans(tokenizer: Any, asked: list[tuple[ToolEnvironment, list[str]]
     return list(dict.fromkeys(spans))
 
 
-def _spans_of(tokenizer: Any, environment: ToolEnvironment, texts: list[str]) -> list[str]:
-    tools = tool_schemas(environment)
+def _spans_of(tokenizer: Any, environment: Player, texts: list[str]) -> list[str]:
+    tools = environment.schemas
     mark = "\0"
     rendered = tokenizer.apply_chat_template(
         prompt(environment, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
@@ -187,14 +187,14 @@ def unparsed(tokenizer: Any) -> str:
 
 
 def check_prompt(
-    model: str, tokenizer: Any, longest: int | None, environment: ToolEnvironment, questions: Sequence[str]
+    model: str, tokenizer: Any, longest: int | None, environment: Player, questions: Sequence[str]
 ) -> None:
     """Raises Stop when the template omits the tools, or when a question fills the model's context.
 
     Args:
         longest: The model's context length in tokens, if known.
     """
-    tools = tool_schemas(environment)
+    tools = environment.schemas
     for question in questions:
         messages = prompt(environment, question)
         shown = tokenizer.apply_chat_template(

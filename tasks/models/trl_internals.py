@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
 Ids = list[list[int]]
@@ -96,7 +95,7 @@ def fuse_head(model: Any) -> None:
 def show_schemas(trainer: Any) -> None:
     """trl `GRPOTrainer._env_tools`: what the prompt shows of each environment's tools. TRL would render the methods
     themselves, with a `return` that no server shows (law 1)."""
-    trainer._env_tools = {name: tool_schemas(tools[0].__self__) for name, tools in trainer._env_tools.items()}
+    trainer._env_tools = {name: tools[0].__self__.schemas for name, tools in trainer._env_tools.items()}
 
 
 PARSERS = ("response_template", "response_schema")

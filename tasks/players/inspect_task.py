@@ -35,8 +35,8 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo, ToolParams
 from pydantic import ValidationError
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.waiting import spawn, start
 from apprentice.tasks.episodes.episode import Episode, Message, prompt
@@ -74,9 +74,9 @@ def episodes_task(
             training, because Inspect's own format of tools gives another prompt.
     """
     shown = pool.environments[0]
-    if shown._parts() != [shown]:
+    if shown.parts() != [shown]:
         raise Stop("An Inspect task has one set of tools, and this is a mixture.", "Choose one of its environments.")
-    tools = tool_schemas(shown)
+    tools = shown.schemas
     infos = [_tool_info(tool["function"]) for tool in tools]
     places = pool.playable(range(len(pool.environments)), len(rows) * samples)
     return inspect_ai.Task(
@@ -104,7 +104,7 @@ def episodes_task(
     )
 
 
-def _solver(free: list[ToolEnvironment], tools: list[ToolInfo], samples: int) -> Solver:
+def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
     """Plays an episode in a free environment: there are as many as samples that run at once."""
 
     async def there(call: Callable[..., T], *given: Any) -> T:

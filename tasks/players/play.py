@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from apprentice.envs.base import ToolEnvironment, traits_of, without_return
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.tools import without_return
 from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, Record, as_text, with_arguments
@@ -47,7 +48,7 @@ class Parity:
 
     name: Literal["parity", "tutorial"] = "parity"
 
-    def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
+    def begin(self, environment: Player, seed: int) -> Episode:
         """A new episode. Raises SessionLost."""
         return Episode(environment, seed)
 
@@ -70,7 +71,7 @@ class Tutorial(Parity):
 
     name: Literal["parity", "tutorial"] = "tutorial"
 
-    def begin(self, environment: ToolEnvironment, seed: int) -> Episode:
+    def begin(self, environment: Player, seed: int) -> Episode:
         """A new episode. Raises SessionLost; Stop for an environment with other tools than `answer`."""
         return TutorialEpisode(environment, seed)
 
@@ -93,7 +94,7 @@ class Tutorial(Parity):
 class TutorialEpisode(Episode):
     """An episode of one text; submits the digits that it finds there, whatever else the text contains."""
 
-    def __init__(self, environment: ToolEnvironment, seed: int):
+    def __init__(self, environment: Player, seed: int):
         super().__init__(environment, seed)
         if [tool["function"]["name"] for tool in self.tools] != ["answer"]:
             raise Stop(
@@ -135,13 +136,13 @@ def plays_of(rows: list[dict[str, Any]], samples: int) -> list[Play]:
     return [Play(place, *each) for place, each in enumerate(named)]
 
 
-class Player(Protocol):
+class Policy(Protocol):
     """Anything that answers episodes: a local model or an endpoint."""
 
     def reply(self, episodes: list[Episode]) -> list[Message]: ...
 
 
-def play_batched(pool: EnvironmentPool, plays: Sequence[Play], player: Player, protocol: Parity, keep: Keep) -> None:
+def play_batched(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, protocol: Parity, keep: Keep) -> None:
     """Plays all episodes, as many at once as the server grants sessions, and generates each turn in one batch.
 
     A finished episode is replaced at once, so batches stay full; questions of similar length share a batch, which saves
@@ -161,7 +162,7 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], player: Player, p
             episode.sample = play.sample
         running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
         episodes = [episode for _, episode in running.values()]
-        replies = player.reply(episodes)
+        replies = policy.reply(episodes)
         pool.together(lambda n: episodes[n].step(replies[n]), len(episodes))  # noqa: B023
         for slot, (play, episode) in list(running.items()):
             if episode.done:
@@ -169,16 +170,16 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], player: Player, p
                 del running[slot]
 
 
-def play_alone(pool: EnvironmentPool, plays: Sequence[Play], player: Player, protocol: Parity, keep: Keep) -> None:
+def play_alone(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, protocol: Parity, keep: Keep) -> None:
     """Plays all episodes independently, as many at once as the pool has sessions. Raises SessionLost, Stop."""
 
-    def play_one(environment: ToolEnvironment, play: Play) -> EvaluatedEpisode:
+    def play_one(environment: Player, play: Play) -> EvaluatedEpisode:
         episode = protocol.begin(environment, play.seed)
         episode.check_question(play.question)
         try:
             while not episode.done:
-                episode.environment._wait_for_server()  # do not buy a turn that cannot be played
-                episode.step(player.reply([episode])[0])
+                episode.environment.wait_for_server()  # do not buy a turn that cannot be played
+                episode.step(policy.reply([episode])[0])
         except TeacherRefused as refused:
             episode.broken = str(refused)
         return as_record(episode, play)
@@ -204,8 +205,8 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
         causes=episode.causes,
         unfinished=episode.unfinished,
         correct=environment.correct or "",
-        traits=json.dumps(traits_of(environment, play.seed, episode.question), ensure_ascii=False),
-        scores=json.dumps(environment._scores() if len(environment.streams) > 1 else {}),
+        traits=json.dumps(environment.slices(play.seed, episode.question), ensure_ascii=False),
+        scores=json.dumps(environment.scores() if len(environment.streams) > 1 else {}),
         prompt_tokens=episode.prompt_tokens,
         completion_tokens=episode.completion_tokens,
     )

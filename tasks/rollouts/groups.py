@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.reward import is_right
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class GroupLog:
         for seed, messages, environment in rollouts.played():
             if environment.reward is not None:
                 row = {"step": step, "seed": seed, "reward": environment.reward, "messages": messages}
-                by_seed.setdefault(seed, []).append(row | {"tools": tools_text(environment)})
+                by_seed.setdefault(seed, []).append(row | {"tools": tools_text(environment.tools)})
         for group in by_seed.values():
             if len({is_right(row["reward"]) for row in group}) == 2:
                 self._lines.append(*map(as_line, group))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
@@ -143,7 +143,7 @@ class EnvironmentReward:
                 f"{remedy}, then run again.",
             )
 
-    def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:
+    def _shaped(self, stream: Stream, environment: Player) -> float | None:
         reward = stream.of(environment)
         if reward is None or self._spec.reward == "score" or stream.name != next(iter(environment.streams)):
             return reward

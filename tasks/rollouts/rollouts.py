@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
+from apprentice.envs.player import Player, facade_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -45,7 +45,7 @@ class Rollouts:
         self._seeds: list[int] = []
         self._begun: list[asyncio.Task[Episode | None]] = []
         self._running: list[Future[Any]] = []
-        self.environments: list[ToolEnvironment] = []
+        self.environments: list[Player] = []
         self.waited_s = 0.0
 
     def __enter__(self) -> "Rollouts":
@@ -65,7 +65,7 @@ class Rollouts:
         self.wait()
         assert len(rows) <= len(self._pool.environments)
         pairs = zip(self._pool.environments, rows)  # noqa: B905 (a pool may have more environments than a step needs)
-        self.environments = [environment._part(row["seed"]) for environment, row in pairs]
+        self.environments = [environment.part(row["seed"]) for environment, row in pairs]
         self._questions = [row["question"] for row in rows]
         self._seeds = [row["seed"] for row in rows]
         self._running = [start(self._begin_all())]
@@ -117,7 +117,7 @@ class Rollouts:
         group = [index for index, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
         return [self._summary(index) for index in group]
 
-    def played(self) -> Iterator[tuple[int, list[Message], ToolEnvironment]]:
+    def played(self) -> Iterator[tuple[int, list[Message], Player]]:
         """Yield seed, messages with the prompt, and environment of each rollout that has an episode. Call after
         `wait`."""
         for seed, begun, environment in zip(self._seeds, self._begun, self.environments, strict=True):
@@ -144,7 +144,7 @@ class Rollouts:
     async def _step_all(self, messages: dict[int, Message]) -> None:
         await asyncio.gather(*(self._step(index, message) for index, message in messages.items()))
 
-    async def _begin(self, environment: ToolEnvironment, seed: int) -> Episode | None:
+    async def _begin(self, environment: Player, seed: int) -> Episode | None:
         try:
             return await spawn(Episode, environment, seed)
         except SessionLost:  # the environment's reward stays None
@@ -189,7 +189,7 @@ def play_turns(
     from accelerate.utils import gather_object
 
     tokenizer = trl_internals.tokenizer_of(trainer)
-    tools = [tool_schemas(environment) for environment in rollouts.environments]
+    tools = [environment.schemas for environment in rollouts.environments]
     written = [list(ids) for ids in completion_ids]
     mask = [[1] * len(ids) for ids in written]
     logprobs = [list(each) for each in logprobs] if logprobs is not None else None
@@ -251,27 +251,27 @@ def _fits(trainer: Any, prompt: list[int], completion: list[int]) -> bool:
     return len(completion) <= trainer.max_completion_length and len(prompt) + len(completion) < longest
 
 
-def by_factory(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+def by_factory(instance: Player, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
     """A trainer class with our tool loop, and its arguments; TRL renders prompts and tools, and generates."""
 
     def play(trainer: Any, *first: Any) -> Any:
         return play_turns(trainer, rollouts, instance.max_turns, *first)
 
     trainer_class = trl_internals.episode_trainer(rollouts.begin, play)
-    of_parts = {part.label: partial(_facade, part) for part in instance._parts()}
+    of_parts = {part.label: partial(facade_of, part) for part in instance.parts()}
     return trainer_class, {"environment_factory": of_parts.get("") or of_parts}  # of a mixture by label
 
 
-def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+def by_rollout_func(instance: Player, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
     """TRL's trainer and its arguments; our rollout function renders the prompts, plays, and masks the tool replies."""
     turns = instance.max_turns
 
     def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
         rows = [messages[-1] for messages in prompts]
         rollouts.begin(rows)
-        tokenizer, parts = trl_internals.tokenizer_of(trainer), [instance._part(row["seed"]) for row in rows]
+        tokenizer, parts = trl_internals.tokenizer_of(trainer), [instance.part(row["seed"]) for row in rows]
         rendered = [
-            prompt_ids(tokenizer, prompt(part, row["question"]), tool_schemas(part))
+            prompt_ids(tokenizer, prompt(part, row["question"]), part.schemas)
             for part, row in zip(parts, rows, strict=True)
         ]
         mode = "num_generations" if trainer.model.training else "num_generations_eval"
@@ -289,26 +289,17 @@ def by_rollout_func(instance: ToolEnvironment, rollouts: Rollouts) -> tuple[type
     return trl_internals.online_trainer(), {"rollout_func": rollout}
 
 
-ROLLOUT_MODES: dict[str, Callable[[ToolEnvironment, Rollouts], tuple[type, dict[str, Any]]]] = {
+ROLLOUT_MODES: dict[str, Callable[[Player, Rollouts], tuple[type, dict[str, Any]]]] = {
     "environment_factory": by_factory,
     "rollout_func": by_rollout_func,
 }
 
 
-def row_of(mode: str, instance: ToolEnvironment, seed: int, question: str) -> dict[str, Any]:
+def row_of(mode: str, instance: Player, seed: int, question: str) -> dict[str, Any]:
     """A dataset row. A rollout function receives only the prompt, so its last message includes seed and question."""
-    part = instance._part(seed)
+    part = instance.part(seed)
     opening = prompt(part, "")
     named: dict[str, Any] = {"seed": seed, "question": question}
     if mode == "rollout_func":
         return {"prompt": [*opening[:-1], opening[-1] | named]}
     return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
-
-
-def _facade(environment: ToolEnvironment) -> ToolEnvironment:
-    """The environment class that TRL sees: it has the tools, and its `reset` returns the row's question."""
-
-    def reset(self: ToolEnvironment, *, question: str, **row: Any) -> str:
-        return question
-
-    return type("Facade", (type(environment),), {"reset": reset})(environment.settings)

@@ -5,7 +5,7 @@ In: an environment, the recipe's weights. Out: `Stream`s.
 
 from typing import NamedTuple, Protocol
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.player import Player
 
 
 class Stream(NamedTuple):
@@ -21,11 +21,11 @@ class Stream(NamedTuple):
         only = Stream().name
         return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
 
-    def of(self, environment: ToolEnvironment) -> float | None:
+    def of(self, environment: Player) -> float | None:
         """The value in a finished episode; None without a reward, or in an environment without this stream."""
         if environment.label != self.label or environment.reward is None:
             return None
-        return environment._scores()[self.name]
+        return environment.scores()[self.name]
 
 
 class Weighted(Protocol):
@@ -35,7 +35,7 @@ class Weighted(Protocol):
     def reward_weights(self) -> dict[str, float]: ...
 
 
-def streams_of(instance: ToolEnvironment, spec: Weighted) -> list[Stream]:
+def streams_of(instance: Player, spec: Weighted) -> list[Stream]:
     """All reward components of an environment, or of all parts of a mixture, with the recipe's weights.
 
     In a mixture of difficulty levels, weights are those of the recipe's environment, without a label.
@@ -43,10 +43,10 @@ def streams_of(instance: ToolEnvironment, spec: Weighted) -> list[Stream]:
     given = spec.reward_weights
     return [
         stream._replace(weight=given.get(stream.called, given.get(stream.name, stream.weight)))
-        for stream in streams_of_parts(instance._parts())
+        for stream in streams_of_parts(instance.parts())
     ]
 
 
-def streams_of_parts(parts: list[ToolEnvironment]) -> list[Stream]:
+def streams_of_parts(parts: list[Player]) -> list[Stream]:
     """All streams of the parts, with the environments' own weights."""
     return [Stream(part.label, name, weight) for part in parts for name, weight in part.streams.items()]

@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import kept
+from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import Call, prompt, turn_of
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
@@ -57,13 +57,13 @@ class Texts(NamedTuple):
     """Training rows: `input_ids` and `labels`."""
 
     @classmethod
-    def of(cls, tokenizer: Any, environment: ToolEnvironment, questions: list[str], calls: Sequence[Call]) -> "Texts":
+    def of(cls, tokenizer: Any, environment: Player, questions: list[str], calls: Sequence[Call]) -> "Texts":
         """Those of questions that are answered by one call each.
 
         Args:
             calls: The right one of each question; without any, each is an example of the environment's first tool.
         """
-        tools = tool_schemas(environment)
+        tools = environment.schemas
         *_, example, reply = example_episode(tools[0]["function"])
         turns = [turn_of(*call) for call in calls] or [example] * len(questions)
         asked = [prompt(environment, question) for question in questions]

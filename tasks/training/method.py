@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, LengthStats, Questions, Rollouts
 from apprentice.tasks.engine.stage import Stage, StageContext
 from apprentice.tasks.judgement.run_models import Models
@@ -89,7 +89,7 @@ class Training(Generic[S]):
     stage: Stage[..., Any]
     start: Callable[[S, RunSoFar], Start | None]
     """What the stage is given; None where there is nothing to train on."""
-    arguments: Callable[[StageContext, S, ToolEnvironment, int], dict[str, Any]]
+    arguments: Callable[[StageContext, S, Player, int], dict[str, Any]]
     """Of TRL's config, as the stage gives them, for a seed; what is known later has some value."""
     first_step: Callable[[S, dict[str, Any], Any, list[dict[str, Any]]], None]
     """Makes a step on a toy model. In: the section, its `args`, a tokenizer, the tools' schemas."""

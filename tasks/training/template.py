@@ -5,8 +5,8 @@ In: a tokenizer, the tools. Out: nothing; Stop with what the template would do t
 
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.defaults import failed_import
+from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import Message, turn_of
 from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.models import trl_internals
@@ -25,9 +25,9 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def check_template(model: str, tokenizer: Any, environment: ToolEnvironment) -> None:
+def check_template(model: str, tokenizer: Any, environment: Player) -> None:
     """Raises Stop when a student with this chat template would learn another format than it is evaluated in."""
-    tools = tool_schemas(environment)
+    tools = environment.schemas
     if fault := fault_of(tokenizer, tools):
         raise Stop(f"The chat template of {model} {fault}", CHOOSE)
 

@@ -20,7 +20,6 @@ from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from apprentice import load_recipe
-from apprentice.envs.base import tool_schemas
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids, row_ids, training_row
@@ -79,7 +78,7 @@ def test_a_served_student_has_the_prompt_ids_and_the_accuracy_of_its_evaluation(
 ):
     url, name = served
     tokenizer, environment = load_tokenizer(student.folder), load_recipe(str(RECIPE)).environment.make()
-    tools = tool_schemas(environment)
+    tools = environment.schemas
     for episode in student.episodes if name == "student" else ():  # transformers' server shows no ids
         messages = prompt(environment, episode.question)
         asked = {"model": name, "messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}

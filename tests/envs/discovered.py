@@ -22,7 +22,7 @@ def playing(server: EnvironmentServer) -> Iterator[Callable[[EnvironmentSpec, in
 
     yield begin
     for each in made:
-        each._close()
+        each.close()
 
 
 def called(tool: str, **arguments: Any) -> dict[str, Any]:

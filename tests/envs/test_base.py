@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import LONGEST_ACTION, are_tools_of, described_text, tool_schemas, tools_text, whole_number
+from apprentice.envs.base import LONGEST_ACTION, whole_number
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import are_tools_of, described_text, tools_text
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
@@ -34,7 +35,7 @@ class Answering(Session):
 
 def playing(session: Session) -> Any:
     environment = EnvironmentSpec(name="echo").make(session)
-    environment.reset(seed=1)
+    environment.ask(1)
     return environment
 
 
@@ -48,10 +49,10 @@ def test_a_game_that_breaks_in_a_step_scores_nobody():
 
 def test_an_episode_begins_with_nothing_of_the_one_before():
     environment = playing(Answering())
-    environment.echo("ab")
+    environment.environment.echo("ab")
     assert (environment.reward, environment.done, environment.correct) == (1.0, True, "ab")
-    environment.failure = "as if the server had been lost"
-    environment.reset(seed=2)
+    environment.environment.failure = "as if the server had been lost"
+    environment.ask(2)
     ended = environment.reward, environment.done, environment.failure, environment.correct
     assert ended == (0.0, False, None, None)
 
@@ -59,14 +60,14 @@ def test_an_episode_begins_with_nothing_of_the_one_before():
 def test_an_action_that_the_server_refuses_is_told_to_the_player():
     environment = playing(Answering(Refused("message: field required (code: VALIDATION_ERROR)")))
     with pytest.raises(Refused, match="field required"):
-        environment.echo("ab")
+        environment.environment.echo("ab")
     assert (environment.reward, environment.done) == (0.0, False)
 
 
 def test_text_that_is_too_long_is_refused_before_it_is_sent():
     session = Answering()
     with pytest.raises(ValueError, match="too long"):
-        playing(session).echo("a" * LONGEST_ACTION)
+        playing(session).environment.echo("a" * LONGEST_ACTION)
     assert session.sent == []
 
 
@@ -75,7 +76,7 @@ def test_text_that_is_too_long_is_refused_before_it_is_sent():
 )
 def test_text_in_any_script_is_sent_and_half_characters_are_marked(said: str, sent: str):
     session = Answering()
-    playing(session).echo(said)
+    playing(session).environment.echo(said)
     assert session.sent == [{"message": sent}]
 
 
@@ -100,12 +101,12 @@ RECORDED = (
 
 def test_rollouts_of_before_have_the_same_tools_and_train_the_same():
     echo = EnvironmentSpec(name="echo").make()
-    assert described_text(echo) == RECORDED, "else a collection that was begun would stop"
-    assert "return" not in tools_text(echo)
-    assert are_tools_of(echo, RECORDED)
-    assert not are_tools_of(echo, RECORDED.replace("again", "twice"))
-    assert not are_tools_of(echo, "no JSON")
-    assert training_row([], json.loads(RECORDED)) == training_row([], tool_schemas(echo))
+    assert described_text(echo.tools) == RECORDED, "else a collection that was begun would stop"
+    assert "return" not in tools_text(echo.tools)
+    assert are_tools_of(echo.tools, RECORDED)
+    assert not are_tools_of(echo.tools, RECORDED.replace("again", "twice"))
+    assert not are_tools_of(echo.tools, "no JSON")
+    assert training_row([], json.loads(RECORDED)) == training_row([], echo.schemas)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
@@ -121,13 +122,13 @@ def test_a_reply_without_a_question_costs_a_connection_and_a_second_one_the_epis
             raise BadReply("no text")
         return "ab"
 
-    environment.reset = reset  # type: ignore[method-assign]
+    environment.environment.reset = reset  # type: ignore[method-assign]
     if bad == 2:
         with pytest.raises(SessionLost, match="no question under seed 7, twice: no text"):
-            environment._ask(7)
+            environment.ask(7)
         assert (environment.reward, environment.done) == (None, True)
     else:
-        assert environment._ask(7) == "ab"
+        assert environment.ask(7) == "ab"
         assert environment.failure is None
     assert renewed == [1][:bad]
     assert asked == [7] * min(bad + 1, 2)

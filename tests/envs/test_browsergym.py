@@ -40,11 +40,11 @@ def made(server: EnvironmentServer) -> Iterator[Any]:
 
     yield make
     for each in open_ones:
-        each._close()
+        each.close()
 
 
 def begun(environment: Any, seed: int) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": environment.reset(seed=seed)}]
+    return [{"role": "user", "content": environment.ask(seed)}]
 
 
 def turn(environment: Any, messages: list[dict[str, Any]], error_rate: float = 0.0) -> None:
@@ -64,21 +64,21 @@ def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None
 def test_the_same_seed_is_the_same_form_on_two_servers(made, server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         here, there = made(), EnvironmentSpec(name="browsergym").make(Session(EnvironmentServer(url=url)))
-        asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 2 * 10**8, 7)]
-        there._close()
+        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 2 * 10**8, 7)]
+        there.close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
 
 def test_the_player_reads_the_goal_and_the_page_and_after_a_move_what_is_new(made):
     environment = made(fields=1, choices=1, buttons=1)
-    page = environment.reset(seed=3).partition("\n\n")[2].splitlines()
+    page = environment.ask(3).partition("\n\n")[2].splitlines()
     assert [line.partition("] ")[2].partition(" ")[0] for line in page if not line.startswith("\t")] == [
         *("textbox", "combobox", "button")
     ]
     bid = page[0].partition("]")[0][1:]
-    assert environment.fill(bid, "here") == f"{page[0]} value='here'"
-    assert environment.fill(bid, "here") == "Nothing changed."
+    assert environment.environment.fill(bid, "here") == f"{page[0]} value='here'"
+    assert environment.environment.fill(bid, "here") == "Nothing changed."
 
 
 def test_texts_with_quotes_backslashes_markup_line_breaks_and_any_script_arrive_as_they_were_asked_for(made):
@@ -97,10 +97,10 @@ def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text:
     environment = made(**SMALL)
     messages = begun(environment, 5)
     bid = env.call({}, messages, 0.0)[1]["bid"]
-    told = environment.fill(bid, text)
+    told = environment.environment.fill(bid, text)
     if text.isprintable():
         assert told.endswith(f"value={text!r}")
-    environment.fill(bid, "'); click('0")
+    environment.environment.fill(bid, "'); click('0")
     while not environment.done:
         turn(environment, messages)
     assert environment.reward == 1.0
@@ -110,29 +110,31 @@ def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
     environment = made(**SMALL)
     bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
     with pytest.raises(ValueError, match="too long"):
-        environment.fill(bid, "x" * 30_000)
-    assert "x" * 15_000 in environment.fill(bid, "x" * 15_000)
+        environment.environment.fill(bid, "x" * 30_000)
+    assert "x" * 15_000 in environment.environment.fill(bid, "x" * 15_000)
 
 
 def test_a_bid_is_the_same_as_number_as_text_and_in_brackets(made):
     environment = made(**SMALL)
     bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
-    told = {environment.fill(given, f"text {n}")[:-3] for n, given in enumerate((bid, int(bid), f" [{bid}]"))}
+    told = {
+        environment.environment.fill(given, f"text {n}")[:-3] for n, given in enumerate((bid, int(bid), f" [{bid}]"))
+    }
     assert len(told) == 1
 
 
 def test_moves_that_cannot_be_made_are_told_in_words_and_earn_nothing(made):
     environment = made(fields=1, choices=1, buttons=1)
-    question = environment.reset(seed=5)
+    question = environment.ask(5)
     bids = {name: bid for bid, _, name in env.ELEMENT.findall(question)}
     field, chosen, button = bids.values()
     for move, words in (
-        (lambda: environment.click("Send"), "bid must be a whole number"),
-        (lambda: environment.click("99"), 'Could not find element with bid "99"'),
-        (lambda: environment.click(str(int(chosen) + 1)), "not visible"),
-        (lambda: environment.fill(button, "x"), f"{button} is no text field"),
-        (lambda: environment.select_option(chosen, "nothing"), f"{chosen} has no such option: nothing"),
-        (lambda: environment.select_option(field, "red"), f"{field} has no such option"),
+        (lambda: environment.environment.click("Send"), "bid must be a whole number"),
+        (lambda: environment.environment.click("99"), 'Could not find element with bid "99"'),
+        (lambda: environment.environment.click(str(int(chosen) + 1)), "not visible"),
+        (lambda: environment.environment.fill(button, "x"), f"{button} is no text field"),
+        (lambda: environment.environment.select_option(chosen, "nothing"), f"{chosen} has no such option: nothing"),
+        (lambda: environment.environment.select_option(field, "red"), f"{field} has no such option"),
     ):
         with pytest.raises(ValueError, match=words):
             move()
@@ -150,7 +152,7 @@ def test_the_reward_is_the_share_of_what_was_asked_for(made):
         )
         for _ in range(moves):
             turn(environment, messages)
-        environment.click(button)
+        environment.environment.click(button)
         rewards.append(environment.reward)
     assert rewards == [0.25, 0.5, 0.75, 1.0]
 
@@ -166,7 +168,7 @@ def test_the_last_reply_gives_nothing_away_and_no_call_counts_after_it(made):
     assert replies == {"OK."}
     assert environment.reward == 0.5
     with pytest.raises(ValueError, match="over"):
-        environment.click("9")
+        environment.environment.click("9")
     assert environment.reward == 0.5
 
 
@@ -202,7 +204,7 @@ def test_a_seed_alone_is_a_form_of_the_usual_size_and_published_clients_find_its
     seen = session.reset(seed=3).observation
     session.close()
     assert seen["axtree_txt"] == seen["text"]
-    assert f"{seen['goal']}\n\n{seen['text']}" == made().reset(seed=3)
+    assert f"{seen['goal']}\n\n{seen['text']}" == made().ask(3)
 
 
 def test_an_action_that_is_not_one_of_ours_is_told_so_over_the_published_wire(server: EnvironmentServer):
@@ -226,10 +228,10 @@ def test_a_session_that_is_closed_leaves_nothing_and_the_browsers_end_with_their
         environments = [EnvironmentSpec(name="browsergym").make(Session(server)) for _ in range(4)]
         pages = []
         for environment in environments:
-            environment.reset(seed=1)
+            environment.ask(1)
             pages.append(_pages(_chromiums() - others))
         for environment in environments:
-            environment._close()
+            environment.close()
         _until(lambda: _pages(_chromiums() - others) <= pages[0])
         ours = _chromiums() - others
     assert pages[-1] > pages[0]
@@ -247,7 +249,7 @@ def test_a_browser_that_dies_does_not_cost_the_episode():
         for process in _chromiums() - others:
             process.kill()
         turn(environment, messages)
-        environment._close()
+        environment.close()
     assert environment.reward == 1.0
 
 

@@ -172,7 +172,7 @@ def test_an_evaluation_tells_forms_with_plain_texts_from_others():
     for texts, kinds in (("words", {"plain"}), ("any", {"awkward"})):
         environment = EnvironmentSpec(name="browsergym", settings={"fields": 2, "texts": texts}).make()
         goals = [(seed, f"{forms.draw(seed, 2, 1, 2, texts).goal}\n\n[6] textbox 'Name'") for seed in range(50)]
-        traits = [environment._traits(seed, question) for seed, question in goals]
+        traits = [environment.slices(seed, question) for seed, question in goals]
         assert {each["texts"] for each in traits} == kinds
         assert {each["entries"] for each in traits} == {3}
 

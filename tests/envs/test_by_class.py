@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from apprentice.envs.base import tools_of
 from apprentice.envs.catalog import EnvironmentSpec, NoServer, environment_class, policy_of, server_app
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.pool import EnvironmentPool
@@ -85,7 +84,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_it_is_played_under_its_version_and_the_digest_of_its_packages_source(installed: Path):
     spec = EnvironmentSpec(name=NAME, settings={"loud": False})
     assert (spec.version, spec.code) == ("3", digest_of(installed))
-    assert [tool.__name__ for tool in tools_of(spec.make())] == ["shout"]
+    assert [tool.name for tool in spec.make().tools] == ["shout"]
     assert spec.in_key()["name"] == NAME
     (installed / "helper.py").write_text("edited = True")
     digest_of.cache_clear()
@@ -102,13 +101,13 @@ def test_of_a_module_without_a_package_its_file_is_the_source(installed: Path):
 
 def test_the_source_of_the_class_that_it_extends_counts_too(installed: Path, monkeypatch: pytest.MonkeyPatch):
     spec = EnvironmentSpec(name=f"{PACKAGE}.shouting:Louder")
-    assert spec.code not in (digest_of(installed), Echo._code_under({}))
+    assert spec.code not in (digest_of(installed), Echo.code_under({}))
     (installed / "shouting.py").write_text(CLASS.replace("apprentice.envs.echo.env", "apprentice.envs.catch.env"))
     for module in [each for each in sys.modules if each.startswith(PACKAGE)]:
         del sys.modules[module]
     other = environment_class(f"{PACKAGE}.shouting:Louder")
     monkeypatch.setattr("apprentice.envs.base.digest_of", lambda place: place.name)
-    assert other._code_under({}) != environment_class(NAME)._code_under({}) == PACKAGE
+    assert other.code_under({}) != environment_class(NAME).code_under({}) == PACKAGE
 
 
 def test_a_server_and_a_script_are_found_beside_it_or_said_to_be_missing(installed: Path):
@@ -142,7 +141,7 @@ def test_a_server_whose_class_takes_one_session_grants_one_and_is_played_with_it
         local_server("apprentice.envs.serving.serve", name, "--max-sessions", "128") as url,
         EnvironmentPool(EnvironmentSpec(name=name), EnvironmentServer(url=url), size=8) as pool,
     ):
-        questions = dict(pool.map(lambda environment, seed: environment._ask(seed), range(5)))
+        questions = dict(pool.map(lambda environment, seed: environment.ask(seed), range(5)))
     assert len(set(questions.values())) == 5
 
 

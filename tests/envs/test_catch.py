@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.catch.board import Board, openings
 from apprentice.envs.catch.env import Environment, _places, call
@@ -33,7 +32,7 @@ def game(there: EnvironmentServer) -> Iterator[Any]:
     """Typed as anything: what a model passes is not what the signature says."""
     game = CATCH.make(Session(there))
     yield game
-    game._close()
+    game.close()
 
 
 def play(game: Any, seed: int, error_rate: float = 0.0) -> Episode:
@@ -60,7 +59,7 @@ def told(text: str) -> tuple[int, int]:
 
 def above(game: Any) -> str:
     """The question of a seed whose ball hangs right above the paddle."""
-    questions = (game.reset(seed=seed) for seed in range(1000))
+    questions = (game.ask(seed) for seed in range(1000))
     return next(question for question in questions if len(set(told(question))) == 1)
 
 
@@ -69,7 +68,7 @@ def above(game: Any) -> str:
 
 def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(there: EnvironmentServer):
     game = EnvironmentSpec(name="catch", settings=SMALL).make(Session(there))
-    assert game.reset(seed=1).splitlines() == [
+    assert game.ask(1).splitlines() == [
         "Board: 5 rows, 4 columns.",
         "....",
         "....",
@@ -78,13 +77,13 @@ def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(th
         ".x..",
         "Ball: row 3, column 2. Paddle: column 2.",
     ]
-    game._close()
+    game.close()
 
 
 def test_a_reply_tells_the_new_places_and_no_board(game: Any):
-    question = game.reset(seed=0)
+    question = game.ask(0)
     ball, paddle = told(question)
-    reply = game.move("right" if ball > paddle else "left")
+    reply = game.environment.move("right" if ball > paddle else "left")
     assert told(reply)[0] == ball
     assert abs(told(reply)[1] - paddle) == 1
     assert "\n" not in reply
@@ -94,17 +93,17 @@ def test_a_reply_tells_the_new_places_and_no_board(game: Any):
 def test_the_same_seed_is_the_same_question_twice_and_on_two_servers(game: Any):
     with local_server("apprentice.envs.serving.serve", "catch") as url:
         elsewhere = CATCH.make(Session(EnvironmentServer(url=url)))
-        asked = [(game.reset(seed=seed), elsewhere.reset(seed=seed)) for seed in (7, 200_000_000, 7)]
-        elsewhere._close()
+        asked = [(game.ask(seed), elsewhere.ask(seed)) for seed in (7, 200_000_000, 7)]
+        elsewhere.close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
 
 def test_there_are_hundreds_of_questions_each_one_board_and_each_board_one_text(game: Any):
-    settings = CATCH.make().settings
+    settings = CATCH.make().environment.settings
     assert isinstance(settings, Board)
     assert len(openings(settings)) == 633
-    assert len({game.reset(seed=seed) for seed in range(400)}) > 250
+    assert len({game.ask(seed) for seed in range(400)}) > 250
 
 
 @pytest.mark.parametrize("size", [{}, SMALL, {"rows": 10, "columns": 5, "least_moves": 9, "most_moves": 9}])
@@ -119,15 +118,15 @@ def test_every_opening_can_be_come_to_and_the_ball_still_be_caught_from_it(size:
 def test_as_many_moves_as_rows_is_openspiels_own_start(there: EnvironmentServer):
     whole = EnvironmentSpec(name="catch", settings={"rows": 10, "columns": 5, "least_moves": 9, "most_moves": 9})
     game = whole.make(Session(there))
-    questions = {game.reset(seed=seed) for seed in range(60)}
-    game._close()
+    questions = {game.ask(seed) for seed in range(60)}
+    game.close()
     assert len(questions) == 5
     assert all("\nBall: row 1," in question and "Paddle: column 3" in question for question in questions)
 
 
 def test_a_question_knows_its_kind(game: Any):
     question = "Board: 16 rows, 20 columns.\n....\nBall: row 11, column 12. Paddle: column 17."
-    assert game._traits(0, question) == {"moves": 5, "columns away": 5, "side": "left"}
+    assert game.slices(0, question) == {"moves": 5, "columns away": 5, "side": "left"}
 
 
 # --- the moves --------------------------------------------------------------------------------------------------------
@@ -154,22 +153,22 @@ def test_the_last_reply_does_not_tell_whether_the_ball_was_caught(game: Any):
     ("said", "meant"), [("left", "left"), ("Left ", "left"), (" RIGHT", "right"), ("\tstay\n", "stay")]
 )
 def test_case_and_space_around_a_direction_do_not_matter(game: Any, said: str, meant: str):
-    game.reset(seed=0)
-    expected = game.move(meant)
-    game.reset(seed=0)
-    assert game.move(said) == expected
+    game.ask(0)
+    expected = game.environment.move(meant)
+    game.ask(0)
+    assert game.environment.move(said) == expected
 
 
 @pytest.mark.parametrize(
     "said", ["up", "rightt", "", "左", "\ud800", "🏓" * 30_000, None, 2, True, ["left"], {"direction": "left"}]
 )
 def test_what_is_no_direction_is_refused_in_words_and_taken_for_none(game: Any, said: Any):
-    paddle = told(game.reset(seed=0))[1]
+    paddle = told(game.ask(0))[1]
     with pytest.raises(ValueError, match="left, right or stay") as refused:
-        game.move(said)
+        game.environment.move(said)
     assert told(str(refused.value))[1] == paddle
     assert len(str(refused.value)) < 150
-    assert "Paddle" in game.move("stay"), "the session goes on"
+    assert "Paddle" in game.environment.move("stay"), "the session goes on"
 
 
 def test_a_refused_direction_costs_a_row_and_a_share_of_the_reward(game: Any):
@@ -179,9 +178,9 @@ def test_a_refused_direction_costs_a_row_and_a_share_of_the_reward(game: Any):
         row += 1
         if row == 1:
             with pytest.raises(ValueError, match="the ball fell"):
-                game.move("up")
+                game.environment.move("up")
         else:
-            game.move("stay")
+            game.environment.move("stay")
     assert game.reward == (row - 1) / row
 
 
@@ -189,7 +188,7 @@ def test_refused_directions_alone_earn_nothing_though_the_ball_falls_on_the_padd
     above(game)
     while not game.done:
         with pytest.raises(ValueError, match="left, right or stay"):
-            game.move("banana")
+            game.environment.move("banana")
     assert game.reward == 0.0
 
 
@@ -197,12 +196,12 @@ def test_a_call_after_the_end_is_refused_and_changes_no_reward(game: Any):
     play(game, 5)
     for direction in ("left", "up"):
         with pytest.raises(ValueError, match="over"):
-            game.move(direction)
+            game.environment.move(direction)
     assert game.reward == 1.0
 
 
 def test_a_direction_that_is_none_is_off_the_schema_that_models_see():
-    tools = tool_schemas(CATCH.make())
+    tools = CATCH.make().schemas
     assert tools[0]["function"]["parameters"]["properties"]["direction"]["enum"] == ["left", "right", "stay"]
     assert problems(called("move", {"direction": "up"}), tools) == ["arguments off the schema"]
     assert problems(called("move", {"direction": "stay"}), tools) == []
@@ -274,4 +273,4 @@ def test_a_server_that_plays_another_board_than_asked_for_is_refused(there: Envi
             return super().reset(seed=question["seed"])
 
     with pytest.raises(BadReply, match="14 rows and 20 columns"):
-        CATCH.make(Deaf(there)).reset(seed=1)
+        CATCH.make(Deaf(there)).environment.reset(seed=1)

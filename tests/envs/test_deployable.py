@@ -168,7 +168,7 @@ def question_of(task: EnvironmentSpec) -> dict[str, Any]:
             raise SessionLost
 
     with pytest.raises(SessionLost):
-        task.make(Deaf(EnvironmentServer())).reset(seed=3)
+        task.make(Deaf(EnvironmentServer())).ask(3)
     return sent[0]
 
 

@@ -70,7 +70,7 @@ def test_a_seed_is_one_text_in_every_session_at_once(url: str):
     def ask(_: int) -> list[str]:
         session = Session(EnvironmentServer(url=url))
         environment = TASK.make(session)
-        texts = [environment.reset(seed=seed) for seed in (1, 2, 1)]
+        texts = [environment.ask(seed) for seed in (1, 2, 1)]
         session.close()
         return texts
 

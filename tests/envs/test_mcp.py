@@ -6,11 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openenv.core.env_server.mcp_types import Tool as ListedTool
+from openenv.core.env_server.mcp_types import Tool as ServersTool
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.mcp.tools import Tool, methods_of
+from apprentice.envs.mcp.tools import ListedTool, functions_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.subject import Needs, Subject
@@ -65,7 +64,7 @@ def test_the_tools_are_the_servers_and_with_its_name_and_version_part_of_the_key
 
 
 def test_the_model_is_shown_what_the_server_says_of_its_tools(servers: dict[str, EnvironmentServer]):
-    buy, price, _ = (tool["function"] for tool in tool_schemas(completed(SHOP, servers["shop"]).make()))
+    buy, price, _ = (tool["function"] for tool in completed(SHOP, servers["shop"]).make().schemas)
     assert price == {
         "name": "price",
         "description": "What a fruit costs.",
@@ -93,7 +92,7 @@ def test_trl_is_given_the_same_tools(servers: dict[str, EnvironmentServer]):
     instance = completed(SHOP, servers["shop"]).make()
     rollouts: Any = SimpleNamespace(begin=None)
     _, how = by_factory(instance, rollouts)
-    assert tool_schemas(how["environment_factory"]()) == tool_schemas(instance)
+    assert how["environment_factory"]().schemas == instance.schemas
 
 
 def test_an_episode_is_played_by_the_servers_tools_and_ends_when_it_says_so(begin: Callable[..., Episode]):
@@ -249,8 +248,8 @@ def test_a_docstring_that_is_sent_as_the_description_is_read_as_one():
 
     sent = "Goes.\n\nArgs:\n    x: How far.\n\nReturns:\n    Where it is."
     schema = {"properties": {"x": {"type": "integer"}}, "required": ["x"]}
-    tool = Tool(name="go", description=sent, input_schema=schema)
-    shown = get_json_schema(methods_of([tool], lambda self, name, arguments: "")["go"])["function"]
+    tool = ListedTool(name="go", description=sent, input_schema=schema)
+    shown = get_json_schema(*functions_of([tool], lambda self, name, arguments: ""))["function"]
     assert (shown["description"], shown["return"]["description"]) == ("Goes.", "Where it is.")
     assert shown["parameters"]["properties"] == {"x": {"type": "integer", "description": "How far."}}
 
@@ -261,8 +260,8 @@ def argument(schema: dict[str, Any]) -> dict[str, Any]:
 
     defs = {"Side": {"type": "string", "minLength": 1}}
     whole = {"type": "object", "properties": {"x": schema, "y": {"type": "string"}}, "$defs": defs}
-    listed = ListedTool(name="do-it", description="", input_schema=whole)
-    method = methods_of([Tool(**listed.model_dump())], lambda self, name, arguments: "")["do-it"]
+    listed = ServersTool(name="do-it", description="", input_schema=whole)
+    (method,) = functions_of([ListedTool(**listed.model_dump())], lambda self, name, arguments: "")
     return get_json_schema(method)["function"]["parameters"]["properties"]["x"]
 
 
@@ -270,10 +269,10 @@ def argument(schema: dict[str, Any]) -> dict[str, Any]:
     ("tool", "words"),
     [
         ({"name": "reset"}, "a tool cannot be called 'reset'"),
-        ({"name": "reward"}, "a tool cannot be called 'reward'"),
+        ({"name": "get_reward"}, "a tool cannot be called 'get_reward'"),
         ({"name": "go", "input_schema": {"properties": {"from": {}}}}, "an argument of the tool go is called 'from'"),
     ],
 )
 def test_a_name_that_no_method_can_have_is_refused(tool: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words):
-        methods_of([Tool(**tool)], lambda self, name, arguments: "")
+        functions_of([ListedTool(**tool)], lambda self, name, arguments: "")

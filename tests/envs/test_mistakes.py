@@ -169,8 +169,8 @@ def test_in_a_mixture_each_part_errs_in_its_own_way():
     parts = {"say": {"name": "echo"}, "ball": {"name": "catch"}}
     settings = {"parts": parts}
     mixture = EnvironmentSpec(name="multi", settings=settings).make()
-    seed = next(seed for seed in range(50) if mixture._part(seed).label == "say")
-    system = {"role": "system", "content": mixture._part(seed).instructions}
+    seed = next(seed for seed in range(50) if mixture.part(seed).label == "say")
+    system = {"role": "system", "content": mixture.part(seed).instructions}
     for text in TEXTS[:60]:
         turn = next_turn("multi", settings, [system, asked(text)[1]], ALWAYS, seed)
         assert turn == echoed(text)

@@ -1,15 +1,14 @@
 """A game in one file: its server plays it, its environment has its tools, an error in it is no answer of a model."""
 
 import math
-from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.game import Game, tools_in
 from apprentice.envs.game_server import GameServer, Move, server_of
 from apprentice.envs.number import Number, Settings, call
 from apprentice.envs.one_file import environment_of
+from apprentice.envs.player import Player
 
 
 class Doors(Game):
@@ -49,9 +48,9 @@ def begun(game: type[Game] = Doors) -> GameServer:
 
 def test_its_tools_are_its_own_public_methods_with_their_schemas():
     assert tools_in(Doors) == ["left", "right"]
-    environment: Any = object.__new__(environment_of(Doors))
-    assert [each["function"]["name"] for each in tool_schemas(environment)] == ["left", "right"]
-    assert tool_schemas(environment)[1]["function"]["parameters"]["properties"]["force"]["type"] == "integer"
+    player = Player(object.__new__(environment_of(Doors)))
+    assert [tool.name for tool in player.tools] == ["left", "right"]
+    assert player.schemas[1]["function"]["parameters"]["properties"]["force"]["type"] == "integer"
 
 
 def test_the_answer_is_told_when_the_episode_is_over_and_not_before():

@@ -114,8 +114,8 @@ def test_a_server_of_its_own_process_plays_what_only_a_path_names(by_path: Path,
     spec = load_recipe(tmp_path / "mine.yaml", []).environment
     with local_server("apprentice.envs.serving.serve", NAME) as url:
         environment = spec.make(Session(EnvironmentServer(url=url)))
-        assert len(environment.reset(seed=1)) == 3
-        environment._close()
+        assert len(environment.ask(1)) == 3
+        environment.close()
 
 
 @pytest.mark.parametrize(

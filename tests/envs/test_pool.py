@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import Breaker, EnvironmentServer
@@ -21,10 +21,10 @@ class Counting:
     def __init__(self):
         self.now = self.most = 0
 
-    def __call__(self, environment: ToolEnvironment, seed: int) -> str:
+    def __call__(self, environment: Player, seed: int) -> str:
         self.now += 1
         self.most = max(self.most, self.now)
-        question = environment.reset(seed=seed)
+        question = environment.ask(seed)
         wait_for(sleep(0.02))
         self.now -= 1
         return question
@@ -65,8 +65,8 @@ def test_a_server_whose_sessions_are_all_taken_is_waited_for(chain_sum: Environm
     said: list[str] = []
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "1") as url:
         other = chain_sum.make(Session(EnvironmentServer(url=url)))
-        other.reset(seed=1)
-        threading.Timer(0.5, other._close).start()
+        other.ask(1)
+        threading.Timer(0.5, other.close).start()
         with EnvironmentPool(chain_sum, EnvironmentServer(url=url, sessions=2), say=said.append) as pool:
             assert len(list(pool.map(Counting(), range(3)))) == 3
     assert "grants no session: all are in use" in said[0]
@@ -88,8 +88,8 @@ def test_a_server_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_i
 
 
 def test_what_was_running_is_finished_before_an_error_is_raised(chain_sum: EnvironmentSpec, server: EnvironmentServer):
-    def play(environment: ToolEnvironment, seed: int) -> int:
-        environment.reset(seed=seed)
+    def play(environment: Player, seed: int) -> int:
+        environment.ask(seed)
         if seed == 3:
             raise RuntimeError("midway")
         wait_for(sleep(0.05))
@@ -103,8 +103,8 @@ def test_what_was_running_is_finished_before_an_error_is_raised(chain_sum: Envir
 
 
 def test_a_pool_that_is_left_in_the_middle_ends_at_once(chain_sum: EnvironmentSpec, server: EnvironmentServer):
-    def play(environment: ToolEnvironment, seed: int) -> None:
-        environment.reset(seed=seed)
+    def play(environment: Player, seed: int) -> None:
+        environment.ask(seed)
         if seed:
             wait_for(sleep(600))
 
@@ -153,13 +153,13 @@ def test_a_server_that_comes_back_with_fewer_places_is_played_to_the_end(chain_s
     """Sessions that lost their place in the middle of an episode get those of sessions between two episodes."""
     server = RestartableServer(capacity=8)
 
-    def play(environment: ToolEnvironment, seed: int) -> float | None:
-        environment.reset(seed=seed)
+    def play(environment: Player, seed: int) -> float | None:
+        environment.ask(seed)
         wait_for(sleep(0.1))
         if seed == 20:
             server.kill()
             threading.Thread(target=server.start, args=(2,)).start()
-        environment.answer("0")  # type: ignore[attr-defined]
+        environment.act("answer", {"answer": "0"})
         return environment.reward
 
     with EnvironmentPool(chain_sum, server.at(patience=60), 8) as pool:
@@ -174,7 +174,7 @@ def test_sessions_that_are_opened_ahead_are_the_ones_that_are_played_in(task, se
         pool.open_ahead().result()
         assert all(session.is_open for session in pool.sessions)
         clients = [session._client for session in pool.sessions]
-        pool.together(lambda place: pool.environments[place].reset(seed=place), 3)
+        pool.together(lambda place: pool.environments[place].ask(place), 3)
         assert [session._client for session in pool.sessions] == clients
 
 

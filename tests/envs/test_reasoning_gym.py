@@ -34,9 +34,9 @@ def test_the_same_seed_is_the_same_question_on_two_servers(server: EnvironmentSe
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as other:
         for task in TASKS.values():
             here, there = task.make(Session(server)), task.make(Session(EnvironmentServer(url=other)))
-            asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
-            here._close()
-            there._close()
+            asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
+            here.close()
+            there.close()
             assert all(one == two for one, two in asked), task
             assert asked[0] == asked[2] != asked[1], task
 
@@ -52,7 +52,7 @@ def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: Enviro
     environment = chain_sum.make(Recording(EnvironmentServer(url="http://127.0.0.1:9", patience=0.1)))
     for seed in (1, 2):
         with pytest.raises(Exception, match="127"):
-            environment.reset(seed=seed, prompt=[{"role": "user", "content": ""}])
+            environment.environment.reset(seed=seed, prompt=[{"role": "user", "content": ""}])
     config = chain_sum.settings["config"]
     assert sent == [dict(dataset_name="chain_sum", dataset_config=config, seed=seed, size=1) for seed in (1, 2)]
 
@@ -78,21 +78,21 @@ def test_the_tools_last_reply_gives_nothing_away(task: EnvironmentSpec, server: 
         (1, "x"),
         (
             1,
-            env.call(task.settings, [{"role": "user", "content": environment.reset(seed=1)}], 0.0)[1]["answer"],
+            env.call(task.settings, [{"role": "user", "content": environment.ask(1)}], 0.0)[1]["answer"],
         ),
     ):
-        environment.reset(seed=seed)
-        replies.add(environment.answer(answer))  # type: ignore[attr-defined]
+        environment.ask(seed)
+        replies.add(environment.environment.answer(answer))  # type: ignore[attr-defined]
     assert len(replies) == 1
 
 
 def test_a_call_after_the_end_is_refused_and_changes_no_reward(chain_sum: EnvironmentSpec, server: EnvironmentServer):
     environment = chain_sum.make(Session(server))
-    environment.reset(seed=3)
-    environment.answer("no number")  # type: ignore[attr-defined]
+    environment.ask(3)
+    environment.environment.answer("no number")  # type: ignore[attr-defined]
     before = environment.reward
     with pytest.raises(ValueError, match="over"):
-        environment.answer("1")  # type: ignore[attr-defined]
+        environment.environment.answer("1")  # type: ignore[attr-defined]
     assert environment.reward == before != 1.0
 
 
@@ -103,9 +103,9 @@ def test_the_scripted_policy_is_right_and_errs_on_the_share_it_is_told(
     right = {0.0: 0, 0.1: 0}
     for error_rate in right:
         for seed in range(300):
-            question = environment.reset(seed=seed)
+            question = environment.ask(seed)
             name, arguments = env.call(task.settings, [{"role": "user", "content": question}], error_rate)
-            getattr(environment, name)(**arguments)
+            environment.act(name, arguments)
             right[error_rate] += environment.reward == 1.0
     assert right[0.0] == 300
     assert 255 <= right[0.1] <= 285

@@ -66,14 +66,14 @@ def test_every_dataset_plays_and_its_own_answer_earns_everything(session: Sessio
     silent = set()
     for place, name in enumerate(sorted(DATASETS)):
         environment = spec(name).make(session)
-        question = environment.reset(seed=7)
-        assert environment.answer(ODD[place % len(ODD)]) == "OK.", name  # type: ignore[attr-defined]
+        question = environment.ask(7)
+        assert environment.environment.answer(ODD[place % len(ODD)]) == "OK.", name  # type: ignore[attr-defined]
         assert environment.done, name
         assert environment.reward is not None, name
         assert 0.0 <= environment.reward <= 1.0, name
         answer = environment.correct
-        assert environment.reset(seed=7) == question != "", name
-        environment.answer(answer)  # type: ignore[attr-defined]
+        assert environment.ask(7) == question != "", name
+        environment.environment.answer(answer)  # type: ignore[attr-defined]
         if answer is None:
             silent.add(name)
         else:
@@ -101,11 +101,11 @@ def test_an_answer_that_cannot_be_read_earns_nothing_and_the_server_says_so(sess
 
 def test_an_oversized_answer_is_refused_and_the_episode_goes_on(session: Session):
     environment = spec("chain_sum").make(session)
-    environment.reset(seed=7)
+    environment.ask(7)
     with pytest.raises(ValueError, match="too long"):
-        environment.answer("9" * 100_000)  # type: ignore[attr-defined]
+        environment.environment.answer("9" * 100_000)  # type: ignore[attr-defined]
     assert not environment.done
-    assert environment.answer("1") == "OK."  # type: ignore[attr-defined]
+    assert environment.environment.answer("1") == "OK."  # type: ignore[attr-defined]
 
 
 def test_7_and_its_text_are_one_answer_on_the_wire(session: Session):
@@ -146,10 +146,10 @@ def test_no_other_dataset_evaluates_answers():
 
 def test_an_answer_that_takes_for_ever_is_given_up_and_the_session_lives(session: Session):
     environment = spec("countdown").make(session)
-    environment.reset(seed=7)
-    environment.answer("9**9**9")  # type: ignore[attr-defined]
+    environment.ask(7)
+    environment.environment.answer("9**9**9")  # type: ignore[attr-defined]
     assert environment.reward == 0.01, "a server that reckoned on would give none"
-    assert environment.reset(seed=8)
+    assert environment.ask(8)
 
 
 def test_a_composite_dataset_asks_what_a_freshly_built_one_asks():
@@ -167,7 +167,7 @@ def test_a_part_that_cannot_be_given_another_seed_makes_the_composite_be_built_a
 
 def test_a_composite_task_draws_from_all_of_its_parts_and_tells_which_one_asked(session: Session):
     environment = COMPOSITE.make(session)
-    asked = [environment._traits(seed, environment.reset(seed=seed))["dataset"] for seed in range(40)]
+    asked = [environment.slices(seed, environment.ask(seed))["dataset"] for seed in range(40)]
     assert asked.count("leg_counting") > asked.count("spell_backward") > 0
 
 
@@ -177,7 +177,7 @@ def test_a_seed_is_one_question_on_two_servers_also_where_a_dataset_looks_into_s
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as url:
         other = Session(EnvironmentServer(url=url))
         for name in hashed:
-            assert spec(name).make(session).reset(seed=5) == spec(name).make(other).reset(seed=5), name
+            assert spec(name).make(session).ask(5) == spec(name).make(other).ask(5), name
         other.close()
 
 

@@ -93,8 +93,8 @@ def test_a_dataset_with_a_question_of_megabytes_is_refused(server: EnvironmentSe
 
 def test_an_answer_that_is_a_list_is_the_json_text_of_it(server: EnvironmentServer):
     environment = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "group_anagrams"}).make(Session(server))
-    environment.reset(seed=4)
+    environment.ask(4)
     _, entry = datasets.entry("group_anagrams", {}, 4)
-    environment.answer(json.loads(entry["answer"]))  # type: ignore[attr-defined]
-    environment._close()
+    environment.environment.answer(json.loads(entry["answer"]))  # type: ignore[attr-defined]
+    environment.close()
     assert environment.reward == 1.0

@@ -76,7 +76,7 @@ def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
     shutil.copy(ROOT / "apprentice" / "__init__.py", tmp_path / "apprentice")
     script = (
         "import apprentice.envs.catalog as c; print(c.__file__)\n"
-        "for name in c.CATALOGUE: print(name, c.environment_class(name)._code_under({}))"
+        "for name in c.CATALOGUE: print(name, c.environment_class(name).code_under({}))"
     )
     there = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -84,13 +84,13 @@ def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
     )
     imported, *told = done.stdout.splitlines()
     assert imported == str(tmp_path / "apprentice" / "envs" / "catalog.py")
-    here = [f"{name} {environment_class(name)._code_under({})}" for name in CATALOGUE]
+    here = [f"{name} {environment_class(name).code_under({})}" for name in CATALOGUE]
     assert told == here
     assert len(set(here)) == len(CATALOGUE)
 
 
 def test_the_code_is_filled_in_and_other_code_is_refused(chain_sum: EnvironmentSpec):
-    assert chain_sum.code == environment_class("reasoning_gym")._code_under({})
+    assert chain_sum.code == environment_class("reasoning_gym").code_under({})
     with pytest.raises(ValidationError, match="this names the code 'old' of reasoning_gym; installed is "):
         EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"}, code="old")
 
@@ -99,7 +99,7 @@ def test_a_mixture_has_the_code_of_its_parts(monkeypatch: pytest.MonkeyPatch):
     mixed = {"parts": {"a": {"name": "echo"}, "b": {"name": "catch"}}}
     exclusive = {"parts": {"a": {"name": "echo"}}}
     before = {str(each): EnvironmentSpec(name="multi", settings=each).code for each in (mixed, exclusive)}
-    monkeypatch.setattr(environment_class("catch"), "_code_under", classmethod(lambda cls, settings: "changed"))
+    monkeypatch.setattr(environment_class("catch"), "code_under", classmethod(lambda cls, settings: "changed"))
     assert EnvironmentSpec(name="multi", settings=mixed).code != before[str(mixed)]
     assert EnvironmentSpec(name="multi", settings=exclusive).code == before[str(exclusive)]
 
@@ -116,11 +116,13 @@ SHIPPED = {
     "mcp": "2f6f45bcdca8afd203b4",
     "verifiers": "4619d4d1f7eec1421975",
 }
+SCRIPTS = "dfa7f41cbf97570d858a"
 """Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""
 
 
 def test_the_digests_of_the_shipped_environments_are_those_in_the_keys_of_stored_results():
-    assert {name: environment_class(name)._code_under({}) for name in CATALOGUE | ADAPTERS} == SHIPPED
+    assert {name: environment_class(name).code_under({}) for name in CATALOGUE | ADAPTERS} == SHIPPED
+    assert digest_of_script() == SCRIPTS
 
 
 def test_digests_are_equal_only_to_those_of_a_form_that_is_here_now(monkeypatch: pytest.MonkeyPatch):
@@ -128,5 +130,6 @@ def test_digests_are_equal_only_to_those_of_a_form_that_is_here_now(monkeypatch:
     monkeypatch.setattr("apprentice.envs.source.EQUAL", {})
     files = [Path(str(module_of(name).__file__)) for name in CATALOGUE | ADAPTERS]
     places = {file.parent if file.name == "env.py" else file for file in files}
-    assert equal.keys() <= {digest_of.__wrapped__(place) for place in places}
+    computed = {digest_of.__wrapped__(place) for place in places} | {digest_of_script.__wrapped__()}
+    assert equal.keys() <= computed
     assert len(set(equal.values())) == len(equal)

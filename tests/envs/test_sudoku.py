@@ -32,10 +32,10 @@ def server() -> Iterator[EnvironmentServer]:
 def game(server: EnvironmentServer) -> Iterator[Any]:
     """A puzzle in play, two mistakes allowed, with its question and its solution."""
     environment: Any = NORMAL.make(Session(server))
-    environment.grid = env.read(environment.reset(seed=3))
+    environment.grid = env.read(environment.ask(3))
     environment.solved = solutions(environment.grid, 1)[0]
     yield environment
-    environment._close()
+    environment.close()
 
 
 def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_rate: float = 0.0) -> Episode:
@@ -44,7 +44,7 @@ def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_ra
     while not episode.done:
         name, arguments = env.call(spec.settings, episode.messages, error_rate)
         episode.step(said(name, arguments))
-    episode.environment._close()
+    episode.environment.close()
     return episode
 
 
@@ -68,9 +68,9 @@ def right_move(game: Any, place: int = 0) -> tuple[int, int, int]:
 def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "sudoku") as other:
         here, there = NORMAL.make(Session(server)), NORMAL.make(Session(EnvironmentServer(url=other)))
-        asked = [(here.reset(seed=seed), there.reset(seed=seed)) for seed in (7, 100_000_000, 7)]
-        here._close()
-        there._close()
+        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
+        here.close()
+        there.close()
     assert all(one == two for one, two in asked)
     assert asked[0] == asked[2] != asked[1]
 
@@ -89,25 +89,25 @@ def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
 def test_a_puzzle_has_as_many_clues_as_asked_for_and_one_solution(server: EnvironmentServer, clues: int):
     environment = EnvironmentSpec(name="sudoku", settings={"clues": clues}).make(Session(server))
     for seed in range(5):
-        grid = env.read(environment.reset(seed=seed))
+        grid = env.read(environment.ask(seed))
         assert len(solutions(grid, 2)) == 1
         assert len(empty_cells(grid)) == 81 - clues
-    environment._close()
+    environment.close()
 
 
 def test_a_span_of_clues_gives_easy_puzzles_among_harder_ones(server: EnvironmentServer):
     spec = EnvironmentSpec(name="sudoku", settings={"clues": 77, "most_clues": 80})
     environment = spec.make(Session(server))
-    empty = [environment.reset(seed=seed).count(".") for seed in range(40)]
-    environment._close()
+    empty = [environment.ask(seed).count(".") for seed in range(40)]
+    environment.close()
     assert set(empty) == {1, 2, 3, 4}
     assert environment.max_turns == 4 + 3
 
 
 def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentServer):
     environment = MARKED.make(Session(server))
-    asked = {same_text(environment.reset(seed=seed)) for seed in range(500)}
-    environment._close()
+    asked = {same_text(environment.ask(seed)) for seed in range(500)}
+    environment.close()
     assert len(asked) == 500
 
 
@@ -149,7 +149,7 @@ def test_an_episode_of_the_teacher_is_valid_and_its_last_reply_gives_nothing_awa
 
 def test_a_reply_holds_what_was_placed_and_how_much_is_left_and_no_grid(game):
     row, column, digit = right_move(game)
-    assert game.place(row, column, digit) == f"Placed {digit} at ({row}, {column}). 25 of 26 left."
+    assert game.environment.place(row, column, digit) == f"Placed {digit} at ({row}, {column}). 25 of 26 left."
     assert game.reward == pytest.approx(1 / 26)
     assert not game.done
 
@@ -158,18 +158,18 @@ def test_a_refused_move_is_told_why_and_earns_nothing(game):
     row, column, digit = right_move(game)
     given_row, given_column = next((r + 1, c + 1) for r in range(9) for c in range(9) if game.grid[r][c])
     seen = next(value for value in game.grid[row - 1] if value)
-    refusals = [game.place(given_row, given_column, 5), game.place(row, column, seen)]
+    refusals = [game.environment.place(given_row, given_column, 5), game.environment.place(row, column, seen)]
     assert refusals[0] == (
         f"Refused: row {given_row}, column {given_column} is given. 26 of 26 left. Mistakes left: 1."
     )
     assert refusals[1] == f"Refused: {seen} is in row {row}. 26 of 26 left. Mistakes left: 0."
     assert game.reward == 0.0
-    assert game.place(row, column, digit).startswith("Placed")
+    assert game.environment.place(row, column, digit).startswith("Placed")
 
 
 def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_solution_refuses(server):
     environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 45, "mistakes": 100}).make(Session(server))
-    grid = env.read(environment.reset(seed=1))
+    grid = env.read(environment.ask(1))
     solved = solutions(grid, 1)[0]
     told = {"is in column": 0, "is in the box": 0, "leads to no solution": 0}
     for row, column in empty_cells(grid)[:16]:
@@ -178,24 +178,24 @@ def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_so
             in_box = not in_column and digit not in possible(grid, row, column)
             reason = "is in column" if in_column else "is in the box" if in_box else "leads to no solution"
             told[reason] += 1
-            assert environment.place(row + 1, column + 1, digit).startswith(f"Refused: {digit} {reason}")
-    environment._close()
+            assert environment.environment.place(row + 1, column + 1, digit).startswith(f"Refused: {digit} {reason}")
+    environment.close()
     assert all(told.values())
 
 
 def test_pencil_marks_list_what_is_left_to_each_cell_and_a_reply_only_those_that_changed(server: EnvironmentServer):
     environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 40, "marks": True}).make(Session(server))
-    question = environment.reset(seed=1)
+    question = environment.ask(1)
     grid = env.read(question)
     solved, marks = solutions(grid, 1)[0], question.split("\n")[10:]
     assert marks == [marked(grid, *cell) for cell in empty_cells(grid)]
     for row, column in empty_cells(grid)[:10]:
         before = [marked(grid, *cell) for cell in empty_cells(grid)]
-        reply = environment.place(row + 1, column + 1, solved[row][column])
+        reply = environment.environment.place(row + 1, column + 1, solved[row][column])
         grid[row][column] = solved[row][column]
         new = [marked(grid, *cell) for cell in empty_cells(grid) if marked(grid, *cell) not in before]
         assert reply.partition(" left.")[2] == (f" Now {'; '.join(new)}." if new else "")
-    environment._close()
+    environment.close()
 
 
 def marked(grid: Any, row: int, column: int) -> str:
@@ -204,26 +204,26 @@ def marked(grid: Any, row: int, column: int) -> str:
 
 def test_what_was_tried_in_a_cell_is_said_when_it_is_tried_again(game):
     row, column, digit = next(wrong_moves(game))
-    first, second = game.place(row, column, digit), game.place(row, column, digit)
+    first, second = game.environment.place(row, column, digit), game.environment.place(row, column, digit)
     assert "Tried" not in first
     assert f"Tried there: {digit}." in second
 
 
 def test_a_cell_that_the_player_filled_cannot_be_filled_again(game):
     row, column, digit = right_move(game)
-    game.place(row, column, digit)
-    assert f"row {row}, column {column} is filled" in game.place(row, column, digit)
+    game.environment.place(row, column, digit)
+    assert f"row {row}, column {column} is filled" in game.environment.place(row, column, digit)
 
 
 def test_the_game_ends_with_one_mistake_too_many_and_keeps_what_was_earned(game):
-    game.place(*right_move(game))
+    game.environment.place(*right_move(game))
     row, column, digit = next(move for move in wrong_moves(game) if move[:2] != right_move(game)[:2])
-    replies = [game.place(row, column, digit) for _ in range(3)]
+    replies = [game.environment.place(row, column, digit) for _ in range(3)]
     assert game.done
     assert replies[2] == "OK."
     assert game.reward == pytest.approx(1 / 26)
     with pytest.raises(ValueError, match="over"):
-        game.place(*right_move(game, 1))
+        game.environment.place(*right_move(game, 1))
 
 
 def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
@@ -237,7 +237,7 @@ def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
     for move in moves:
         assert not episode.done
         episode.step(said("place", move))
-    episode.environment._close()
+    episode.environment.close()
     assert episode.done
     assert episode.environment.done
     assert episode.turns == episode.environment.max_turns
@@ -248,13 +248,13 @@ def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
 def test_what_is_no_digit_is_told_so_and_the_game_goes_on(game, bad: Any):
     for move in ([bad, 1, 1], [1, bad, 1], [1, 1, bad]):
         with pytest.raises(ValueError, match="whole number, 1 to 9"):
-            game.place(*move)
-    assert game.place(*right_move(game)).startswith("Placed")
+            game.environment.place(*move)
+    assert game.environment.place(*right_move(game)).startswith("Placed")
 
 
 def test_a_digit_as_text_or_in_another_script_is_that_digit(game):
     row, column, digit = right_move(game)
-    assert game.place(str(row), f" {column} ", chr(ord("٠") + digit)).startswith(f"Placed {digit} ")
+    assert game.environment.place(str(row), f" {column} ", chr(ord("٠") + digit)).startswith(f"Placed {digit} ")
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_many_sessions_at_once_do_not_disturb_one_another(server: EnvironmentSer
 def test_a_difficulty_means_textarenas_clues_and_as_many_turns(server: EnvironmentServer):
     for name, clues in (("very-easy", 75), ("easy", 70), ("normal", 60), ("medium", 40)):
         environment = EnvironmentSpec(name="sudoku", settings={"difficulty": name, "mistakes": 4}).make(Session(server))
-        question = environment.reset(seed=2)
-        environment._close()
-        assert question.count(".") == 81 - clues == environment._traits(2, question)["empty cells"]
+        question = environment.ask(2)
+        environment.close()
+        assert question.count(".") == 81 - clues == environment.slices(2, question)["empty cells"]
         assert environment.max_turns == 81 - clues + 4
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
@@ -55,9 +54,9 @@ def test_a_single_turn_is_answered_and_the_rubric_rewards_it(begin: Callable[...
 
 def test_its_tools_are_called_by_its_own_loop(begin: Callable[..., Episode]):
     episode = begin(2, "tools")
-    names = [tool["function"]["name"] for tool in tool_schemas(episode.environment)]
+    names = [tool["function"]["name"] for tool in episode.environment.schemas]
     assert names == ["answer", "letters"]
-    assert tool_schemas(episode.environment)[1]["function"]["parameters"]["required"] == ["word"]
+    assert episode.environment.schemas[1]["function"]["parameters"]["required"] == ["word"]
     episode.step(called("letters", word="not a word"))
     assert (episode.messages[-1]["content"], episode.done) == ("this is no word", False)
     episode.step(called("letters", word="apple"))

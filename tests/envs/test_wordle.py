@@ -48,10 +48,10 @@ def other() -> Iterator[EnvironmentServer]:
 def game(wordle: EnvironmentServer) -> Iterator[Any]:
     """An open game, whose word under seed 1 is crave."""
     environment: Any = OPEN.make(Session(wordle))
-    environment.reset(seed=1)
+    environment.ask(1)
     assert words.puzzle("wordle", 0, 1).secret == "crave"
     yield environment
-    environment._close()
+    environment.close()
 
 
 def said(word: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def said(word: Any) -> dict[str, Any]:
 def scripted(environment: Any, seed: int, error_rate: float = 0.0) -> Episode:
     episode = Episode(environment, seed)
     while not episode.done:
-        _, arguments = env.call(environment.settings.model_dump(), episode.messages, error_rate)
+        _, arguments = env.call(environment.environment.settings.model_dump(), episode.messages, error_rate)
         episode.step(said(arguments["word"]))
     return episode
 
@@ -72,17 +72,17 @@ def scripted(environment: Any, seed: int, error_rate: float = 0.0) -> Episode:
 
 
 def test_a_reply_holds_the_marks_of_this_guess_and_the_guesses_left(game: Any):
-    assert game.guess("crane") == "G G G X G\nGuesses left: 5."
-    assert game.guess("knack") == "X X G Y X\nGuesses left: 4."
+    assert game.environment.guess("crane") == "G G G X G\nGuesses left: 5."
+    assert game.environment.guess("knack") == "X X G Y X\nGuesses left: 4."
 
 
 def test_the_word_ends_the_game_with_the_whole_reward(game: Any):
-    assert game.guess("crave") == "OK."
+    assert game.environment.guess("crave") == "OK."
     assert (game.reward, game.done, game.correct) == (1.0, True, "crave")
 
 
 def test_six_misses_end_the_game_without_reward_and_the_last_reply_gives_nothing_away(game: Any):
-    replies = [game.guess(word) for word in ("crane", "slate", "cigar", "rebut", "sissy", "humph")]
+    replies = [game.environment.guess(word) for word in ("crane", "slate", "cigar", "rebut", "sissy", "humph")]
     assert replies[-1] == "OK."
     assert [reply[-3:] for reply in replies[:-1]] == [" 5.", " 4.", " 3.", " 2.", " 1."]
     assert (game.reward, game.done, game.correct) == (0.0, True, "crave")
@@ -112,38 +112,38 @@ def test_six_misses_end_the_game_without_reward_and_the_last_reply_gives_nothing
     ids=str,
 )
 def test_an_invalid_guess_is_told_so_costs_a_turn_and_earns_nothing(game: Any, word: Any, why: str):
-    game.guess("slate")
-    assert game.guess(word) == f"{why}\nGuesses left: 4."
-    assert game._scores() == {"correct": 0.0, "greens": 0.0, "yellows": 0.0, "repetition": 0.5}
-    assert game.guess("crave") == "OK."
+    game.environment.guess("slate")
+    assert game.environment.guess(word) == f"{why}\nGuesses left: 4."
+    assert game.scores() == {"correct": 0.0, "greens": 0.0, "yellows": 0.0, "repetition": 0.5}
+    assert game.environment.guess("crave") == "OK."
     assert game.reward == 1.0
 
 
 def test_six_invalid_guesses_are_a_lost_game(game: Any):
-    assert [game.guess("zzzzz") for _ in range(6)][-1] == "OK."
+    assert [game.environment.guess("zzzzz") for _ in range(6)][-1] == "OK."
     assert (game.reward, game.done) == (0.0, True)
-    assert set(game._scores().values()) == {0.0}
+    assert set(game.scores().values()) == {0.0}
 
 
 def test_an_oversized_guess_is_refused_and_the_session_lives_on(game: Any):
     with pytest.raises(ValueError, match="too long"):
-        game.guess("crane" * 10_000)
-    assert game.guess("crane").startswith("G G G X G")
+        game.environment.guess("crane" * 10_000)
+    assert game.environment.guess("crane").startswith("G G G X G")
 
 
 @pytest.mark.parametrize("written", ["CRAVE", " crave\n", "[crave]"])
 def test_spelling_habits_are_no_mistakes(game: Any, written: str):
-    game.guess(written)
+    game.environment.guess(written)
     assert game.reward == 1.0
 
 
 def test_a_guess_after_the_end_is_refused_and_changes_nothing(game: Any):
-    game.guess("crave")
+    game.environment.guess("crave")
     with pytest.raises(ValueError, match="over"):
-        game.guess("slate")
+        game.environment.guess("slate")
     assert game.reward == 1.0
-    assert game.reset(seed=1)
-    assert game.guess("slate").endswith("5.")
+    assert game.ask(1)
+    assert game.environment.guess("slate").endswith("5.")
 
 
 def test_several_guesses_in_one_message_are_played_one_by_one(game: Any):
@@ -172,17 +172,17 @@ def test_several_guesses_in_one_message_are_played_one_by_one(game: Any):
 )
 def test_the_four_streams_tell_of_the_last_turn_and_repetition_of_all(game: Any, guesses: list[str], streams: tuple):
     for word in guesses:
-        game.guess(word)
-    assert tuple(game._scores().values()) == pytest.approx(streams)
-    assert list(game._scores()) == list(game.streams) == ["correct", "greens", "yellows", "repetition"]
+        game.environment.guess(word)
+    assert tuple(game.scores().values()) == pytest.approx(streams)
+    assert list(game.scores()) == list(game.streams) == ["correct", "greens", "yellows", "repetition"]
 
 
 def test_streams_begin_anew_with_each_game_and_are_none_where_infrastructure_failed(game: Any):
-    game.guess("crane")
-    game.reset(seed=2)
-    assert set(game._scores().values()) == {0.0}
-    game.reward = None
-    assert game._scores() == {"correct": None, "greens": None, "yellows": None, "repetition": None}
+    game.environment.guess("crane")
+    game.ask(2)
+    assert set(game.scores().values()) == {0.0}
+    game.environment.reward = None
+    assert game.scores() == {"correct": None, "greens": None, "yellows": None, "repetition": None}
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -195,10 +195,10 @@ def test_the_same_seed_is_the_same_game_on_two_servers(
 ):
     def replies(server: EnvironmentServer, seed: int) -> list[Any]:
         environment: Any = task.make(Session(server))
-        asked = environment.reset(seed=seed), environment.guess("slate"), environment.guess("crony")
+        asked = environment.ask(seed), environment.environment.guess("slate"), environment.environment.guess("crony")
         for word in ("cigar", "rebut", "sissy", "humph"):
-            environment.guess(word)
-        environment._close()
+            environment.environment.guess(word)
+        environment.close()
         return [*asked, environment.correct]
 
     for seed in (3, 200_000_000, 3):
@@ -349,20 +349,20 @@ def test_the_policy_takes_no_more_candidates_than_guesses_in_turn_and_wins(wordl
 
 def test_the_policys_marks_are_textarenas(game: Any):
     for word in ("knack", "slate", "cacao", "karma", "array"):
-        assert game.guess(word).split("\n")[0] == env.marks(word, "crave")
+        assert game.environment.guess(word).split("\n")[0] == env.marks(word, "crave")
 
 
 def test_a_student_that_is_built_here_reads_a_reply_in_a_few_tokens(game: Any):
     tokenizer = build_tokenizer(AMONG_TEN, [words.puzzle("wordle", 10, seed).question for seed in range(20)])
     for word in ("crane", "crane", "zzzzz", "no", "no word"):
-        assert len(tokenizer(game.guess(word))["input_ids"]) <= 8
+        assert len(tokenizer(game.environment.guess(word))["input_ids"]) <= 8
 
 
 def test_an_evaluation_can_be_sliced_by_what_lies_in_the_seed():
     environment = AMONG_TEN.make()
     puzzle = words.puzzle("wordle", 10, 3)
-    assert environment._traits(3, puzzle.question) == {
+    assert environment.slices(3, puzzle.question) == {
         "different letters": len(set(puzzle.secret)),
         "place": puzzle.candidates.index(puzzle.secret) + 1,
     }
-    assert environment._traits(4, puzzle.question) == {}
+    assert environment.slices(4, puzzle.question) == {}

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 from prefect import flow
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.pipeline import Pipeline
@@ -143,7 +142,7 @@ def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
         _, entry = datasets.entry(task["dataset"], task["config"], seed)
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         heard = {"role": "tool", "content": "OK."}
-        yield training_row([*prompt(instance, entry["question"]), said, heard], tool_schemas(instance))
+        yield training_row([*prompt(instance, entry["question"]), said, heard], instance.schemas)
 
 
 def test_grpo_gets_the_rung_whose_recorded_rate_is_nearest_to_half(climbed: Climbed):

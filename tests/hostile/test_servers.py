@@ -99,7 +99,7 @@ def at(url: str) -> EnvironmentServer:
 def opened(url: str, seed: int = 1) -> Iterator[Episode]:
     environment = ECHO.make(Session(at(url)))
     yield Episode(environment, seed)
-    environment._close()
+    environment.close()
 
 
 def says(episode: Episode, text: str | None = None) -> Message:
@@ -175,7 +175,7 @@ class Saying:
 def plays(url: str, number: int) -> list[Play]:
     environment = ECHO.make(Session(at(url)))
     found = [Play(seed, seed, environment.reset(seed=seed), 0) for seed in range(number)]
-    environment._close()
+    environment.close()
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from huggingface_hub import DatasetCard, ModelCard
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
@@ -159,7 +159,7 @@ class Family:
         call = {"id": "1", "type": "function", "function": {"name": "answer", "arguments": '{"answer": "3"}'}}
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         instance = self.environment.make()
-        about: dict[str, Any] = {"environment": "reasoning_gym 1", "tools": tools_text(instance)}
+        about: dict[str, Any] = {"environment": "reasoning_gym 1", "tools": tools_text(instance.tools)}
         about["messages"] = [
             *prompt(instance, "1 + 2 ="),
             said,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
@@ -52,7 +53,7 @@ def play(
     yield once
     for teacher in teachers:
         teacher.close()
-    environment._close()
+    environment.close()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_no_turn_is_bought_while_the_environment_is_away(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     endpoint = Endpoint([call("guess", '{"number": 1}')])
     teacher = Teacher(TeacherSpec(model="toy"), endpoint.url, asks=3, budget=Budget(None, None, tmp_path / "spent"))
-    record = play_one(Leaving(turns), 9, teacher, chain_sum).record
+    record = play_one(Player(Leaving(turns)), 9, teacher, chain_sum).record
     teacher.close()
     assert len(endpoint.requests) == record.attempts == turns
     assert (record.failed_at, record.reward) == ("environment", None)

@@ -14,6 +14,7 @@ from huggingface_hub import HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.text import text_of
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.foreign import newest_commit, pinned_rows
@@ -263,7 +264,7 @@ def turn(*numbers: int) -> Message:
     ],
 )
 def test_an_episode_of_several_turns_or_calls_is_played_call_by_call(given: dict[str, Any], seed: int, cause: str):
-    found = Verifier(ECHO, Known({"which number?": seed}, set()), {})(Patient(), given)
+    found = Verifier(ECHO, Known({"which number?": seed}, set()), {})(Player(Patient()), given)
     assert found.cause.startswith(cause)
     assert bool(found.cause) == bool(cause)
     if found.record:
@@ -434,7 +435,7 @@ def test_in_a_mixture_the_seed_says_which_environment_answers(tmp_path: Path):
     parts = {"one": {"name": "echo", "settings": {"words": 1}}, "two": {"name": "echo", "settings": {"words": 2}}}
     mixture = EnvironmentSpec(name="multi", settings={"parts": parts})
     shown = mixture.make()
-    seeds = {part.label: next(seed for seed in range(50) if shown._part(seed) is part) for part in shown._parts()}
+    seeds = {part.label: next(seed for seed in range(50) if shown.part(seed) is part) for part in shown.parts()}
     texts = {label: text_of(seed, parts[label]["settings"]["words"]) for label, seed in seeds.items()}
     known = Known({texts[label]: seed for label, seed in seeds.items()}, set())
     with odd_server("sound") as url:

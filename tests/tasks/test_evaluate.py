@@ -140,13 +140,13 @@ def test_a_session_that_becomes_free_while_an_evaluation_plays_is_used(chain_sum
         server = EnvironmentServer(url=url)
         others = [chain_sum.make(Session(server)) for _ in range(3)]
         for other in others:
-            other.reset(seed=1)
+            other.ask(1)
         with EnvironmentPool(chain_sum, server, 4) as pool:
 
             def keep(record: EvaluatedEpisode) -> None:
                 if len(scripted.batches) == 3:
                     for other in others:
-                        other._close()
+                        other.close()
                     pool._ask_at = 0.0  # as if the wait before asking again was over
 
             play_batched(pool, plays, scripted, PROTOCOLS["parity"], keep)

@@ -8,8 +8,8 @@ from unicodedata import normalize
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks import filter as stage
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.echo.text import text_of
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
+from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.dataset import Known, Verifier
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, training_row
@@ -55,7 +56,7 @@ def says(seed: int, text: str, **given: Any) -> dict[str, Any]:
 def test_no_notation_that_is_not_read_is_learned_from(
     bench: Bench, tmp_path: Path, seed: int, unverified: str, with_tools: bool
 ):
-    tools = {"tools": tools_text(ECHO.make())} if with_tools else {}
+    tools = {"tools": tools_text(ECHO.make().tools)} if with_tools else {}
     rows = [says(seed, text) | tools for text in NOTATIONS.values()]
     bench(folder_of(tmp_path, chat(2), *rows), unverified)
     assert [record.seed for record in bench.taken] == [2]
@@ -142,7 +143,7 @@ def weighed(*weights: int | None) -> dict[str, Any]:
 
 
 def confirmed(given: dict[str, Any]) -> Any:
-    return Verifier(ECHO, Known({"which number?": 2}, set()), {})(Patient(), given)
+    return Verifier(ECHO, Known({"which number?": 2}, set()), {})(Player(Patient()), given)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,6 @@ def test_rows_without_weights_are_records_without_weights():
 )
 def test_a_row_of_which_nothing_is_learned_is_refused(given: dict[str, Any]):
     assert confirmed(given).cause.startswith("every turn of the assistant has weight 0")
-    alone = Verifier(ECHO, Known({}, set()), {})(Patient(), says(1, TEXT, weight=0))
+    alone = Verifier(ECHO, Known({}, set()), {})(Player(Patient()), says(1, TEXT, weight=0))
     assert alone.record is None
     assert "weight 0" in alone.cause

@@ -53,7 +53,7 @@ def test_fewer_questions_are_asked_of_a_kind_with_a_small_share(context: StageCo
     drawn = [row for row in read_questions(context.out, "collect") if row["used"]]
     assert 0 < len(drawn) == counts["collect"] < 60
     instance = task.make()
-    assert {instance._traits(row["seed"], row["question"])["word_len"] for row in drawn} == {4}
+    assert {instance.slices(row["seed"], row["question"])["word_len"] for row in drawn} == {4}
 
 
 def test_a_space_that_is_used_up_is_told_with_the_rounds_that_it_lasts(context: StageContext):

@@ -37,7 +37,10 @@ class Played(Rollouts):
     def with_rewards(self, *rewards: float | None) -> None:
         instances = [TASKS["chain_sum"].make() for _ in rewards]
         for instance, reward in zip(instances, rewards, strict=True):
-            instance.reward, instance.failure = reward, "server gone" if reward is None else None
+            instance.environment.reward, instance.environment.failure = (
+                reward,
+                "server gone" if reward is None else None,
+            )
         self.environments = instances
 
 

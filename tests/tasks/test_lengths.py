@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
@@ -38,7 +38,7 @@ def stats(context: StageContext, chain_sum: EnvironmentSpec, tmp_path: Path) -> 
     for seed in range(100):
         question = "1 + 2 =" + " 7" * (100 * (seed < LONG))
         messages = [*prompt(instance, question), said, reply]
-        lines.append(json.dumps({"seed": seed, "messages": messages, "tools": tools_text(instance)}) + "\n")
+        lines.append(json.dumps({"seed": seed, "messages": messages, "tools": tools_text(instance.tools)}) + "\n")
     counts = {"episodes": 100, "kept": 100, "dropped": {}}
     kept = published(context.run.store, KeptRollouts, "k" * 20, {"kept.jsonl": "".join(lines)}, counts)
     found = lengths.body(context, LengthsSpec(), kept, student)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
 from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
@@ -26,7 +26,7 @@ def attempt(question: int, sample: int, reward: float, said: str = "7") -> Evalu
 
 
 def lines(task: EnvironmentSpec, seeds: range, reward: float) -> str:
-    about: dict[str, Any] = {"environment": "reasoning_gym 2", "tools": tools_text(task.make()), "reward": reward}
+    about: dict[str, Any] = {"environment": "reasoning_gym 2", "tools": tools_text(task.make().tools), "reward": reward}
     records = [Record(seed=seed, messages=attempt(seed, 0, reward).messages, **about) for seed in seeds]
     return b"".join(record.line() for record in records).decode()
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import env
@@ -42,7 +41,7 @@ def played(task: EnvironmentSpec, server: EnvironmentServer) -> list[Episode]:
         episode = Episode(task.make(Session(server)), seed)
         name, arguments = env.call(task.settings, episode.messages, 0.0)
         episode.step(said(name, arguments))
-        episode.environment._close()
+        episode.environment.close()
         episodes.append(episode)
     return episodes
 
@@ -62,8 +61,8 @@ def test_the_teacher_is_shown_the_prompt_and_the_tools_that_the_student_sees(tas
     for episode in played:
         environment = task.make(Session(server))
         assert episode.messages[:2] == prompt(environment, environment.reset(seed=episode.seed))
-        assert episode.tools == tool_schemas(environment)
-        environment._close()
+        assert episode.tools == environment.schemas
+        environment.close()
 
 
 def test_prompt_ids_are_equal_in_an_sft_row_a_grpo_prompt_and_an_evaluation_prompt(
@@ -215,7 +214,7 @@ def grpo_rollouts(
         rollouts = generated(GRPOTrainer, tokenizer, task, played, folder, {"environment_factory": factory})
         rewards = [instance.reward for instance in made]
         for instance in made:
-            instance._close()
+            instance.close()
     else:
         with EnvironmentPool(task, server, size=len(played)) as pool, Rollouts(pool) as over_there:
             trainer_class, how = by_factory(task.make(), over_there)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, next_call
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
@@ -33,12 +32,12 @@ class Case:
         self.task, self.server = task, server
         with EnvironmentPool(task, server, size=1) as pool:
             self.played = [self._episode(pool, seed) for seed in SEEDS]
-        parts = task.make()._parts()
-        asked = [[each.question for each in self.played if self._part(each.seed).label == part.label] for part in parts]
+        parts = task.make().parts()
+        asked = [[each.question for each in self.played if self.part(each.seed).label == part.label] for part in parts]
         self.tokenizer = tokenizer_of(list(zip(parts, asked, strict=True)))
 
-    def _part(self, seed: int) -> Any:
-        return self.task.make()._part(seed)
+    def part(self, seed: int) -> Any:
+        return self.task.make().part(seed)
 
     def _episode(self, pool: EnvironmentPool, seed: int) -> Episode:
         settings = {name: value for name, value in self.task.settings.items() if name != "halving"}  # that script loses
@@ -78,9 +77,9 @@ def test_grpo_and_sft_have_the_same_ids_of_a_whole_episode(case: Case, tmp_path:
 
 def test_every_turn_of_the_teacher_has_the_prompt_that_the_student_has_in_an_evaluation(case: Case, tmp_path: Path):
     for episode in case.played:
-        part = case._part(episode.seed)
+        part = case.part(episode.seed)
         assert episode.messages[:2] == prompt(part, episode.question)
-        assert episode.tools == tool_schemas(part)
+        assert episode.tools == part.schemas
         learned = sft_ids(case.tokenizer, episode, tmp_path)
         for place, message in enumerate(episode.messages):
             if message["role"] == "assistant":

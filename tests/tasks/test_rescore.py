@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.echo.text import text_of
+from apprentice.envs.player import Player
+from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks import rescore as rescoring
 from apprentice.tasks.artifacts.local import LocalStore
@@ -35,7 +36,7 @@ def echoed(seed: int, said: str, reward: float | None, **given: Any) -> Record:
     function = {"name": "echo", "arguments": json.dumps({"message": said})}
     turn = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
     reply = {"role": "tool", "name": "echo", "content": "OK.", "tool_call_id": "1"}
-    about = {"environment": "echo 1", "tools": tools_text(instance), "prompt_tokens": 7, "cost_usd": 0.25}
+    about = {"environment": "echo 1", "tools": tools_text(instance.tools), "prompt_tokens": 7, "cost_usd": 0.25}
     about |= {"messages": [*prompt(instance, text_of(seed, 3)), turn, reply], "correct": text_of(seed, 3)}
     return Record(seed=seed, reward=reward, **(about | given))
 
@@ -159,10 +160,10 @@ class Patient(Guess):
 
 
 def guessed(*numbers: int, turns: int = 3) -> Record:
-    episode = Episode(Patient(turns=turns), 2)
+    episode = Episode(Player(Patient(turns=turns)), 2)
     for number in numbers:
         episode.step(call("guess", {"number": number}))
-    tools = tools_text(Patient())
+    tools = tools_text(Player(Patient()).tools)
     return Record(seed=2, environment="echo 1", messages=episode.messages, tools=tools, reward=episode.reward)
 
 
@@ -179,19 +180,22 @@ def guessed(*numbers: int, turns: int = 3) -> Record:
 def test_an_episode_of_several_turns_is_replayed_to_its_end_or_to_where_it_differs(
     numbers: tuple[int, ...], environment: Patient, reward: float | None, differs: str
 ):
-    record, found = replay(environment, guessed(*numbers), ECHO)
+    record, found = replay(Player(environment), guessed(*numbers), ECHO)
     assert found == differs
     assert differs or record.reward == reward
 
 
 def test_an_episode_that_failed_is_not_played(chain_sum: EnvironmentSpec):
     failed = guessed(1).model_copy(update={"failed_at": "environment", "reward": None, "environment": "echo 0"})
-    assert replay(Patient(wrong="Else."), failed, ECHO) == (failed.model_copy(update={"environment": "echo 1"}), "")
+    assert replay(Player(Patient(wrong="Else.")), failed, ECHO) == (
+        failed.model_copy(update={"environment": "echo 1"}),
+        "",
+    )
 
 
 def test_what_was_taken_at_its_word_has_no_seed_to_be_played_under():
     word = guessed(1).model_copy(update={"seed": -3, "verified": "no", "environment": "echo 0"})
-    assert replay(Patient(), word, ECHO) == (word.model_copy(update={"environment": "echo 1"}), "")
+    assert replay(Player(Patient()), word, ECHO) == (word.model_copy(update={"environment": "echo 1"}), "")
 
 
 @pytest.mark.parametrize(

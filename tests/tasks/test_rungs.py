@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.tasks.artifacts.types import Questions
@@ -89,7 +88,7 @@ def test_a_student_that_was_built_for_short_words_reads_longer_ones_in_the_same_
 
     def ids(task: EnvironmentSpec, question: str) -> list[int]:
         instance = task.make()
-        return prompt_ids(tokenizer, prompt(instance, question), tool_schemas(instance))
+        return prompt_ids(tokenizer, prompt(instance, question), instance.schemas)
 
     frames = set()
     for task in (recipe, rung):

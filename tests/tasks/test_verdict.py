@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import tools_text
 from apprentice.tasks.analysis.comparison import compare, compare_all, per_question, with_intervals
 from apprentice.tasks.analysis.ending import paid, read_verdict, unclean
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Rollouts
@@ -143,7 +143,7 @@ def judged(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[..., d
             seed=1,
             environment="reasoning_gym 1",
             messages=prompt(instance, "1 + 2 ="),
-            tools=tools_text(instance),
+            tools=tools_text(instance.tools),
             reward=1.0,
         )
         counts = dict.fromkeys(("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"), 0)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import traits_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.kinds import ASKED, RATE
 from apprentice.tasks.artifacts.local import LocalStore, digest
@@ -36,7 +35,7 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
 def kinds(made: Made) -> dict[int, str]:
     instance = TASKS["chain_sum"].make()
     rows = read_questions(made.work.store.fetch(made.questions), "grpo")
-    return {row["seed"]: f"terms {traits_of(instance, row['seed'], row['question'])['terms']}" for row in rows}
+    return {row["seed"]: f"terms {instance.slices(row['seed'], row['question'])['terms']}" for row in rows}
 
 
 def asked(ran: Ran) -> list[list[int]]:

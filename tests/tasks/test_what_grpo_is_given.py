@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
@@ -123,7 +122,7 @@ def test_every_rollout_begins_with_the_prompt_of_an_evaluation(made: Made, fed: 
     tokenizer = load_tokenizer(made.work.store.fetch(made.base))
     instance, questions = TASKS["chain_sum"].make(), used(made)
     asked = [seed_of(row) for rows in fed.steps for row in rows]
-    tools = tool_schemas(instance)
+    tools = instance.schemas
     assert fed.prompts == [prompt_ids(tokenizer, prompt(instance, questions[seed]), tools) for seed in asked]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.reply import BadReply
 from apprentice.flows.audit import exploits
@@ -156,7 +157,7 @@ class Ranged(ToolEnvironment):
 )
 def test_a_reward_is_recorded_without_the_rounding_of_a_bound(given: float | None, low: float, kept: float | None):
     game = Ranged(given, low)
-    game._check_reward()
+    Player(game).check_reward()
     assert game.reward == kept
     assert game.reward is None or isinstance(game.reward, float)
 
@@ -164,7 +165,7 @@ def test_a_reward_is_recorded_without_the_rounding_of_a_bound(given: float | Non
 @pytest.mark.parametrize("given", [1.001, -0.001, float("nan"), float("inf"), "1.0"])
 def test_a_reward_beyond_its_range_by_more_is_a_failure_of_the_server(given: Any):
     with pytest.raises(BadReply, match="which is not within 0 to 1"):
-        Ranged(given)._check_reward()
+        Player(Ranged(given)).check_reward()
 
 
 @pytest.mark.parametrize(

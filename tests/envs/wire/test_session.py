@@ -29,12 +29,12 @@ def restartable():
 @pytest.mark.long
 def test_a_server_killed_between_reset_and_step_does_not_cost_the_episode(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at()))
-    question = environment.reset(seed=11)
+    question = environment.ask(11)
     answer = str(sum(int(term) for term in question.split(":")[1].replace("- ", "+ -").rstrip(" =").split("+")))
     restartable.kill()
     back = threading.Timer(0.5, restartable.start)
     back.start()
-    environment.answer(answer)  # type: ignore[attr-defined]
+    environment.environment.answer(answer)  # type: ignore[attr-defined]
     back.join()
     assert environment.reward == 1.0
 
@@ -98,10 +98,10 @@ def test_the_state_is_that_of_the_episode_on_a_new_session_too(monkeypatch: pyte
 @pytest.mark.long
 def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at(patience=0.3)))
-    environment.reset(seed=11)
+    environment.ask(11)
     restartable.kill()
     with pytest.raises(SessionLost):
-        environment.answer("1")  # type: ignore[attr-defined]
+        environment.environment.answer("1")  # type: ignore[attr-defined]
     assert environment.reward is None
     assert environment.failure
 
@@ -109,22 +109,22 @@ def test_a_server_that_stays_away_is_a_lost_session_and_no_reward(chain_sum: Env
 @pytest.mark.long
 def test_after_a_timeout_no_reply_is_taken_for_another(chain_sum: EnvironmentSpec, restartable):
     environment = chain_sum.make(Session(restartable.at(message_timeout=0.5)))
-    first = environment.reset(seed=1)
+    first = environment.ask(1)
     restartable.process.send_signal(signal.SIGSTOP)
     awake = threading.Timer(1.2, restartable.process.send_signal, (signal.SIGCONT,))
     awake.start()
-    second = environment.reset(seed=2)
+    second = environment.ask(2)
     awake.join()
-    assert [environment.reset(seed=seed) for seed in (1, 2)] == [first, second]
+    assert [environment.ask(seed) for seed in (1, 2)] == [first, second]
 
 
 def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: EnvironmentSpec):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "1") as url:
         first = chain_sum.make(Session(EnvironmentServer(url=url)))
-        first.reset(seed=1)
+        first.ask(1)
         with pytest.raises(SessionLost, match="granted no session"):
-            chain_sum.make(Session(EnvironmentServer(url=url, patience=0.2))).reset(seed=1)
-        first._close()
+            chain_sum.make(Session(EnvironmentServer(url=url, patience=0.2))).ask(1)
+        first.close()
 
 
 class TurnedAway(Session):

@@ -109,5 +109,5 @@ def test_an_outage_of_a_space_is_told_with_its_stage(
         EnvironmentPool(chain_sum, server, 2, said.append) as pool,
         pytest.raises(SessionLost, match=r"was down .* \(Space owner/wordle: stage SLEEPING"),
     ):
-        list(pool.map(lambda environment, seed: environment.reset(seed=seed), range(3)))
+        list(pool.map(lambda environment, seed: environment.ask(seed), range(3)))
     assert any("stage SLEEPING; a restart was requested. Next try in" in text for text in said)

@@ -192,7 +192,7 @@ def test_evidence_is_what_can_be_played_again(servers: Servers):
     assert str(shown).endswith("""say({"text": "yes"}) → 'Yes.', reward 1""")
     environment = subject(servers, "constant").spec.make(Session(servers.one))
     assert play(environment, shown.seed, replayed(shown.calls)).reward == 1.0
-    environment._close()
+    environment.close()
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
 from apprentice.envs.folders import FOLDERS
 from apprentice.envs.wire.reply import one_line
@@ -114,7 +113,7 @@ def test_every_game_for_one_player_has_a_row_or_a_reason_on_the_page(monkeypatch
     known.cache_clear()
     try:
         environment = EnvironmentSpec(name="textarena_game", settings={"game": "Mastermind-v0"}).make()
-        assert [each["function"]["name"] for each in tool_schemas(environment)] == ["say"]
+        assert [each["function"]["name"] for each in environment.schemas] == ["say"]
     finally:
         known.cache_clear()
 

@@ -22,6 +22,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import ADAPTERS, CATALOGUE
 from apprentice.envs.echo.env import Environment
 from apprentice.envs.echo.text import text_of
+from apprentice.envs.player import Player
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.connection import known_as
@@ -408,7 +409,7 @@ def played(*typed: str, environment: ToolEnvironment | None = None) -> tuple[Toy
         except StopIteration:
             raise EOFError from None
 
-    play(toy, 0, ask, shown.append)
+    play(Player(toy), 0, ask, shown.append)
     assert isinstance(toy, Toy)
     return toy, "\n".join(shown)
 

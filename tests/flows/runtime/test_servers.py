@@ -65,7 +65,7 @@ def reward_at(server: EnvironmentServer) -> float | None:
         environment.echo(environment.reset(seed=1))
         return environment.reward
     finally:
-        environment._close()
+        environment.close()
 
 
 def answers(url: str) -> bool:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from apprentice.envs.player import Player
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.tasks.analysis.kinds import calibration, slices_of
 from tests.tasks.episodes.test_episode import Guess
@@ -40,13 +41,13 @@ def test_the_teacher_is_counted_overall_and_by_kind_of_question(chain_sum, tmp_p
 class Numbered(Guess):
     """Every question is of a kind of its own."""
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         return {"number": seed}
 
 
 def test_each_figure_of_a_slice_has_as_many_episodes_behind_it_as_it_says(chain_sum, tmp_path: Path, monkeypatch):
     """Also the rare kinds, which are counted together as others; what infrastructure lost belongs to none."""
-    game = Numbered(chain_sum.make().settings)
+    game = Player(Numbered(chain_sum.make().environment.settings))
     monkeypatch.setattr(type(chain_sum), "make", lambda _: game)
     played = {"messages": [{}, {"content": "?"}], "reward": 1.0, "correct": "", "failed_at": ""}
     rows = [played | {"seed": number % 20} for number in range(30)]

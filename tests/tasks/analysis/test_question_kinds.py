@@ -17,7 +17,7 @@ def asked(task: EnvironmentSpec, number: int) -> list[dict]:
     from apprentice.envs.reasoning_gym import datasets
 
     def text(seed: int) -> str:
-        part: Any = task.make()._part(seed).settings
+        part: Any = task.make().part(seed).environment.settings
         return datasets.entry(part.dataset, part.config, seed, part.specs)[1]["question"]
 
     return [{"seed": seed, "question": text(seed)} for seed in range(number)]
@@ -40,7 +40,7 @@ def test_the_parts_of_a_mixture_are_kinds_by_themselves():
     parts = {label: {"name": "reasoning_gym", "settings": WORDS.settings} for label in ("one", "two")}
     mixture = EnvironmentSpec(name="multi", settings={"parts": parts})
     kinds = kinds_of(mixture, asked(mixture, 20), [])
-    assert kinds == {seed: mixture.make()._part(seed).label for seed in range(20)}
+    assert kinds == {seed: mixture.make().part(seed).label for seed in range(20)}
 
 
 def test_a_trait_that_no_question_has_is_refused_with_those_that_there_are():

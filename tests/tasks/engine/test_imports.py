@@ -22,7 +22,7 @@ class Watch:
 imported = []
 sys.meta_path.insert(0, Watch)
 
-from apprentice.envs.base import tools_text
+from apprentice.envs.tools import tools_text
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions

@@ -95,7 +95,7 @@ class Made:
 
 
 def _kept(task: EnvironmentSpec, row: dict[str, Any]) -> str:
-    from apprentice.envs.base import tools_text
+    from apprentice.envs.tools import tools_text
     from apprentice.tasks.episodes.episode import prompt
     from apprentice.tasks.episodes.rendering import CLOSING
 
@@ -103,7 +103,7 @@ def _kept(task: EnvironmentSpec, row: dict[str, Any]) -> str:
     said = {"role": "assistant", "content": "", "tool_calls": [call]}
     instance = task.make()
     messages = [*prompt(instance, row["question"]), said, {"role": "tool", "name": "answer", "content": "OK."}, CLOSING]
-    return json.dumps({"seed": row["seed"], "messages": messages, "tools": tools_text(instance)}) + "\n"
+    return json.dumps({"seed": row["seed"], "messages": messages, "tools": tools_text(instance.tools)}) + "\n"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
@@ -74,7 +73,7 @@ def trained_prompt(family: Family) -> list[int]:
     """The held-out question as the student is trained and examined."""
     instance = family.environment.make()
     tokenizer = load_tokenizer(family.store.fetch(family.grpo))
-    return prompt_ids(tokenizer, prompt(instance, HELD_OUT), tool_schemas(instance))
+    return prompt_ids(tokenizer, prompt(instance, HELD_OUT), instance.schemas)
 
 
 def snippet(family: Family, artifact: Artifact) -> str:

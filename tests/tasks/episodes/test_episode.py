@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.player import Player
 from apprentice.envs.reasoning_gym.env import Environment, Settings
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.episode import MOST_BYTES, Episode, beyond_limits, cut, problems
@@ -106,7 +107,7 @@ def call(name: str, arguments) -> dict:
 
 @pytest.fixture
 def episode() -> Episode:
-    return Episode(Guess(Settings(dataset="chain_sum")), seed=-3)
+    return Episode(Player(Guess(Settings(dataset="chain_sum"))), seed=-3)
 
 
 def test_an_episode_goes_on_until_the_environment_ends_it(episode: Episode):
@@ -164,7 +165,7 @@ LOOK, LOOK_ON, RIGHT, WRONG = (
     ],
 )
 def test_to_do_nothing_is_worth_no_more_than_a_wrong_answer(messages: list, reward: float, unfinished: bool):
-    episode = Episode(Risky(Settings(dataset="chain_sum")), seed=1)
+    episode = Episode(Player(Risky(Settings(dataset="chain_sum"))), seed=1)
     for message in messages:
         assert not episode.done
         episode.step(message)
@@ -173,7 +174,7 @@ def test_to_do_nothing_is_worth_no_more_than_a_wrong_answer(messages: list, rewa
 
 
 def test_an_environment_may_say_what_an_unfinished_episode_earns():
-    episode = Episode(Lenient(Settings(dataset="chain_sum")), seed=1)
+    episode = Episode(Player(Lenient(Settings(dataset="chain_sum"))), seed=1)
     episode.step(TEXT)
     assert episode.reward == -0.5
 
@@ -181,7 +182,7 @@ def test_an_environment_may_say_what_an_unfinished_episode_earns():
 def test_an_episode_that_infrastructure_lost_has_no_reward_after_its_end_as_well(episode: Episode):
     with pytest.raises(SessionLost):
         episode.step(call("crash", {}))
-    episode.environment._lose("gone")
+    episode.environment.lose("gone")
     episode.give_up()
     assert (episode.reward, episode.unfinished) == (None, False)
 
@@ -197,7 +198,7 @@ def test_a_broken_call_is_answered_with_its_error_and_spoils_the_format(episode:
 def test_a_tool_that_changes_what_it_is_given_changes_no_message_that_rollouts_share():
     message = call("order", {"numbers": [3, 1, 2]})
     for _ in range(2):
-        episode = Episode(Sorting(Settings(dataset="chain_sum")), 5)
+        episode = Episode(Player(Sorting(Settings(dataset="chain_sum"))), 5)
         episode.step(message)
         assert episode.messages[-1]["content"] == "1"
     assert message == call("order", {"numbers": [3, 1, 2]})
@@ -221,16 +222,14 @@ def test_a_lost_server_is_not_turned_into_text(episode: Episode):
     ],
 )
 def test_what_the_schema_refuses_is_named(message: dict, cause: str):
-    from apprentice.envs.base import tool_schemas
-
-    assert problems(message, tool_schemas(Environment(Settings(dataset="chain_sum")))) == [cause]
+    assert problems(message, Player(Environment(Settings(dataset="chain_sum"))).schemas) == [cause]
 
 
 @pytest.mark.parametrize("answer", ["-42", "0", "4 2", "π"])
 def test_negative_and_unusual_answers_are_valid_calls(answer: str):
-    from apprentice.envs.base import tool_schemas
-
-    assert problems(call("answer", {"answer": answer}), tool_schemas(Environment(Settings(dataset="chain_sum")))) == []
+    assert (
+        problems(call("answer", {"answer": answer}), Player(Environment(Settings(dataset="chain_sum"))).schemas) == []
+    )
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), 7.0])
@@ -250,7 +249,7 @@ def test_a_reward_outside_its_range_is_a_broken_environment_and_never_a_reward(r
             self.done, self.reward = True, reward
             return "Right."
 
-    episode = Episode(Broken(Settings(dataset="chain_sum")), 7)
+    episode = Episode(Player(Broken(Settings(dataset="chain_sum"))), 7)
     episode.step(call("guess", {"number": 7}))
     assert episode.reward is None
     assert f"reward is {reward}, which is not within 0 to 1" in episode.broken

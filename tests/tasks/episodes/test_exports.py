@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.dataset import Known, Verifier
 from apprentice.tasks.episodes.conversations import Format, export
@@ -40,7 +41,7 @@ def test_a_round_trip_gives_the_same_rollouts_to_the_byte(tmp_path: Path, form: 
 
 def played(*turns: Message) -> Record:
     """A guessing game in which 2 is right, as a player with its own spelling plays it."""
-    episode = Episode(Patient(), 2)
+    episode = Episode(Player(Patient()), 2)
     for turn in turns:
         episode.step(turn)
     return guessed(2).model_copy(update={"messages": episode.messages, "reward": episode.reward})
@@ -81,7 +82,7 @@ RIGHT = guess('{"number": 2}')
 def test_turns_calls_ids_texts_and_mistakes_are_as_they_were(tmp_path: Path, form: Format, turns: tuple[Message, ...]):
     before = played(*turns)
     ((_, row),) = rows_of(exported([before], form, tmp_path / form))
-    after = Verifier(ECHO, Known({}, set()), {})(Patient(), row)
+    after = Verifier(ECHO, Known({}, set()), {})(Player(Patient()), row)
     assert after.record == before, after.cause
 
 

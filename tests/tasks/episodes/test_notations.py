@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.notations import (
     NotAConversation,
@@ -17,7 +16,7 @@ from apprentice.tasks.episodes.notations import (
     without_thoughts,
 )
 
-ECHO = tool_schemas(EnvironmentSpec(name="echo").make())
+ECHO = EnvironmentSpec(name="echo").make().schemas
 
 
 def tool(name: str, *parameters: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from apprentice import Stop, collect, evaluate, grpo, load_recipe, sft
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.checkpoints import check_targets
 from apprentice.tasks.models.configuration import UNBOUNDED, auto_class, context_length
@@ -204,7 +203,7 @@ def test_a_model_that_writes_no_text_is_refused_by_name():
 )
 def test_arguments_that_only_the_trainer_refuses_are_told_before_anything_is_bought(arguments: Any, said: str):
     tokenizer = prepare_tokenizer(toy_tokenizer(templates()["qwen3"]))
-    tools = tool_schemas(EnvironmentSpec(name="echo").make())
+    tools = EnvironmentSpec(name="echo").make().schemas
     spec = SftSpec.model_validate({"args": arguments})
     if not said:
         check(spec, tokenizer, tools)

@@ -16,6 +16,7 @@ from inspect_ai.log import read_eval_log
 from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import env
 from apprentice.envs.reasoning_gym.env import Settings
@@ -55,7 +56,7 @@ def pool(chain_sum: EnvironmentSpec, server: EnvironmentServer) -> Iterator[Envi
 
 
 def rows_of(pool: EnvironmentPool, seeds: range) -> list[dict[str, Any]]:
-    asked = pool.map(lambda environment, seed: environment.reset(seed=seed), seeds)
+    asked = pool.map(lambda environment, seed: environment.ask(seed), seeds)
     return sorted(({"seed": seed, "question": text} for seed, text in asked), key=lambda row: row["seed"])
 
 
@@ -191,7 +192,7 @@ class GuessingPool(EnvironmentPool):
 
     def __init__(self, spec: EnvironmentSpec, server: EnvironmentServer, size: int):
         super().__init__(spec, server, size)
-        self.environments = [Guess(Settings(dataset="chain_sum"), session) for session in self.sessions]
+        self.environments = [Player(Guess(Settings(dataset="chain_sum"), session)) for session in self.sessions]
 
 
 GUESSES = [{"seed": seed, "question": "Which number?"} for seed in range(6)]
@@ -373,7 +374,7 @@ class Wordy(Guess):
 
 
 def test_a_tool_that_inspect_cannot_express_stops_the_examination(chain_sum: EnvironmentSpec, pool: EnvironmentPool):
-    pool.environments[:] = [Wordy(Settings(dataset="chain_sum")) for _ in pool.sessions]
+    pool.environments[:] = [Player(Wordy(Settings(dataset="chain_sum"))) for _ in pool.sessions]
     with pytest.raises(Stop, match="cannot express the parameters of the tool guess"):
         episodes_task(pool, chain_sum, GUESSES, 64, 0.0)
 

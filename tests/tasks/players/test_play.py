@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from apprentice.envs import base
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.wire.server import EnvironmentServer
@@ -25,7 +26,7 @@ class Places:
     together = EnvironmentPool.together
 
     def __init__(self, size: int):
-        self.environments = [Guess(Settings(dataset="chain_sum")) for _ in range(size)]
+        self.environments = [Player(Guess(Settings(dataset="chain_sum"))) for _ in range(size)]
 
     def playable(self, idle: list[int], wanted: int) -> list[int]:
         return idle[:wanted]
@@ -76,7 +77,9 @@ class Leaving(Guess):
     """Its server is known to be away once `turns` turns were played."""
 
     def __init__(self, turns: int):
-        super().__init__(Settings(dataset="chain_sum"), Session(EnvironmentServer(url="http://127.0.0.1:9")))
+        session = Session(EnvironmentServer(url="http://127.0.0.1:9"))
+        super().__init__(Settings(dataset="chain_sum"), session)
+        self.leave = session._breaker.stop
         self.left = turns
         self._is_away()
 
@@ -94,14 +97,14 @@ class Leaving(Guess):
         return super().guess(number)
 
     def _is_away(self) -> None:
-        if not self.left and self.session is not None:
-            self.session._breaker.stop()
+        if not self.left:
+            self.leave()
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
 def test_no_turn_is_bought_while_the_environment_is_away(turns: int):
     pool: Any = Places(0)
-    pool.environments = [Leaving(turns)]
+    pool.environments = [Player(Leaving(turns))]
     counting, records = Counting(), []
     with pytest.raises(SessionLost):
         play_alone(pool, [Play(0, 9, "Which number?", 0)], counting, PROTOCOLS["parity"], records.append)
@@ -144,13 +147,13 @@ class Rewarded(Guess):
 
     streams: ClassVar = {"found": 1.0, "early": 0.1}
 
-    def _scores(self) -> dict[str, float | None]:
+    def scores(self) -> dict[str, float | None]:
         return {"found": self.reward, "early": 0.5}
 
 
 def test_the_record_has_the_tokens_of_all_turns_and_the_rewards_parts():
     pool, records = Places(2), []
-    pool.environments[1] = Rewarded(Settings(dataset="chain_sum"))
+    pool.environments[1] = Player(Rewarded(Settings(dataset="chain_sum")))
     plays = [Play(0, 2, "Which number?", 0), Play(1, 2, "Which number?", 0)]
     play_batched(pool, plays, Spending(), PROTOCOLS["parity"], records.append)  # type: ignore[arg-type]
     assert [(each.prompt_tokens, each.completion_tokens) for each in records] == [(20, 4)] * 2
@@ -186,7 +189,7 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
 
     def episode(seed: int, sample: int) -> Episode:
-        begun = Episode(Guess(Settings(dataset="chain_sum")), seed)
+        begun = Episode(Player(Guess(Settings(dataset="chain_sum"))), seed)
         begun.sample = sample
         return begun
 
@@ -213,7 +216,7 @@ def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_positi
     save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
     spec = EvaluateSpec(max_new_tokens=4, bf16=True)
     model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
-    model.reply([Episode(Guess(Settings(dataset="chain_sum")), seed) for seed in (1, 2)])
+    model.reply([Episode(Player(Guess(Settings(dataset="chain_sum"))), seed) for seed in (1, 2)])
     assert {weight.dtype for weight in model._model.parameters()} == {torch.bfloat16}
     assert {each.dtype for each in model._model.buffers()} == {torch.float32}
     assert {layer.keys.dtype for layer in model._prefix._layers} == {torch.bfloat16}
@@ -277,9 +280,9 @@ class Asked(Guess):
 def test_the_tutorial_submits_the_digits_that_its_regular_expression_finds(
     text: str, given: str, found: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(base, "_tool_names", lambda kind: ["answer"])
+    monkeypatch.setattr(base, "tool_names", lambda kind: ["answer"])
     tutorial, environment = PROTOCOLS["tutorial"], Asked(Settings(dataset="chain_sum"))
-    episode = tutorial.begin(environment, 3)
+    episode = tutorial.begin(Player(environment), 3)
     assert episode.tools == []
     episode.step({"role": "assistant", "content": text})
     assert (environment.given, episode.done) == (given, True)
@@ -289,7 +292,7 @@ def test_the_tutorial_submits_the_digits_that_its_regular_expression_finds(
 
 def test_the_tutorial_is_for_environments_with_the_one_tool_answer():
     with pytest.raises(Stop, match=r"only environments with the single tool `answer`; this one has .*guess\."):
-        PROTOCOLS["tutorial"].begin(Guess(Settings(dataset="chain_sum")), 3)
+        PROTOCOLS["tutorial"].begin(Player(Guess(Settings(dataset="chain_sum"))), 3)
 
 
 def test_the_tutorial_prompts_without_tools_and_reads_text_without_special_tokens():

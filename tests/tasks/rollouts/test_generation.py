@@ -223,7 +223,7 @@ def test_continuous_batching_plays_the_rollouts_that_generate_plays(way, tokeniz
     for engine in (GenerationSpec(), BATCHING):
         with EnvironmentPool(chain_sum, server, size=4) as pool, Rollouts(pool) as rollouts:
             pool.open_all()
-            rows = [row_of(way, chain_sum.make(), seed, pool.environments[0].reset(seed=seed)) for seed in (3, 3, 4, 4)]
+            rows = [row_of(way, chain_sum.make(), seed, pool.environments[0].ask(seed)) for seed in (3, 3, 4, 4)]
             trainer_class, given = ROLLOUT_MODES[way](chain_sum.make(), rollouts)
             reward = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / f"{engine.engine}.jsonl"), rollouts)
             settings = {**given, "reward_funcs": reward, "train_dataset": Dataset.from_list(rows)}

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Mixture, Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
@@ -41,37 +42,34 @@ class Game(ToolEnvironment):
     def reset(self, *, seed: int, **row: Any) -> str:
         return ""
 
-    def _scores(self) -> dict[str, float | None]:
+    def scores(self) -> dict[str, float | None]:
         return {"won": self.reward, "tidy": self.tidy}
 
 
-class Mixture(Game):
+def mixture() -> Player:
     """Of a game with streams and one without."""
-
-    def _parts(self) -> list[ToolEnvironment]:
-        return [ended(0.0, "game"), plain(0.0, "sum")]
+    return Mixture(Game(Nothing()), {"game": ended(0.0), "sum": plain(0.0)}, [1.0, 1.0])
 
 
-def ended(reward: float | None, label: str = "") -> Game:
+def ended(reward: float | None, label: str = "") -> Player:
     game = Game(Nothing())
-    game.reward, game.label = reward, label
-    game.failure = "server gone" if reward is None else None
-    return game
+    game.reward, game.failure = reward, "server gone" if reward is None else None
+    return Player(game, label)
 
 
-def plain(reward: float | None, label: str = "") -> ToolEnvironment:
-    environment = TASKS["chain_sum"].make()
-    environment.reward, environment.label = reward, label
-    return environment
+def plain(reward: float | None, label: str = "") -> Player:
+    player = TASKS["chain_sum"].make()
+    player.environment.reward, player.label = reward, label
+    return player
 
 
 class Ended(Rollouts):
-    def __init__(self, environments: list[ToolEnvironment]):
+    def __init__(self, environments: list[Player]):
         super().__init__(EnvironmentPool(TASKS["chain_sum"], EnvironmentServer(url="http://127.0.0.1:9"), size=1))
         self.environments = environments
 
 
-def told(folder: Path, instance: ToolEnvironment, environments: list[ToolEnvironment], **settings: Any) -> dict:
+def told(folder: Path, instance: Player, environments: list[Player], **settings: Any) -> dict:
     """What GRPO is told, by the name of the metric."""
     spec = GrpoSpec(**settings)
     first = EnvironmentReward(
@@ -98,7 +96,7 @@ def test_exact_rewards_round_the_first_stream_only(tmp_path: Path):
 
 def test_in_a_mixture_a_stream_rewards_only_its_own_environment(tmp_path: Path):
     mixed = [ended(1.0, "game"), plain(0.5, "sum"), plain(None, "sum")]
-    rewards = told(tmp_path, Mixture(Nothing()), mixed)
+    rewards = told(tmp_path, mixture(), mixed)
     assert rewards == {"game.won": [1.0, None, None], "game.tidy": [0.25, None, None], "sum": [None, 0.5, None]}
 
 
@@ -109,10 +107,10 @@ def test_an_environment_without_streams_has_the_metric_environment_reward(tmp_pa
 @pytest.mark.parametrize(
     ("instance", "given", "weights"),
     [
-        (Game(Nothing()), {}, {"won": 1.0, "tidy": 0.5}),
-        (Game(Nothing()), {"tidy": 0.0}, {"won": 1.0, "tidy": 0.0}),
-        (Mixture(Nothing()), {"game.tidy": 2.0}, {"game.won": 1.0, "game.tidy": 2.0, "sum": 1.0}),
-        (Mixture(Nothing()), {"tidy": 3.0}, {"game.won": 1.0, "game.tidy": 3.0, "sum": 1.0}),  # of rungs
+        (Player(Game(Nothing())), {}, {"won": 1.0, "tidy": 0.5}),
+        (Player(Game(Nothing())), {"tidy": 0.0}, {"won": 1.0, "tidy": 0.0}),
+        (mixture(), {"game.tidy": 2.0}, {"game.won": 1.0, "game.tidy": 2.0, "sum": 1.0}),
+        (mixture(), {"tidy": 3.0}, {"game.won": 1.0, "game.tidy": 3.0, "sum": 1.0}),  # of rungs
     ],
 )
 def test_weights_are_the_environments_own_unless_the_recipe_names_others(instance, given, weights):

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from apprentice.envs.base import ToolEnvironment, tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Environment
 from apprentice.envs.wire import waiting
@@ -43,8 +43,8 @@ class WithHints(Environment):
 
 
 class Hinting(EnvironmentSpec):
-    def make(self, session: Session | None = None) -> WithHints:
-        return WithHints(Environment.Settings.model_validate(self.settings), session)
+    def make(self, session: Session | None = None) -> Player:
+        return Player(WithHints(Environment.Settings.model_validate(self.settings), session))
 
 
 class Seen(NamedTuple):
@@ -79,13 +79,13 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
     instance = task.make()
     with EnvironmentPool(task, server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
         pool.open_all()
-        questions = {seed: pool.environments[0].reset(seed=seed) for seed in SEEDS}
+        questions = {seed: pool.environments[0].ask(seed) for seed in SEEDS}
         tokenizer = build_tokenizer(task, list(questions.values()))
         trainer_class, given = ROLLOUT_MODES[way](instance, rollouts)
         rewards: list[float | None] = []
 
         class Reward(EnvironmentReward):
-            def _shaped(self, stream: Stream, environment: ToolEnvironment) -> float | None:
+            def _shaped(self, stream: Stream, environment: Player) -> float | None:
                 rewards.append(super()._shaped(stream, environment))
                 return rewards[-1]
 
@@ -200,7 +200,7 @@ def test_the_environments_loop_is_woken_once_for_all_rollouts_of_a_turn(chain_su
     monkeypatch.setattr(rollouts_module, "start", starting)
     with EnvironmentPool(chain_sum, server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
         pool.open_all()
-        questions = {seed: pool.environments[0].reset(seed=seed) for seed in SEEDS}
+        questions = {seed: pool.environments[0].ask(seed) for seed in SEEDS}
         rollouts.begin([{"seed": seed, "question": questions[seed]} for seed in SEEDS])
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
         rollouts.step({n: {"role": "assistant", "content": "", "tool_calls": [call]} for n in range(len(SEEDS))})
@@ -224,5 +224,5 @@ def test_the_tools_are_those_of_the_environment(chain_sum, server):
     with EnvironmentPool(chain_sum, server, size=1) as pool, Rollouts(pool) as rollouts:
         _, how = ROLLOUT_MODES["environment_factory"](chain_sum.make(), rollouts)
     shown = how["environment_factory"]()
-    assert tool_schemas(shown) == tool_schemas(chain_sum.make())
+    assert shown.schemas == chain_sum.make().schemas
     assert shown.reset(question="What?", seed=3, prompt=[]) == "What?"

@@ -7,7 +7,6 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from apprentice.envs.base import tool_schemas
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
@@ -128,6 +127,6 @@ def test_a_package_that_a_template_needs_and_cannot_import_is_not_the_template_s
             return toy_renderer.render()
 
     monkeypatch.setattr(tokenizer, "__class__", Renders)
-    tools = tool_schemas(EnvironmentSpec(name="echo").make())
+    tools = EnvironmentSpec(name="echo").make().schemas
     with pytest.raises((ImportError, AttributeError, OSError, ValueError), match=r"nothing_like|float8|libcuda|dtype"):
         fault_of(tokenizer, tools)

@@ -27,7 +27,7 @@ class Environment(ToolEnvironment):
         return "Say the text backward, by calling the tool `say`."
 
     def reset(self, *, seed: int, **row: Any) -> str:
-        return self._start(seed, fault=self.settings.fault).read(str, "text")
+        return self.session.reset(seed=seed, fault=self.settings.fault).read(str, "text")
 
     def say(self, text: str) -> str:
         """Say the text backward, each letter once and nothing else.
@@ -35,12 +35,12 @@ class Environment(ToolEnvironment):
         Args:
             text: The text, backward.
         """
-        reply = self._act({"text": str(text)})
+        reply = self.session.step({"text": str(text)})
         self.reward, self.done = reply.score, reply.done
         self.correct = reply.find(str, "correct")
         return reply.read(str, "text")
 
-    def _traits(self, seed: int, question: str) -> dict[str, int | str]:
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
         return {"first": "vowel" if question.split()[-1][0] in "aeiou" else "consonant"}
 
     @classmethod

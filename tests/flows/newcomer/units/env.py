@@ -21,7 +21,7 @@ class Environment(ToolEnvironment):
         return 2
 
     def reset(self, *, seed: int, **row: Any) -> str:
-        return self._start(seed).read(str, "question")
+        return self.session.reset(seed=seed).read(str, "question")
 
     def look_up(self, unit: str) -> str:
         """Look a unit up.
@@ -32,7 +32,7 @@ class Environment(ToolEnvironment):
         Returns:
             Its factor.
         """
-        return self._act({"unit": str(unit)}).read(str, "reply")
+        return self.session.step({"unit": str(unit)}).read(str, "reply")
 
     def answer(self, value: str) -> str:
         """Hand in the number times the factor.
@@ -43,7 +43,7 @@ class Environment(ToolEnvironment):
         Returns:
             A confirmation that the answer was received.
         """
-        reply = self._act({"value": str(value)})
+        reply = self.session.step({"value": str(value)})
         self.reward, self.done = reply.score, True
         self.correct = reply.read(str, "correct_answer")
         return "OK."
